@@ -54,12 +54,16 @@ log = logging.getLogger("spool")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The source of one query. Spark pickles one reader for the tasks. Another reader has the space open."""
+    """The source of one query. Spark pickles one reader for the tasks. Another reader has the space open.
 
-    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+    space: the open space, which the caller closes. Without it, the reader opens the space when it needs it.
+    """
+
+    def __init__(self, options: StreamOptions, schema: StructType, space: "Space | None" = None) -> None:
         self._options = options
         self._schema = check_columns(schema)
-        self._space: Space | None = None
+        self._space = space
+        self._is_closing = space is None  # whether ``stop`` closes the space
         self.target: int | None = None  # the last commit to read, if the query ends after the present messages
         self._ahead: deque[CommitSize] = deque()  # commits with messages after the last requested offset
         self._since: int | None = None  # the commit that registered the subscription, if there is one
@@ -187,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partition.read(self._options.path, self._schema)
 
     def stop(self) -> None:
-        if self._space is not None:
+        if self._space is not None and self._is_closing:
             self._space.close()
 
     # -- the space ----------------------------------------------------------------------------------------------------

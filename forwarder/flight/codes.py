@@ -13,7 +13,7 @@ from spool.errors import AccessDenied, ProtocolError, SpoolError, SystemFailure
 VERSION = 1
 MOST_BYTES = 16 << 20
 """The most bytes of a request. The votes of 200,000 tasks fit into it."""
-_LONGEST_TEXT = 8 << 10
+_LONGEST_TEXT, _LONGEST_NOTE, _MOST_NOTES = 2 << 10, 512, 4  # (gRPC gives an error, with its copies, 16 KiB)
 _KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpoolError)}
 
 
@@ -55,7 +55,7 @@ def decode(data: bytes, **expected: type | tuple[type, ...]) -> dict[str, Any]:
 def as_flight(error: Exception) -> flight.FlightError:
     """Return the error as Flight sends it. ``raise_as_ours`` of the client raises it again."""
     text = str(error)[:_LONGEST_TEXT]
-    notes = [note[:_LONGEST_TEXT] for note in getattr(error, "__notes__", ())][:8]
+    notes = [note[:_LONGEST_NOTE] for note in getattr(error, "__notes__", ())][:_MOST_NOTES]
     kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]  # (some subclasses are internal)
     told = encode({"kind": kinds[0] if kinds else type(error).__name__, "text": text, "notes": notes})
     kind: Any = flight.FlightServerError

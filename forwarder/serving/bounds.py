@@ -6,7 +6,7 @@ refused values.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
@@ -23,6 +23,7 @@ _MOST_TASKS, _MOST_COUNTED = 2**31 - 1, 2**63 - 1  # a Java int, a Java long
 _MOST_SOURCE = 4096
 _DEEPEST_TYPE = 8
 _LONGEST_SCHEMA, _MOST_FIELDS = 1 << 20, 1000
+_LONGEST_OPTIONS = 1 << 20
 _PARTS = {"array": ("elementType",), "map": ("keyType", "valueType")}
 
 
@@ -67,6 +68,13 @@ def _check_type(found: Any, depth: int) -> None:
             _check_type(found.get(part), depth - 1)
     else:
         raise ValueError(f"{found!r:.100} is no plain type of a column")
+
+
+def options(given: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return the options of a stream, which the server keeps for its next call."""
+    if sum(len(str(name)) + len(str(value)) for name, value in given.items()) > _LONGEST_OPTIONS:
+        raise ValueError(f"the options have more than {_LONGEST_OPTIONS:,} characters")
+    return given
 
 
 def offset(values: Any) -> Offset:

@@ -5,9 +5,7 @@ read (``get_flight_info``), sends the messages of a ticket (``do_get``), writes 
 votes (``do_put``), and begins, commits and ends a write (``do_action``). So each promise is kept by the same code.
 """
 
-import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -30,11 +28,11 @@ from forwarder.serving import bounds
 from forwarder.serving.access import ACCESS, Right, Tokens
 from forwarder.serving.base import Server, answered, log, translated, voting
 from forwarder.serving.sessions import LEASE_SECONDS, Sessions
+from forwarder.serving.streams import Stream, Streams
 from spool.engine.tasks import boot_id
 from spool.errors import InvalidArgument, ProtocolError
 
 MOST_BYTES_OF_TASK = 16 << 30
-_MOST_STREAMS = 256  # the stream reads whose state is kept
 _LOOKS_A_LEASE = 6
 
 Answer = Mapping[str, Any]
@@ -75,8 +73,7 @@ class SpaceServer(Server):
         self._key = tokens.key
         self._sessions = Sessions(lease_seconds)
         self._most_bytes = most_bytes
-        self._streams: OrderedDict[bytes, tuple[StreamReader, threading.Lock]] = OrderedDict()
-        self._mutex = threading.Lock()
+        self._streams = Streams()
         self._ending = threading.Event()
         try:
             super().__init__(host, port, tokens, certificate=certificate, key=key)
@@ -93,8 +90,6 @@ class SpaceServer(Server):
         self._ending.set()
         has_ended = self.shut_down(seconds)
         self._sessions.end_all()
-        for reader, _ in self._streams.values():
-            reader.stop()
         self._opened.close()
         return has_ended
 
@@ -165,26 +160,16 @@ class SpaceServer(Server):
         batches = read(space.path, ticket.items, schema, boot_id(), ticket.missing)
         return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), translated(batches))
 
-    def _stream_reader(
-        self, context: Any, name: str, given: Mapping[str, str], schema: StructType
-    ) -> tuple[StreamReader, threading.Lock]:
-        """Return the reader of a stream, and the lock for its calls. A reader remembers only sizes of commits.
+    def _stream_reader(self, context: Any, name: str, given: Mapping[str, str], schema: StructType) -> Stream:
+        """Return the reader of a stream, and the lock for its calls.
 
         Each call of a stream with a subscription needs the right to this subscription.
         """
-        space = self._opened_space(context, name, Right.READ)
-        options = StreamOptions.of(_options(space, given))
+        space, access = self._opened_space(context, name, Right.READ), context.get_middleware(ACCESS)
+        options = StreamOptions.of(_options(space, bounds.options(given)))
         if options.subscription:
-            context.get_middleware(ACCESS).check_subscription(name, options.subscription)
-        stream = json.dumps([space.path, given, schema.json()], sort_keys=True).encode()
-        with self._mutex:
-            known = self._streams.pop(stream, None)
-            if known is None:
-                known = StreamReader(options, schema), threading.Lock()
-            self._streams[stream] = known
-            if len(self._streams) > _MOST_STREAMS:
-                self._streams.popitem(last=False)[1][0].stop()
-        return known
+            access.check_subscription(name, options.subscription)
+        return self._streams.reader(space, options, schema, access.token)
 
     def stream(self, context: Any, data: bytes) -> Answer:
         """Make a call of a stream read: its first offset, its latest offset, or the offset that it has read."""

@@ -351,6 +351,57 @@ def test_columns_that_are_none_are_a_wrong_value(client: Client, space: spool.Sp
     assert_serves(client, space)
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_token_that_may_read_takes_no_descriptors_and_little_memory_by_many_streams(
+    guarded: Callable[[str], Client], space: spool.Space
+) -> None:
+    """The readers of all streams use the server's open space, and those of one token are few."""
+    reader = guarded(READER)
+    space.put("orders", b"a")
+
+    def newest(token: Client, first: int) -> Any:
+        asked = reading(queue="orders", **{"from": str(first)})
+        return token.act("stream", call="reportLatestOffset", start=None, limit=None, target=None, **asked)["offset"]
+
+    found = newest(guarded(WRITER), 1)
+    assert found == newest(reader, 1)
+    before = open_files()
+    for first in range(2, 40):
+        assert newest(reader, first) == found
+    assert open_files() < before + 16, "the space was opened again"
+    assert newest(guarded(WRITER), 1) == found
+    assert_serves(reader, space)
+
+
+def test_the_streams_of_a_token_forget_the_least_recently_used_of_this_token(space: spool.Space) -> None:
+    from forwarder.dataframes.columns import StreamOptions, columns
+    from forwarder.serving.streams import MOST_OF_A_TOKEN, Streams
+
+    streams = Streams()
+
+    def reader(owner: str, first: int) -> Any:
+        options = StreamOptions.of({"path": space.path, "from": str(first)})
+        return streams.reader(space, options, columns(True), owner)[0]
+
+    other, oldest, used = reader("other", 1), reader("one", 1), reader("one", 2)
+    for first in range(3, MOST_OF_A_TOKEN + 2):
+        assert reader("one", 2) is used
+        reader("one", first)
+    assert reader("other", 1) is other
+    assert reader("one", 2) is used
+    assert reader("one", 1) is not oldest
+
+
+def test_a_stream_with_options_beyond_their_bounds_is_refused(client: Client, space: spool.Space) -> None:
+    asked = reading(queue=",".join(f"q{number}" for number in range(200_000)))
+    with pytest.raises(ProtocolError, match="options have more than"):
+        client.act("stream", call="reportLatestOffset", start=None, limit=None, target=None, **asked)
+    assert_serves(client, space)
+
+
 def columns_of(*names: str) -> str:
     return json.dumps({"type": "struct", "fields": [{**COLUMN, "name": name} for name in names]})
 
