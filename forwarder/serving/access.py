@@ -17,7 +17,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow.flight as flight
 
@@ -25,13 +26,17 @@ from forwarder.flight.address import SPACE_NAME
 from forwarder.refusals import Refusals
 from spool.errors import InvalidArgument
 
-_LEAST_TOKEN, _MOST_FILE_BYTES = 16, 1 << 20
+_LEAST_TOKEN, _MOST_TOKEN, _MOST_FILE_BYTES = 16, 256, 1 << 20
 ACCESS = "access"
 """The name of the middleware."""
 
 log = logging.getLogger("spool.server")
 
 _RIGHT = re.compile(r"read|write|subscribe=(.{1,255})")
+
+
+NO_TOKEN = "it sends no token: give the option tokenFile, or set XASPOOL_TOKEN"
+UNKNOWN_TOKEN = "its token is unknown: the server's --token-file needs a line that begins with this token"
 
 
 class Right(Enum):
@@ -47,19 +52,33 @@ class SpaceRights:
     subscriptions: frozenset[str] = frozenset()
 
 
+class Known(NamedTuple):
+    """A known token: its name, its identity, and its rights by space; None for all rights.
+
+    The name is the place of the token's line, and the identity is a hash, because nobody else may learn the token.
+    """
+
+    name: str
+    token: str
+    rights: Mapping[str, SpaceRights] | None
+
+
 class Tokens:
     """The tokens of a server. Without tokens, every client may do everything."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         """Raises InvalidArgument if a line has a wrong form. The error does not show the token."""
-        self._rights: dict[bytes, tuple[str, dict[str, SpaceRights] | None]] = {}
+        self._known: dict[bytes, Known] = {}
         for number, line in enumerate(lines, 1):
             token, *rights = line.split("#")[0].split() or [""]
             if not token:
                 continue
-            if len(token) < _LEAST_TOKEN:
-                raise InvalidArgument(f"the token in line {number} has less than {_LEAST_TOKEN} characters")
-            self._rights[_hashed(token)] = f"the token in line {number}", _parsed(rights, number) if rights else None
+            if not _LEAST_TOKEN <= len(token) <= _MOST_TOKEN:
+                many = "less" if len(token) < _LEAST_TOKEN else "more"
+                limit = _LEAST_TOKEN if len(token) < _LEAST_TOKEN else _MOST_TOKEN
+                raise InvalidArgument(f"the token in line {number} has {many} than {limit} characters")
+            given = _parsed(rights, number) if rights else None
+            self._known[_hashed(token)] = Known(f"the token in line {number}", _hashed(token).hex(), given)
 
     @classmethod
     def of_file(cls, path: str) -> "Tokens":
@@ -78,28 +97,26 @@ class Tokens:
 
     @property
     def exist(self) -> bool:
-        return bool(self._rights)
+        return bool(self._known)
 
     @property
     def key(self) -> bytes:
         """The key that seals tickets: the same after a restart with the same tokens."""
-        return (
-            hashlib.blake2b(b"".join(sorted(self._rights)), digest_size=32).digest() if self.exist else os.urandom(32)
-        )
+        return hashlib.blake2b(b"".join(sorted(self._known)), digest_size=32).digest() if self.exist else os.urandom(32)
 
-    def rights(self, token: str) -> tuple[str, Mapping[str, SpaceRights] | None]:
-        """Return the name of a token, and its rights by space; None for all rights. KeyError for an unknown token.
+    def known(self, token: str) -> Known:
+        """Return the name and the rights of a token. KeyError for an unknown token.
 
-        The name of a token is the place of its line, because nobody else may learn the token. Without tokens, it is "".
+        Without tokens, each call has all rights.
         """
         if not self.exist:
-            return "", None
+            return Known("", "", None)
         asked, found = _hashed(token), None
-        for known in self._rights:  # all are compared, so that the time tells nothing about a token
+        for known in self._known:  # all are compared, so that the time tells nothing about a token
             found = known if hmac.compare_digest(asked, known) else found
         if found is None:
             raise KeyError
-        return self._rights[found]
+        return self._known[found]
 
 
 def _hashed(token: str) -> bytes:
@@ -125,23 +142,32 @@ def _log_refusal(sentence: str) -> None:
     log.warning("a call was refused: %s", sentence)
 
 
-def _log_number(count: int) -> None:
-    log.warning("%d further calls were refused", count)
+def _log_number(clients: str, count: int) -> None:
+    log.warning("%d further calls%s were refused", count, clients)
 
 
 class Access(flight.ServerMiddleware):
-    """The rights of the client of one call. ``token``: the name of its token."""
+    """The rights of the client of one call.
 
-    def __init__(self, token: str, rights: Mapping[str, SpaceRights] | None, refusals: Refusals) -> None:
+    name: the name of its token, for the log.
+    token: identifies its token, also after the lines of the file have moved; "" without tokens.
+    refusal: the sentence for a client whose token is missing or unknown, and has no right; otherwise "".
+    """
+
+    def __init__(self, known: Known, refusals: Refusals, refusal: str = "") -> None:
         super().__init__()
-        self.token = token
-        self._rights = rights
+        self.name, self.token, self._rights = known
         self._refusals = refusals
+        self.refusal = refusal
 
     @property
     def is_writer(self) -> bool:
         """Whether the client may write into any space."""
         return self._rights is None or any(rights.may_write for rights in self._rights.values())
+
+    def record(self, refusal: str) -> None:
+        """Log a refused call of the token."""
+        self._refusals.record(f"{self.name}: {refusal}" if self.name else refusal)
 
     def check(self, space: str, right: Right) -> None:
         """Raise FlightUnauthorizedError unless the client has the right to the space."""
@@ -149,7 +175,9 @@ class Access(flight.ServerMiddleware):
             return
         given = self._rights.get(space)
         if given is None or (right is Right.WRITE and not given.may_write):
-            self._refuse(f"the right to {right.value} {space!r}")
+            self._refuse(
+                f"the right to {right.value} {space!r}", f": it has rights to {', '.join(self._rights)}"[:1000]
+            )
 
     def check_subscription(self, space: str, name: str) -> None:
         """Raise FlightUnauthorizedError unless the client may use this subscription of the space."""
@@ -162,25 +190,31 @@ class Access(flight.ServerMiddleware):
             )
 
     def _refuse(self, right: str, advice: str = "") -> NoReturn:
-        self._refusals.record(f"{self.token} does not give {right}")
+        self._refusals.record(f"{self.name} does not give {right}")
         raise flight.FlightUnauthorizedError(f"the token does not give {right}{advice}")
 
 
+_NOBODY = Known("", "", {})
+
+
 class AccessFactory(flight.ServerMiddlewareFactory):
-    """Looks the token of each call up, before the call begins."""
+    """Looks the token of each call up, before the call begins.
+
+    A call without a known token gets no right. ``Server.accept`` refuses it, because only the call knows its client.
+    Its lines in the log are counted apart: calls of strangers cannot hide the refused calls of a known token.
+    """
 
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
-        self.refusals = Refusals(_log_refusal, _log_number)
+        self._refusals = Refusals(_log_refusal, partial(_log_number, " of known tokens"))
+        self.strangers = Refusals(_log_refusal, partial(_log_number, " without a known token"))
 
     def start_call(self, info: Any, headers: Mapping[str, Any]) -> Access:
         values = [value for name, some in headers.items() if name.lower() == "authorization" for value in some]
         text = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
         try:
-            return Access(*self._tokens.rights(text.removeprefix("Bearer ")), self.refusals)
+            return Access(self._tokens.known(text.removeprefix("Bearer ")), self._refusals)
         except KeyError:
-            self.refusals.record("its token is unknown" if values else "it has no token")
-            raise flight.FlightUnauthenticatedError(
-                "the token is missing or unknown: give the option tokenFile, or set XASPOOL_TOKEN"
-            ) from None
+            self.strangers.record("its token is unknown" if values else "it has no token")
+            return Access(_NOBODY, self._refusals, UNKNOWN_TOKEN if values else NO_TOKEN)

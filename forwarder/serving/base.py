@@ -14,7 +14,7 @@ from forwarder.flight.codes import as_flight
 from forwarder.flight.endpoint import in_url
 from forwarder.serving.access import ACCESS, AccessFactory, Tokens
 from forwarder.serving.gate import Gate
-from spool.errors import DiskFailure, ProtocolError, SpoolError, SystemFailure
+from spool.errors import DiskFailure, InvalidArgument, ProtocolError, SpoolError, SystemFailure
 from spool.workers.outcome import describe
 
 log = logging.getLogger("spool.server")
@@ -36,7 +36,7 @@ class Server(flight.FlightServerBase):
     ) -> None:
         access = AccessFactory(tokens)
         try:
-            self._gate = Gate(host, port, certificate, key, access.refusals.record)
+            self._gate = Gate(host, port, certificate, key, access.strangers.record)
         except OSError as error:
             raise OSError(
                 f"the server cannot listen at {in_url(host)}:{port}; does another program listen there? ({error})"
@@ -52,9 +52,22 @@ class Server(flight.FlightServerBase):
     def port(self) -> int:
         return self._gate.port
 
-    def accept(self, context: Any) -> None:
-        """Let the client of a call go on. Each call begins with this: its token was accepted before."""
-        self._gate.accept(context.peer(), is_writer=context.get_middleware(ACCESS).is_writer)
+    def accept(self, context: Any, request: bytes) -> None:
+        """Let the client of a call go on. Each call begins with this.
+
+        FlightUnauthenticatedError if its token is missing or unknown. FlightError if its token may only read, and has
+        too many connections.
+        """
+        access = context.get_middleware(ACCESS)
+        if access.refusal:
+            self._gate.refused(context.peer())
+            raise flight.FlightUnauthenticatedError(access.refusal)
+        try:
+            self._gate.accept(context.peer(), access.token, len(request), is_writer=access.is_writer)
+        except InvalidArgument as error:
+            self._gate.refused(context.peer())
+            access.record(str(error))
+            raise as_flight(error) from None
 
     def shut_down(self, seconds: float) -> bool:
         """End the server. Calls in progress have ``seconds`` to end.

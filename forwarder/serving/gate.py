@@ -23,13 +23,19 @@ from forwarder.flight.endpoint import listening
 from spool.errors import InvalidArgument
 
 STRANGER_BYTES, READER_BYTES = 256 << 10, 20 << 20
-"""The most bytes of a client without an accepted call, and of one that may only read, from one accepted call to the
-next. A request has at most 16 MiB."""
+"""The most bytes of a client without an accepted call, and of the calls of one that may only read that are not accepted
+yet. A request has at most 16 MiB."""
+_CALL_BYTES = 512  # the most bytes that a call needs beside its request: its headers, its frames, and its token
+_READ_SHARE = 1024  # a client confirms the bytes that it reads: one byte for so many, at most
+MOST_READERS, MOST_OF_A_TOKEN = 256, 64
+"""The most connections of clients that may only read: of all, and of one token."""
 _MOST_STRANGERS = 64
 _STRANGER_SECONDS = 20.0
 _HANDSHAKE_SECONDS = 10.0
 _ROOM_SECONDS = 0.1
 _BUFFERED_BYTES = 1 << 20
+_ANY = float("inf")  # the bytes of a client that may write
+_TOO_MANY = "connections of clients that may only read: end one, then try again, or use a token that may write"
 _LONGEST_PATH = 80  # of the private directory: a socket's path has at most 107 bytes
 
 
@@ -49,10 +55,14 @@ class _End(asyncio.Protocol):
         self.other.go_on()
 
     def data_received(self, data: bytes) -> None:
+        self.other.earn(len(data) / _READ_SHARE)
         if self.is_held or self.other.transport is None:
             self.waiting.append(data)
         else:
             self.other.transport.write(data)
+
+    def earn(self, size: float) -> None:
+        """Let the end send ``size`` more bytes. The server's end may send any number."""
 
     def go_on(self) -> None:
         """Pass on the bytes that wait."""
@@ -77,8 +87,10 @@ class _End(asyncio.Protocol):
 class _Client(_End):
     """The end of a client.
 
-    left: the bytes that it may send until the next accepted call.
-    is_stranger: whether no call was accepted yet.
+    left: the bytes that it may still send. An accepted call of a reader gives its bytes back, and no more: otherwise a
+        second thread of the client could let a message of any size in by small calls.
+    most: the most bytes that ``left`` can become; 0 without an accepted call.
+    is_refused: whether the server has refused a call, and has logged this.
     connecting: connects both ends.
     is_connected: whether the socket ``accepted`` has a transport, which closes it.
     """
@@ -97,7 +109,8 @@ class _Client(_End):
         self.other.other = self
         self.name = ""
         self.left: float = STRANGER_BYTES
-        self.is_stranger = True
+        self.most: float = 0
+        self.is_refused = False
         self.is_connected = False
 
     def data_received(self, data: bytes) -> None:
@@ -109,10 +122,22 @@ class _Client(_End):
                 self._timer = asyncio.get_running_loop().call_later(_STRANGER_SECONDS, self.end)
         super().data_received(data)
 
-    def accept(self, size: float) -> None:
-        """Let the client send ``size`` more bytes."""
-        self.is_stranger = False
-        self.left = max(self.left, size)
+    @property
+    def is_stranger(self) -> bool:
+        """Whether no call was accepted yet."""
+        return self.most == 0
+
+    def earn(self, size: float) -> None:
+        if self.most:
+            self.left = min(self.most, self.left + size)
+
+    def accept(self, most: float, size: int) -> None:
+        """Go on after an accepted call, whose request had ``size`` bytes."""
+        if self.most < most:
+            self.left = self.most = most
+        self.earn(size + _CALL_BYTES)
+        if self.left < 0:
+            return
         self._timer.cancel()
         if self.is_held and not self.transport.is_closing():
             self.is_held = False
@@ -162,6 +187,8 @@ class Gate:
         self.path = os.path.join(self._directory, "flight")
         self._strangers: dict[_Client, None] = {}  # the oldest first
         self._clients: dict[str, _Client] = {}  # by the names of their sockets
+        self._mutex = threading.Lock()
+        self._readers: dict[_Client, str] = {}  # the clients that may only read, with their tokens
         self._accepting: list[asyncio.Task[None]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="xaspool gate", daemon=True)
@@ -176,11 +203,43 @@ class Gate:
             listener.setblocking(False)
             self._accepting.append(self._loop.create_task(self._accept_from(listener)))
 
-    def accept(self, peer: str, *, is_writer: bool) -> None:
-        """Let a client go on, because the server has accepted a call of it. ``peer``: as the server sees the client."""
-        client = self._clients.get(peer.rpartition(":")[2])
-        if client is not None and (client.is_stranger or client.left < float("inf")):
-            self._loop.call_soon_threadsafe(self.welcome, client, float("inf") if is_writer else READER_BYTES)
+    def accept(self, peer: str, token: str, size: int, *, is_writer: bool) -> None:
+        """Let a client go on, because the server has accepted a call of it.
+
+        InvalidArgument if clients that may only read have too many connections: all, or those of the token.
+
+        Args:
+            peer: the client, as the server sees it.
+            token: the token of the client, by any name.
+            size: the bytes of the call's request.
+            is_writer: whether the token may write.
+        """
+        client = self._client(peer)
+        if client is None or client.most == _ANY:
+            return
+        if not is_writer:
+            with self._mutex:
+                self._check_room(client, token)
+                self._readers[client] = token
+        self._loop.call_soon_threadsafe(self.welcome, client, _ANY if is_writer else READER_BYTES, size)
+
+    def _check_room(self, client: _Client, token: str) -> None:
+        """Raise InvalidArgument if a connection is one too many. The caller holds the mutex."""
+        if client in self._readers:
+            return
+        if sum(each == token for each in self._readers.values()) >= MOST_OF_A_TOKEN:
+            raise InvalidArgument(f"the token has {MOST_OF_A_TOKEN} {_TOO_MANY}")
+        if len(self._readers) >= MOST_READERS:
+            raise InvalidArgument(f"the server has {MOST_READERS} {_TOO_MANY}")
+
+    def refused(self, peer: str) -> None:
+        """Note that the server has refused a call of a client, and has logged this."""
+        client = self._client(peer)
+        if client is not None:
+            client.is_refused = True
+
+    def _client(self, peer: str) -> _Client | None:
+        return self._clients.get(peer.rpartition(":")[2])
 
     def close_listeners(self) -> None:
         """Let no further client in."""
@@ -254,12 +313,17 @@ class Gate:
         if self._clients.get(client.name) is not client:
             return  # (forgotten before, and another client may have the name by now)
         del self._clients[client.name]
-        if client.is_stranger and client.left < STRANGER_BYTES:
+        with self._mutex:
+            self._readers.pop(client, None)
+        if client.is_stranger and client.left < STRANGER_BYTES and not client.is_refused:
             self._refuse(f"a client at {client.address} went away without an accepted call")
 
-    def welcome(self, client: _Client, size: float) -> None:
+    def welcome(self, client: _Client, most: float, size: int) -> None:
         self._strangers.pop(client, None)
-        client.accept(size)
+        if most == _ANY or self._clients.get(client.name) is not client:  # it may write, or has gone meanwhile
+            with self._mutex:
+                self._readers.pop(client, None)
+        client.accept(most, size)
 
 
 def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:

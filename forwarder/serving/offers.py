@@ -87,17 +87,17 @@ class OfferServer(Server):
     # -- Flight's calls -----------------------------------------------------------------------------------------------
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        self.accept(context)
+        self.accept(context, ticket.ticket)
         stream: flight.FlightDataStream = answered(self._bodies, ticket.ticket)
         return stream
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        self.accept(context)
+        self.accept(context, descriptor.command or b"")
         answered(self._outcomes, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         """Answer with the time of this machine. There is no other action than ``health``."""
-        self.accept(context)
+        self.accept(context, b"")
         if action.type != "health":
             raise as_flight(ProtocolError(f"the endpoint has no action {action.type[:100]!r}"))
         return [encode({"now": time.time()})]

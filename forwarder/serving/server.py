@@ -102,33 +102,35 @@ class SpaceServer(Server):
         context.get_middleware(ACCESS).check(name, right)
         space = self._spaces.get(name)
         if space is None:
-            raise InvalidArgument(f"the server has no space {name!r}")
+            raise InvalidArgument(f"the server has no space {name!r}: it serves {', '.join(self._spaces)}"[:1000])
         return space
 
     # -- Flight's calls -----------------------------------------------------------------------------------------------
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        self.accept(context)
+        self.accept(context, descriptor.command or b"")
         info: flight.FlightInfo = answered(self._plan, context, descriptor)
         return info
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        self.accept(context)
+        self.accept(context, ticket.ticket)
         stream: flight.FlightDataStream = answered(self._read, context, ticket.ticket)
         return stream
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        self.accept(context)
+        self.accept(context, descriptor.command or b"")
         answered(self._write, context, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
-        self.accept(context)
+        body = action.body.to_pybytes()
+        self.accept(context, body)
         call = _ACTIONS.get(action.type)
         if call is None:
             raise as_flight(ProtocolError(f"the server has no action {action.type[:100]!r}"))
-        return [encode(answered(call, self, context, action.body.to_pybytes()))]
+        return [encode(answered(call, self, context, body))]
 
     def list_actions(self, context: Any) -> Any:
+        self.accept(context, b"")
         return [(name, str(call.__doc__)) for name, call in _ACTIONS.items()]
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class SpaceServer(Server):
         if asked["session"] is not None:
             self._sessions.end(asked["space"], asked["session"])
         if asked["key"] is not None:
-            self._sessions.end_stream(asked["space"], asked["key"])
+            self._sessions.end_stream(asked["space"], asked["key"], context.get_middleware(ACCESS).token)
         return {}
 
     def health(self, context: Any, data: bytes) -> Answer:

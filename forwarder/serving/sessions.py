@@ -75,12 +75,12 @@ class Sessions:
         self._answers: OrderedDict[tuple[str, bytes], Mapping[str, bool]] = OrderedDict()  # of the last commits
 
     def begin(self, name: str, space: spool.Space, key: str | None, owner: str = "") -> Session:
-        """Begin a write. A session of the same stream ends.
+        """Begin a write. A session of the same stream and the same token ends.
 
         InvalidArgument if too many writes are in progress: of the server, or of the token ``owner``.
         """
         if key is not None:
-            self.end_stream(name, key)
+            self.end_stream(name, key, owner)
         session = Session(space, key, owner)
         session.used = time.monotonic()
         with self._mutex:
@@ -139,9 +139,14 @@ class Sessions:
         if session is not None:
             session.end()
 
-    def end_stream(self, name: str, key: str) -> None:
+    def end_stream(self, name: str, key: str, owner: str) -> None:
+        """End the sessions of a stream. A stream of another token may have the same name, and is not touched."""
         with self._mutex:
-            found = [id for (space, id), session in self._sessions.items() if space == name and session.key == key]
+            found = [
+                id
+                for (space, id), session in self._sessions.items()
+                if space == name and session.key == key and session.owner == owner
+            ]
         for id in found:
             self.end(name, id)
 

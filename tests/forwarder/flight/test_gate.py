@@ -1,5 +1,6 @@
 """The gate before a server: clients without a token get little room, and keep no other client out."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -7,9 +8,11 @@ import re
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.flight as flight
 import pytest
@@ -25,6 +28,7 @@ from tests.forwarder.flight.test_hostile_clients import assert_serves
 from tests.scripts.conftest import start
 
 READER, WRITER = "r" * 32, "w" * 32
+BODY = {"name": "body", "type": "binary", "nullable": True, "metadata": {}}
 LARGE = b"x" * (200 << 20)
 
 
@@ -125,6 +129,92 @@ def test_a_message_of_a_reader_has_a_limit(
         with pytest.raises(flight.FlightUnavailableError):
             list(reader.do_action(flight.Action("health", LARGE[: gate.READER_BYTES + (1 << 20)]), options))
     assert_serves(client(READER), space)
+
+
+def test_small_calls_of_a_reader_let_no_large_message_in(
+    server: Any, client: Callable[[str], Client], space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An accepted call gives the connection the bytes of this call back, and not those of another call."""
+    monkeypatch.setattr(gate, "_STRANGER_SECONDS", 0.2)
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {READER}".encode())])
+    health = flight.Action("health", encode({"space": "shop"}))
+    with flight.FlightClient(client(READER).address.server) as reader:
+        assert list(reader.do_action(health, options))
+        ended = threading.Event()
+
+        def small_calls() -> None:
+            with contextlib.suppress(flight.FlightError):
+                while not ended.is_set():
+                    list(reader.do_action(health, options))
+
+        others = [threading.Thread(target=small_calls) for _ in range(2)]
+        for each in others:
+            each.start()
+        try:
+            with pytest.raises(flight.FlightUnavailableError):
+                list(reader.do_action(flight.Action("health", LARGE), options))
+        finally:
+            ended.set()
+            for each in others:
+                each.join()
+    assert_serves(client(READER), space)
+
+
+def test_an_accepted_call_gives_back_no_bytes_of_another_call() -> None:
+    async def rounds_until_held() -> int:
+        client = gate._Client(Mock(), Mock(), "127.0.0.1")
+        client.transport = client.other.transport = Mock()
+        for number in range(1000):
+            client.accept(gate.READER_BYTES, 100)  # a small call, between the parts of a large message
+            if client.is_held:
+                return number
+            client.data_received(bytes(1 << 20))
+        return 1000
+
+    assert asyncio.run(rounds_until_held()) <= 21
+
+
+def test_a_reader_makes_any_number_of_calls(
+    client: Callable[[str], Client], space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call gives back all bytes that it took, with those of its headers and its answer."""
+    monkeypatch.setattr(gate, "READER_BYTES", 64 << 10)
+    space.put_many("orders", [b"x" * 65_536] * 200)
+    reader = client(READER)
+    for _ in range(600):
+        reader.act("health")
+    for _ in range(10):
+        asked = {"options": {"queue": "orders"}, "schema": json.dumps({"type": "struct", "fields": [BODY]})}
+        assert sum(batch.num_rows for ticket in reader.plan(**asked) for batch in reader.read(ticket)) == 200
+
+
+def test_one_connection_too_many_of_a_reader_is_refused_and_the_others_are_served(
+    client: Callable[[str], Client], space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "MOST_OF_A_TOKEN", 2)
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {READER}".encode())])
+    health = flight.Action("health", encode({"space": "shop"}))
+    local = [("grpc.use_local_subchannel_pool", 1)]
+    with contextlib.ExitStack() as stack:
+        server = client(READER).address.server
+        *served, last = [
+            stack.enter_context(flight.FlightClient(server, generic_options=local)) for _ in range(3)
+        ]  # fmt: skip
+        for _ in range(2):
+            for each in served:
+                assert list(each.do_action(health, options))
+        with pytest.raises(flight.FlightError, match="the token has 2 connections of clients that may only read"):
+            list(last.do_action(health, options))
+        assert_serves(client(WRITER), space)
+
+
+def test_a_refused_client_has_one_line_in_the_log(
+    client: Callable[[str], Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    with flight.FlightClient(client(READER).address.server) as stranger, pytest.raises(flight.FlightError):
+        list(stranger.do_action(flight.Action("health", encode({"space": "shop"}))))
+    client(READER).act("health")
+    assert caplog.messages == ["a call was refused: it has no token"]
 
 
 def test_another_program_cannot_listen_at_the_other_address_of_localhost(server: Any) -> None:

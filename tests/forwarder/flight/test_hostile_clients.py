@@ -65,7 +65,9 @@ def assert_serves(client: Client, space: spool.Space) -> None:
 
 @pytest.mark.parametrize("token", ["", "x" * 32, READER + " ", READER[:-1], f"{READER},{WRITER}"])
 def test_a_client_without_a_known_token_is_refused(guarded: Callable[[str], Client], token: str) -> None:
-    with pytest.raises(AccessDenied, match="token is missing or unknown"):
+    with pytest.raises(
+        AccessDenied, match=r"sends no token: give the option tokenFile|token is unknown: the server's --token-file"
+    ):
         guarded(token).act("health")
 
 
@@ -115,6 +117,17 @@ def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records[20:]] == [
         "980 further calls were refused", "a call was refused: no token",
     ]  # fmt: skip
+
+
+def test_calls_without_a_known_token_do_not_hide_the_refused_calls_of_a_known_one(
+    guarded: Callable[[str], Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(25):
+        with pytest.raises(AccessDenied):
+            guarded("x" * 32).act("health")
+    with pytest.raises(AccessDenied):
+        guarded(READER).act("begin", key=None, **writing())
+    assert caplog.messages[-1] == "a call was refused: the token in line 1 does not give the right to write 'shop'"
 
 
 def test_one_token_cannot_take_the_writes_of_the_others(
@@ -558,3 +571,14 @@ def test_a_write_of_a_stream_ends_the_one_before(client: Client, space: spool.Sp
     with pytest.raises(SpoolError, match="has ended"):
         client.act("commit", session=first, votes=[vote], rows=1, batch=None)
     assert left_over(space.path) == []
+
+
+def test_a_token_does_not_end_the_write_of_another_token_by_the_name_of_its_stream(
+    guarded: Callable[[str], Client], space: spool.Space
+) -> None:
+    session = guarded(WRITER).act("begin", key="checkpoint 1", **writing())["session"]
+    vote = send(guarded(WRITER), session, ["a"])["vote"]
+    guarded(SECOND).act("begin", key="checkpoint 1", **writing())
+    guarded(SECOND).act("abort", session=None, key="checkpoint 1")
+    guarded(WRITER).act("commit", session=session, votes=[vote], rows=1, batch=None)
+    assert bodies(space) == [b"a"]
