@@ -27,6 +27,7 @@ from forwarder.refusals import Refusals
 from spool.errors import InvalidArgument
 
 _LEAST_TOKEN, _MOST_TOKEN, _MOST_FILE_BYTES = 16, 256, 1 << 20
+_FILE_SECONDS = 1.0
 ACCESS = "access"
 """The name of the middleware."""
 
@@ -80,8 +81,8 @@ class Tokens:
             given = _parsed(rights, number) if rights else None
             self._known[_hashed(token)] = Known(f"the token in line {number}", _hashed(token).hex(), given)
 
-    @classmethod
-    def of_file(cls, path: str) -> "Tokens":
+    @staticmethod
+    def of_file(path: str) -> "Tokens":
         """Read the tokens of a file, which only its owner may read. InvalidArgument if this is not the case."""
         try:
             with open(path, encoding="utf-8") as file:
@@ -90,7 +91,10 @@ class Tokens:
                 lines = file.read(_MOST_FILE_BYTES).splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"the tokens cannot be read: {error}") from None
-        tokens = cls(lines)
+        try:
+            tokens = Tokens(lines)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{path}: {error}") from None
         if not tokens.exist:
             raise InvalidArgument(f"{path} has no token: write one in a line, e.g. that of openssl rand -hex 32")
         return tokens
@@ -111,12 +115,58 @@ class Tokens:
         """
         if not self.exist:
             return Known("", "", None)
-        asked, found = _hashed(token), None
-        for known in self._known:  # all are compared, so that the time tells nothing about a token
+        asked, found, tokens = _hashed(token), None, self._known
+        for known in tokens:  # all are compared, so that the time tells nothing about a token
             found = known if hmac.compare_digest(asked, known) else found
         if found is None:
             raise KeyError
-        return self._known[found]
+        return tokens[found]
+
+    @property
+    def spaces(self) -> set[str]:
+        """The names of the spaces to which the tokens give rights."""
+        return {space for known in self._known.values() for space in known.rights or ()}
+
+
+class TokenFile(Tokens):
+    """The tokens of a file. When the file has changed, it is read again, at most once a second.
+
+    While a changed file is wrong, the tokens of before remain valid.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises InvalidArgument as ``of_file``."""
+        super().__init__()
+        self._path, self._clock = path, clock
+        self._mutex = threading.Lock()
+        self._identity = _identity(path)
+        self._known = Tokens.of_file(path)._known
+        self._next = clock() + _FILE_SECONDS
+
+    def known(self, token: str) -> Known:
+        with self._mutex:
+            if self._clock() >= self._next:
+                self._read_again()
+                self._next = self._clock() + _FILE_SECONDS
+        return super().known(token)
+
+    def _read_again(self) -> None:
+        identity = _identity(self._path)
+        if identity == self._identity:
+            return
+        self._identity = identity
+        try:
+            self._known = Tokens.of_file(self._path)._known
+        except InvalidArgument as error:
+            log.warning("the file of tokens has changed, and the tokens of before remain valid: %s", error)
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _hashed(token: str) -> bytes:

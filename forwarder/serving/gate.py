@@ -336,6 +336,10 @@ def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:
         context.load_cert_chain(*(f"/proc/self/fd/{handle}" for handle in handles))
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
+        if reason == "KEY_VALUES_MISMATCH":
+            raise InvalidArgument(
+                "the private key does not belong to the certificate: give --tls-key the key of the --tls-cert"
+            ) from None
         raise InvalidArgument(f"the certificate or its key is not valid: {reason}") from None
     finally:
         for handle in handles:

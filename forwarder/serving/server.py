@@ -71,6 +71,8 @@ class SpaceServer(Server):
         for name, path in spaces.items():
             self._spaces[name] = self._opened.enter_context(spool.open(path))
         self._key = tokens.key
+        for name in sorted(tokens.spaces - spaces.keys()):
+            log.warning("a token has a right to the space %s, and the server serves only %s", name, ", ".join(spaces))
         self._sessions = Sessions(lease_seconds)
         self._most_bytes = most_bytes
         self._streams = Streams()

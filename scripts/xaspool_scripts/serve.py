@@ -124,6 +124,13 @@ def main(
         os._exit(0)
 
 
+def _pem(option: str, path: str | None) -> bytes | None:
+    try:
+        return None if path is None else Path(path).read_bytes()
+    except OSError as error:
+        raise Failure(f"the file of {option} cannot be read: {path}: {error.strerror}", WRONG_USAGE) from error
+
+
 def _started(
     spaces: dict[str, str],
     host: str,
@@ -135,15 +142,15 @@ def _started(
 ) -> "SpaceServer":
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
     try:
-        from forwarder.serving.access import Tokens
+        from forwarder.serving.access import TokenFile, Tokens
         from forwarder.serving.server import SpaceServer
     except ImportError as error:
         raise Failure(f"spool-serve needs PySpark and PyArrow ({error}): pip install 'xaspool[spark]'") from error
     from spool.errors import InvalidArgument, SpoolError
 
     try:
-        tokens = Tokens() if token_file is None else Tokens.of_file(token_file)
-        certificate, key = (None if name is None else Path(name).read_bytes() for name in (tls_cert, tls_key))
+        tokens = Tokens() if token_file is None else TokenFile(token_file)
+        certificate, key = _pem("--tls-cert", tls_cert), _pem("--tls-key", tls_key)
         return SpaceServer(host, port, spaces, tokens, certificate=certificate, key=key, most_bytes=max_write)
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error

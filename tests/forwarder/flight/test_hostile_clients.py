@@ -19,7 +19,7 @@ from forwarder.flight.client import Client
 from forwarder.flight.codes import MOST_BYTES, encode
 from forwarder.flight.tickets import ReadTicket, seal
 from forwarder.serving import sessions
-from forwarder.serving.access import AccessFactory, Tokens
+from forwarder.serving.access import AccessFactory, TokenFile, Tokens
 from spool.engine.tasks import Missing
 from spool.errors import AccessDenied, InvalidArgument, ProtocolError, QueueNotFound, SpoolError
 from tests.forwarder.flight.conftest import Serve, address_of
@@ -176,6 +176,38 @@ def test_a_token_file_is_its_owners(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match=why) as refused:
             Tokens.of_file(str(path))
         assert READER not in str(refused.value)
+
+
+def test_a_changed_file_of_tokens_counts_without_a_restart(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong file changes no token, and is logged once."""
+    path, now = tmp_path / "tokens", [0.0]
+    path.touch(0o600)
+    path.write_text(f"{READER} shop:read\n")
+    server = serve(TokenFile(str(path), lambda: now[0]))
+
+    def has_access(token: str) -> bool:
+        now[0] += 2
+        try:
+            return bool(Client.of(address_of(server), token, None, None).act("health"))
+        except AccessDenied:
+            return False
+
+    assert (has_access(READER), has_access(WRITER)) == (True, False)
+    path.write_text(f"# the reader has gone\n{WRITER} shop:write\n")
+    assert (has_access(READER), has_access(WRITER)) == (False, True)
+    caplog.clear()
+    path.write_text("short\n")
+    assert (has_access(WRITER), has_access(WRITER)) == (True, True)
+    [line] = caplog.messages
+    assert "tokens of before remain valid" in line
+    assert f"{path}: the token in line 1 has less than 16 characters" in line
+
+
+def test_a_right_to_a_space_that_is_not_served_is_logged(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    serve(Tokens([f"{READER} shop:read stop:read"]))
+    assert caplog.messages == ["a token has a right to the space stop, and the server serves only shop"]
 
 
 def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serve: Serve, tmp_path: Path) -> None:
