@@ -38,4 +38,4 @@ class Address(NamedTuple):
 
 def is_address(path: str) -> bool:
     """Return whether a path of a space is meant as an address. (A directory's path with such a beginning is not.)"""
-    return re.match(r"spool\+[a-z+]*://", path) is not None
+    return re.match(r"(spool\+[a-z+]*|https?|grpc[a-z+]*)://", path) is not None

@@ -31,12 +31,15 @@ CALL_SECONDS = 300.0
 class Client:
     """A client of one space. ``certificate``: the certificate of the server's authority, as PEM; b"" for the system's.
 
-    ``token``: the client's token; "" if the server asks for none.
+    ``token``: the client's token; "" if the server asks for none. ``token_place`` and ``certificate_file`` name the
+    places of both, for errors.
     """
 
     address: Address
     token: str = ""
     certificate: bytes = b""
+    token_place: str = ""
+    certificate_file: str = ""
 
     @classmethod
     def of(cls, address: str, token: str | None, token_file: str | None, certificate_file: str | None) -> Self:
@@ -44,12 +47,15 @@ class Client:
 
         Without a token, the client uses the token in the environment variable XASPOOL_TOKEN, if there is one.
         """
+        place = f"the environment variable {TOKEN_VARIABLE}" if token is None else "the option token"
         if token_file is not None:
+            place = f"the option tokenFile, {token_file}"
             token = _read(token_file, "the token").decode("ascii", "replace").strip()
         certificate = b"" if certificate_file is None else _read(certificate_file, "the certificate")
         if certificate_file is not None and b"-----BEGIN CERTIFICATE-----" not in certificate:
             raise InvalidArgument(f"{certificate_file} has no certificate as PEM: give tlsCertificate another file")
-        return cls(Address.parse(address), os.environ.get(TOKEN_VARIABLE, "") if token is None else token, certificate)
+        token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        return cls(Address.parse(address), token, certificate, place if token else "", certificate_file or "")
 
     def __repr__(self) -> str:  # (no token in a log)
         return f"Client({self.address.server}/{self.address.space})"
@@ -113,7 +119,7 @@ class Client:
             connection = _connection(self.address.server, self.certificate, os.getpid())
             yield connection, flight.FlightCallOptions(seconds, headers=headers)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise_as_ours(error, self.address.server)
+            raise_as_ours(error, self.address.server, self.token_place, self.certificate_file)
 
 
 @lru_cache(maxsize=64)

@@ -63,10 +63,11 @@ def as_flight(error: Exception) -> flight.FlightError:
     return found
 
 
+_UNSIGNED = "certificate verify failed"
 _ADVICE = (
     ("is not in peer certificate", "its certificate is for another name: use the name in the certificate"),
     ("certificate has expired", "its certificate has expired: give the server a new one"),
-    ("certificate verify failed", "no authority that this client knows has signed its certificate: give the option "
+    (_UNSIGNED, "no authority that this client knows has signed its certificate: give the option "
      "tlsCertificate, a file with the certificate of its authority"),
     ("wrong version number", "it does not speak TLS: write spool+grpc:// in the address, or give it --tls-cert"),
     ("handshake failed", "the two agree on no encryption: compare tlsCertificate with the server's --tls-cert"),
@@ -76,8 +77,12 @@ _ADVICE = (
 """Parts of gRPC's texts about a server that cannot be reached, in small letters, and the advice for each."""
 
 
-def raise_as_ours(error: Exception, server: str) -> NoReturn:
-    """Raise an error that the server sent as an error of the library; ``server``: the server's address, for the text.
+def raise_as_ours(error: Exception, server: str, token_place: str = "", certificate_file: str = "") -> NoReturn:
+    """Raise an error that the server sent as an error of the library.
+
+    Args:
+        server: the server's address, for the text.
+        token_place, certificate_file: the places of the client's token and certificate, for the text.
 
     Raises:
         SpoolError: the error of the server.
@@ -94,9 +99,13 @@ def raise_as_ours(error: Exception, server: str) -> NoReturn:
         raise ours from None
     text = str(error).partition(". gRPC client debug context")[0].partition("; RPC")[0].removesuffix(".")
     if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
-        raise AccessDenied(f"{server} refuses this client: {text}") from None
+        is_unknown = isinstance(error, flight.FlightUnauthenticatedError) and token_place
+        place = f" (the token is from {token_place})" if is_unknown else ""
+        raise AccessDenied(f"{server} refuses this client: {text}{place}") from None
     told_by_grpc = text.lower().replace("_", " ")
     advice = next((advice for part, advice in _ADVICE if part in told_by_grpc), None)
+    if _UNSIGNED in told_by_grpc and certificate_file:
+        advice = f"{certificate_file} did not sign its certificate: give tlsCertificate the one of its authority"
     if advice is None:
         raise Unreachable(f"{server} cannot be reached, or has ended: {text}; start it, then try again") from error
     raise Unreachable(f"{server} cannot be reached: {advice} ({text})") from error

@@ -156,6 +156,31 @@ def test_a_client_finds_its_token(
         Client.of(address, None, str(tmp_path / "none"), None)
 
 
+def test_a_client_with_an_unknown_token_learns_the_place_of_this_token(
+    guarded: Callable[[str], Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"spool+grpc://{guarded('').address.server.partition('//')[2]}/shop"
+    (tmp_path / "token").write_text("x" * 32)
+    for given, place in (
+        ((None, str(tmp_path / "token"), None), "the option tokenFile, .*/token"),
+        (("y" * 32, None, None), "the option token"),
+        ((None, None, None), "the environment variable XASPOOL_TOKEN"),
+    ):  # fmt: skip
+        monkeypatch.setenv("XASPOOL_TOKEN", "z" * 32)
+        with pytest.raises(AccessDenied, match=rf"token is unknown: .*--token-file.*\(the token is from {place}\)"):
+            Client.of(address, *given).act("health")
+
+
+def test_an_address_of_the_web_is_no_address_of_a_space() -> None:
+    from forwarder.dataframes.remote import client_of
+    from forwarder.flight.options import is_remote
+
+    options = {"path": "https://queues.example:8815/shop", "tokenFile": "token"}
+    assert is_remote(options), "otherwise tokenFile would be an unknown option"
+    with pytest.raises(InvalidArgument, match=r"is not the address of a space, which is written spool\+grpc\+tls"):
+        client_of({"path": options["path"]})
+
+
 def test_a_token_file_is_its_owners(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"{READER} shop:read\n")
@@ -217,9 +242,13 @@ def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serv
     server = serve(certificate=certificate, key=key, host="localhost")
     address = f"spool+grpc+tls://localhost:{server.port}/shop"
     assert Client.of(address, None, None, str(tmp_path / "cert.pem")).act("health")["number"] >= 0
+    assert os.system(f"cd {tmp_path} && {command} -keyout key2.pem -out other.pem 2>/dev/null") == 0
+    with pytest.raises(InvalidArgument, match="private key does not belong to the certificate"):
+        serve(certificate=certificate, key=(tmp_path / "key2.pem").read_bytes(), host="localhost")
     plain = serve(host="localhost")
     for wrong, certificate_file, advice in (
         (address, None, r"cannot be reached: no authority .*: give the option tlsCertificate"),
+        (address, "other.pem", r"other.pem did not sign its certificate"),
         (address.replace("+tls", ""), None, r"write spool\+grpc\+tls://"),
         (address.replace("localhost", "127.0.0.1"), "cert.pem", "its certificate is for another name"),
         (f"spool+grpc+tls://localhost:{plain.port}/shop", "cert.pem", "it does not speak TLS"),
