@@ -31,6 +31,7 @@ _FREE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+").fullmatch
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
+STOCKED_BYTES = _STOCK * _STOCK_BYTES
 _NUMBER = "%010x"
 
 

@@ -41,6 +41,7 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 _Item = TypeVar("_Item")
+_Choose = Callable[[Mapping[int, Retention], int], set[int]]
 
 EVERY_SECONDS = 5.0
 KEPT_MESSAGES = 5  # how many messages remain in memory, in addition to the number served since the last round
@@ -49,6 +50,7 @@ SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file 
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
 WASTED_BYTES = 1 << 20  # idle files with fewer bytes are not merged only to free room
+WASTED_BYTES_WHEN_SHORT = 64 << 10  # the same for a disk that is short of room
 MAX_WASTE = 0.10  # wasted bytes may be this share of the live bytes, plus one segment
 MAX_EXTENTS = 1 << 16  # the most extents of one step: this bounds the memory
 STEP_BYTES = 256 << 20  # the most bytes of one step: this bounds how long an export or a repair waits
@@ -135,6 +137,25 @@ def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
     return found
 
 
+def wasteful(files: Mapping[int, Retention], newest: int, room: int) -> set[int]:
+    """Return the numbers of files that waste more than ``MAX_WASTE`` of their bodies, the most wasteful files first.
+
+    Args:
+        newest: see ``fragmented``.
+        room: the live messages of the files have at most this many bytes together, so that their copies fit on the
+            disk.
+    """
+    found = set[int]()
+    alive = [(state.live_bytes / state.body_bytes, number) for number, state in files.items() if state.live_bytes]
+    for share, number in sorted(alive):
+        if share >= 1 - MAX_WASTE:
+            break
+        if number <= newest and files[number].live_bytes <= room:
+            room -= files[number].live_bytes
+            found.add(number)
+    return found
+
+
 # -- doing ------------------------------------------------------------------------------------------------------------
 
 
@@ -171,10 +192,24 @@ class Compactor:
             self._catch_up()
         yield from self._compact_all(None)
 
-    def _compact_all(self, served: Mapping[str, int] | None) -> Iterator[int]:
+    def rewrite_all_waste(self) -> Iterator[int]:
+        """Give up all but ``MAX_WASTE`` of the wasted bytes, in steps as in ``steps``, on a disk that is short of room.
+
+        The copies of a step take at most half of the free room. The caller removes the old files after each step.
+        """
+        self._catch_up()
+        while merged := merge_tombstones(self.store, wasted=WASTED_BYTES_WHEN_SHORT):
+            yield merged
+            self._catch_up()
+        disk = self.store.files.disk
+        yield from self._compact_all(
+            None, lambda files, newest: wasteful(files, newest, disk.file_system().free_bytes // 2)
+        )
+
+    def _compact_all(self, served: Mapping[str, int] | None, choose: _Choose = fragmented) -> Iterator[int]:
         newest = self.store.view.index.applied
         with suppress(Overtaken):
-            while written := self._compact(served, newest):
+            while written := self._compact(served, newest, choose):
                 yield written
                 self._catch_up()
 
@@ -188,17 +223,18 @@ class Compactor:
         before, self._served = self._served, now
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
-    def _compact(self, served: Mapping[str, int] | None, newest: int) -> int:
+    def _compact(self, served: Mapping[str, int] | None, newest: int, choose: _Choose) -> int:
         """Compact at most ``MAX_EXTENTS`` extents and ``STEP_BYTES``; return how many files were written.
 
         Args:
-            served: how many messages each queue has delivered since the last round. None: only fragmented files are
+            served: how many messages each queue has delivered since the last round. None: only the chosen files are
                 compacted, and no slow queue.
             newest: see ``fragmented``.
+            choose: returns the numbers of files that are compacted even if their queues are fast.
         """
         with self.store.view.mutex:
             index = self.store.view.index
-            fragmented_files = fragmented(index.files, newest)
+            fragmented_files = choose(index.files, newest)
             few = sum(queue.entries for queue in index.messages.queues.values()) < MIN_MESSAGES
             if not fragmented_files and (few or served is None):
                 return 0

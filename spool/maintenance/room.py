@@ -6,6 +6,7 @@ An administrator who empties a queue on a full disk may have no other program ru
 from itertools import islice
 
 from spool.disk.disk import FlushFailed
+from spool.disk.recycler import QUIET_BYTES, STOCKED_BYTES
 from spool.errors import NO_ROOM, SpoolError
 from spool.maintenance.compaction import Compactor
 from spool.maintenance.reclaim import failures_logged, in_turns, reclaim
@@ -14,6 +15,7 @@ from spool.model import layout
 from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
+SHORT_BYTES = 64 << 20  # a disk with less free room is short of room
 _FEW = 128  # the facts of so many commits fit into the room of one file that the recycler keeps for a full disk
 
 
@@ -21,7 +23,8 @@ def free_room(store: Store) -> None:
     """Remove every file that the space does not need, even if other processes have the space open.
 
     Files that are kept for a few messages or facts are written again without the deleted messages, if they waste much
-    room. A failure is logged, because the messages are deleted already: the next reclaim removes the files.
+    room. On a disk that is short of room, they are written again if they waste any, and the recycler keeps few files.
+    A failure is logged, because the messages are deleted already: the next reclaim removes the files.
     """
     wait = store.deadline()
     _remove_files(store, wait)
@@ -34,12 +37,25 @@ def free_room(store: Store) -> None:
             store.files.recycler.trim(0)
             _rewrite(store, wait, _FEW, steps=1)
             _rewrite(store, wait)
+        if store.files.disk.file_system().free_bytes < SHORT_BYTES:
+            _free_all(store, wait)
 
 
-def _remove_files(store: Store, wait: Deadline) -> None:
+def _free_all(store: Store, wait: Deadline) -> None:
+    _trim(store, STOCKED_BYTES)
+    for _ in in_turns(store, Compactor(store).rewrite_all_waste(), wait):
+        _remove_files(store, wait, STOCKED_BYTES)
+
+
+def _remove_files(store: Store, wait: Deadline, spares: int = QUIET_BYTES) -> None:
+    """Remove the files that are not needed. ``spares``: how many bytes the recycler keeps for later commits."""
     reclaim(store, wait=wait)
+    _trim(store, spares)
+
+
+def _trim(store: Store, spares: int) -> None:
     with failures_logged(store):
-        store.files.recycler.trim()
+        store.files.recycler.trim(spares)
         store.files.disk.flush_directory(layout.FREE)  # (ext4 frees the blocks of removed files as its journal commits)
 
 

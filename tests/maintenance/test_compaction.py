@@ -13,7 +13,7 @@ from spool.index.commit import Retention
 from spool.index.segment import find_correlation, find_id
 from spool.log.visibility import catch_up
 from spool.maintenance import compaction, tombstones
-from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow
+from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow, wasteful
 from spool.maintenance.reclaim import next_to_go, note_pins, reclaim
 from spool.model import layout
 from spool.policies.subscriptions import register
@@ -380,3 +380,11 @@ def test_a_superseded_file_waits_for_older_claims_only() -> None:
     note_pins(8, state, {5, 6})
     assert next_to_go({8: state}, [8], 10, 8) == [], "the compaction is not durable"
     assert next_to_go({8: state}, [8], 10, 10) == [[8]]
+
+
+def test_on_a_full_disk_only_files_whose_messages_fit_into_the_free_room_are_copied() -> None:
+    files = {number: Retention(live=1, live_bytes=live, body_bytes=100) for number, live in enumerate((5, 50, 20, 95))}
+    assert wasteful(files, 9, 1_000) == {0, 1, 2}, "a copy of the last file would give little room back"
+    assert wasteful(files, 9, 30) == {0, 2}
+    assert wasteful(files, 0, 1_000) == {0}, "the round has written the other files itself"
+    assert wasteful(files, 9, 0) == set()

@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from spool.disk import recycler
+from spool.maintenance import room
 from tests.at_once import AT_ONCE
 from tests.beside.company import two_that_commit
 
@@ -49,6 +50,21 @@ def test_a_purge_of_some_messages_of_large_commits_frees_their_room(space: spool
         assert _bytes_of(Path(space.path)) < 4 * len(_BODY) + 16_000_000 + _LITTLE
         assert [message.id for message in space.browse("errors")] == ids[::10]
         assert space.check() == []
+
+
+def test_on_a_disk_that_is_short_of_room_a_purge_frees_all_but_a_tenth(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "SHORT_BYTES", 1 << 62)
+    with space:
+        ids = [id for _ in range(8) for id in space.put_many("errors", [bytes(100_000)] * 10)]
+        kept = ids[::10]
+        assert sum(space.purge("errors", message_id=id) for id in ids if id not in kept) == 72
+        assert _bytes_of(Path(space.path)) < 1.1 * len(kept) * 100_000 + 2 * recycler.STOCKED_BYTES
+        assert [message.id for message in space.browse("errors")] == kept
+        assert space.check() == []
+    with spool.open(space.path) as again:
+        assert [again.get("errors").id for _ in kept] == kept
 
 
 def test_a_dry_run_frees_nothing(space: spool.Space) -> None:
