@@ -13,6 +13,7 @@ from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
 from xaspool_scripts.options import filter_options, given, message_id
 from xaspool_scripts.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json
+from xaspool_scripts.reasons import count_failed
 from xaspool_scripts.wording import age, on_terminal, plural, printable
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def message() -> None:
 @json_option
 def list_(queue: str, limit: int | None, whole: bool, as_json: bool, **options: Any) -> None:
     """List a queue's messages with their states, in the order of delivery, and take none. Delayed messages come last.
-    An error queue's messages are listed with the reasons of their failures.
+    An error queue's messages are listed with the reasons of their failures, and standard error counts the reasons.
 
     A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. A line
     fits the terminal, or 120 columns, and the list reads only the beginning of a large body. If a message is damaged,
@@ -83,6 +84,8 @@ def list_(queue: str, limit: int | None, whole: bool, as_json: bool, **options: 
         else:
             failed = "reason" in chosen or any(each.error_queue == queue for each in space.queues().values())
             shown = _write_table(readable, failed=failed)
+            if failed and (counted := count_failed(space, queue, **chosen).by_reason):
+                note(f"by reason: {counted}")
     _note_cut(cut)
     if damaged:
         click.get_current_context().exit(DAMAGE_LEFT)

@@ -1,6 +1,7 @@
 """``spool-admin message delete|move|change|redrive``: delete, move and change messages in queues."""
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_o
 from xaspool_scripts.options import confirm, dry_run_option, filter_options, given, options_of, progress, yes_option
 from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import answering, moment, write_answer, write_json
+from xaspool_scripts.reasons import count_failed, named
 from xaspool_scripts.wording import plural, span
 
 if TYPE_CHECKING:
@@ -128,16 +130,41 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
     with opened() as space, progress("redriving", space.stats(queue).ready, shown=not dry_run) as set_progress:
         chosen = given(options)
         matching = space.purge(queue, dry_run=True, **chosen)
+        failed = count_failed(space, queue, **chosen)
+        there = space.queues().keys() - {queue}
         count = space.redrive(queue, to, dry_run=dry_run, progress=set_progress, **chosen)
         held = len(space.holders(queue))
+        note_of_reasons = "" if matching else _missing_reason(space, queue, chosen.get("reason"))
+    origins = Counter({name: failed.origins[name] for name in failed.origins if name in there})
     done = "would move" if dry_run else "moved"
-    write_answer(count, f"{done} {plural(count, 'message')} from queue {queue}", as_json)
+    target = "" if not count else f" to queue {to}" if to is not None else _origins_in_words(origins, count)
+    write_answer(count, f"{done} {plural(count, 'message')} from queue {queue}{target}", as_json)
+    if note_of_reasons:
+        note(note_of_reasons)
     if matching > count and to is None:
         left = matching - count
         remain, they = ("remains", "it") if left == 1 else ("remain", "they")
         why = f"{they} did not come from another queue that exists; --to QUEUE names one"
         note(f"{plural(left, 'message')} {remain}: {why}")
     note_held(queue, held)
+
+
+def _origins_in_words(origins: Counter[str], count: int) -> str:
+    """Return the queues that the messages went to, with their counts if these are known exactly."""
+    if origins.total() != count:
+        return " to the queues that they came from"
+    return f" to queue {next(iter(origins))}" if len(origins) == 1 else f" to queues {named(origins)}"
+
+
+def _missing_reason(space: "Space", queue: str, wanted: str | None) -> str:
+    """Name the reasons that the messages of a queue have, if none has the wanted reason; else return ""."""
+    stats = space.stats(queue)
+    total = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
+    if wanted is None or not total or space.purge(queue, dry_run=True, reason=wanted):
+        return ""
+    found = count_failed(space, queue).by_reason
+    there = f"there are: {found}" if found else "they have no reasons"
+    return f"none of {plural(total, 'message')} has the reason {wanted!r} (upper and lower case differ); {there}"
 
 
 def note_held(queue: str, held: int) -> None:

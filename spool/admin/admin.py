@@ -422,7 +422,7 @@ class Administration:
         """
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:
-            there = self._store.settings.current().config.queues
+            there = self._store.settings.current().config.queues.keys() - {queue}
             chosen = replace(chosen, possible=lambda attributes: attributes.get("origin_queue") in there)
         else:
             check_queue(self._store.settings, to, self._store.shared.counters.read())

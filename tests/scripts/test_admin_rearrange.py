@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
+from xaspool_scripts import reasons
 
 
 def _put(path: Path, *bodies: object, queue: str = "orders", **options: object) -> list[str]:
@@ -140,6 +141,58 @@ def test_x12_message_redrive_sends_back_failed_messages(run: Run, path: Path) ->
     assert "1 message remains" in done.err
     assert "--to QUEUE" in done.err
     assert run("message", "redrive", "errors", "--to", "orders").out == b"1\n"
+
+
+def _failed(path: Path) -> None:
+    """Leave messages of two queues in the error queue, each with its body as the reason."""
+
+    def refuse(message: spool.Message) -> None:
+        raise spool.Reject(str(message.body))
+
+    with spool.open(path) as space:
+        space.change_queue("orders", retries=0, error_queue="errors")
+        space.create_queue("mails", retries=0, error_queue="errors")
+        space.put_many("orders", ["HTTP 400"] * 2 + ["HTTP 503"] * 3)
+        space.put("mails", "HTTP 503")
+        for queue in ("orders", "mails"):
+            space.work(queue, refuse, once=True)
+
+
+def test_a_redrive_tells_to_which_queues_the_messages_went(run: Run, path: Path) -> None:
+    _failed(path)
+    dry = run("message", "redrive", "errors", "--dry-run")
+    assert "would move 6 messages from queue errors to queues orders (5), mails (1)" in dry.err
+    some = run("message", "redrive", "errors", "--reason", "HTTP 400")
+    assert (some.out, "moved 2 messages from queue errors to queue orders\n" in some.err) == (b"2\n", True)
+    rest = run("message", "redrive", "errors", "--to", "mails")
+    assert "moved 4 messages from queue errors to queue mails\n" in rest.err
+
+
+def test_a_redrive_for_a_reason_that_no_message_has_names_the_reasons(run: Run, path: Path) -> None:
+    _failed(path)
+    done = run("message", "redrive", "errors", "--reason", "http 400")
+    assert done.out == b"0\n"
+    there = "there are: HTTP 503 (4), HTTP 400 (2)"
+    assert f"none of 6 messages has the reason 'http 400' (upper and lower case differ); {there}\n" in done.err
+    assert "none of" not in run("message", "redrive", "errors", "--reason", "HTTP 400", "--older-than", "1h").err
+
+
+def test_a_message_that_is_back_in_its_queue_is_not_redriven_again(run: Run, path: Path) -> None:
+    _failed(path)
+    run("message", "redrive", "errors")
+    assert run("message", "redrive", "orders", "--dry-run").out == b"0\n"
+    assert run("message", "redrive", "orders").out == b"0\n"
+
+
+def test_a_list_of_an_error_queue_counts_the_messages_by_reason(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _failed(path)
+    assert run("message", "list", "errors").err == "spool-admin: by reason: HTTP 503 (4), HTTP 400 (2)\n"
+    assert run("message", "list", "errors", "--reason", "400").err == "spool-admin: by reason: HTTP 400 (2)\n"
+    assert run("message", "list", "orders").err.count("by reason") == 0
+    monkeypatch.setattr(reasons, "MOST_COUNTED", 3)
+    assert run("message", "list", "errors").err.endswith("in the first 3 messages\n")
 
 
 def test_message_put_takes_every_option_of_a_put(run: Run, path: Path) -> None:
