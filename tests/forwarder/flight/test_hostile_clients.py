@@ -107,7 +107,7 @@ def test_the_log_names_refused_calls_but_no_token(
 
 def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    refusals = AccessFactory(Tokens()).refusals
+    refusals = AccessFactory(Tokens()).strangers
     refusals._clock, refusals._begun = lambda: now[0], 0.0
     for _ in range(1_000):
         refusals.record("no token")
@@ -115,7 +115,7 @@ def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     now[0] = 61.0
     refusals.record("no token")
     assert [record.getMessage() for record in caplog.records[20:]] == [
-        "980 further calls were refused", "a call was refused: no token",
+        "980 further calls without a known token were refused", "a call was refused: no token",
     ]  # fmt: skip
 
 
