@@ -35,9 +35,9 @@ def test_x13_a_route_is_seen_while_it_runs(space: spool.Space) -> None:
     ThreadForwarder(space.path, [route]).run(once=True)
     assert SEEN[0]["route", "orders", f"python:{__name__}:note"] == 1
     assert SEEN[0]["destination", "orders", "answers"] == 1
-    assert SEEN[0]["workers", "orders"] >= 1
+    assert ("workers", "orders") not in SEEN[0]
     assert space.metrics().states == {}
-    assert space.metrics().counts["outcomes", "worker", "orders", "delivered"] == 1
+    assert space.metrics().counts["outcomes", "forwarder", "orders", "delivered"] == 1
 
 
 def test_x13_a_route_whose_service_is_down_is_seen(space: spool.Space) -> None:
@@ -53,7 +53,7 @@ def test_x13_a_route_whose_service_is_down_is_seen(space: spool.Space) -> None:
         assert paused.wait(60)
         states = space.metrics().states
         assert states["route_down", "orders", "http://127.0.0.1:1/adt"] == 1
-        assert states["workers_paused", "orders"] == 1
+        assert ("workers_paused", "orders") not in states
         assert "secret" not in str(states)
         assert "password" not in str(states)
     finally:
