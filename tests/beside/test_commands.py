@@ -19,6 +19,7 @@ from xaspool_scripts.admin import main as spool_admin
 SESSION = (
     "queue create extra --out-of-order top,before --max-messages 50 --if-missing",
     "queue change extra --retries 2 --error-queue errors",
+    "queue resume extra",
     "message put extra --body ONE --priority 80 --correlation-id c --header k=v --expires-at 2100-01-01",
     "message put extra --body TWO --top --deduplication-key key",
     "message put extra --body TWICE --deduplication-key key",
