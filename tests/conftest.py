@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 import spool
+from spool.disk.disk import Disk
 from spool.model import codecs
 from tests.held import Gathering
 from tests.led import another_process_leads
@@ -316,6 +317,21 @@ def memory() -> Iterator[Path]:
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="xaspool-", dir=where) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all reads of files."""
+    read: list[int] = []
+    read_at = Disk.read_at
+
+    def counting(disk: Disk, handle: int, offset: int, length: int) -> bytes:
+        data = read_at(disk, handle, offset, length)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(Disk, "read_at", counting)
+    return read
 
 
 @pytest.fixture

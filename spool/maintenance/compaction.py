@@ -33,7 +33,7 @@ from spool.index.segment import pack_correlations, pack_ids
 from spool.log.commit import commit, own_file
 from spool.log.deciding import Overtaken
 from spool.log.visibility import catch_up, list_prepared
-from spool.maintenance.tombstones import merge_tombstones
+from spool.maintenance.tombstones import MOST_MERGED, merge_tombstones
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.parts import View
@@ -173,9 +173,7 @@ class Compactor:
         """
         self._catch_up()
         served = self._served_since()
-        while merged := merge_tombstones(self.store):
-            yield merged
-            self._catch_up()
+        yield from self._merge_all()
         yield from self._compact_all(served)
 
     def rewrite_wasteful(self, most: int) -> Iterator[int]:
@@ -187,9 +185,7 @@ class Compactor:
             most: the greatest number of commits that one file merges.
         """
         self._catch_up()
-        while merged := merge_tombstones(self.store, most, WASTED_BYTES):
-            yield merged
-            self._catch_up()
+        yield from self._merge_all(most, WASTED_BYTES)
         yield from self._compact_all(None)
 
     def rewrite_all_waste(self) -> Iterator[int]:
@@ -198,13 +194,16 @@ class Compactor:
         The copies of a step take at most half of the free room. The caller removes the old files after each step.
         """
         self._catch_up()
-        while merged := merge_tombstones(self.store, wasted=WASTED_BYTES_WHEN_SHORT):
-            yield merged
-            self._catch_up()
+        yield from self._merge_all(wasted=WASTED_BYTES_WHEN_SHORT)
         disk = self.store.files.disk
         yield from self._compact_all(
             None, lambda files, newest: wasteful(files, newest, disk.file_system().free_bytes // 2)
         )
+
+    def _merge_all(self, most: int = MOST_MERGED, wasted: int | None = None) -> Iterator[int]:
+        while merged := merge_tombstones(self.store, most, wasted):
+            yield merged
+            self._catch_up()
 
     def _compact_all(self, served: Mapping[str, int] | None, choose: _Choose = fragmented) -> Iterator[int]:
         newest = self.store.view.index.applied

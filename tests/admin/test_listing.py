@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import spool
 import xa
-from spool.disk.disk import Disk
 from spool.index.body_files import FileCache, Stored
 from spool.index.commit import FileRef
 from spool.maintenance.reclaim import reclaim
@@ -289,21 +288,6 @@ def _do(
 # -- previews ----------------------------------------------------------------------------------------------------------
 
 LARGE = 300_000
-
-
-@pytest.fixture
-def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all reads of files."""
-    read: list[int] = []
-    read_at = Disk.read_at
-
-    def counting(disk: Disk, handle: int, offset: int, length: int) -> bytes:
-        data = read_at(disk, handle, offset, length)
-        read.append(len(data))
-        return data
-
-    monkeypatch.setattr(Disk, "read_at", counting)
-    return read
 
 
 def test_a_preview_reads_only_the_beginning_of_each_body_and_names_the_whole_size(
