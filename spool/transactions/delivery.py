@@ -4,7 +4,6 @@ A damaged body is never delivered: its message goes to quarantine, with the reas
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
@@ -90,35 +89,44 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
             store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
         return got
 
-    let_go = partial(give_back, store)
+    taken = False
     try:
         begun = store.clock.monotonic() if wanted.timeout else 0.0
         found, claimed = receive(store, wanted, begun, look, groups, store.guard.check)
         before_commit()
         assert page is not None
-        _take(core, wanted, begun, page, claimed)
-        let_go = partial(release, store.shared.claims)
+        request = RemovalRequest(page, claimed)
+        try:
+            core.group_commit.commit(request)
+        except (LockTimeout, WaitExpired) as error:
+            _take_later(core, wanted, begun, request, error)
+        taken = True
         return found
     except WaitExpired as error:
         raise LockTimeout(f"{error}; the transaction was rolled back") from None
     finally:
         if not store.guard.closed:  # else the descriptors may be closed, and their locks released
-            let_go(claimed)
+            if taken:
+                release(store.shared.claims, claimed)
+            else:
+                give_back(store, claimed)
             if groups.names:
                 release_groups(store, groups)
 
 
-def _take(core: Core, wanted: Wanted, begun: float, page: CounterPage, claimed: PositionRanges) -> None:
-    """Commit the removal of claimed messages. Wait for the locks of the space until the time of the get is over."""
+def _take_later(
+    core: Core, wanted: Wanted, begun: float, request: RemovalRequest, error: LockTimeout | WaitExpired
+) -> None:
+    """Repeat a removal that did not get the locks of the space. Raise the last error when the time of the get is
+    over."""
     clock = core.store.clock
-    while True:
-        request = RemovalRequest(page, claimed)
+    while request.number is None and (wanted.timeout is None or clock.monotonic() < begun + wanted.timeout):
+        request = RemovalRequest(request.page, request.ranges)
         try:
             return core.group_commit.commit(request)
-        except (LockTimeout, WaitExpired):
-            is_over = wanted.timeout is not None and clock.monotonic() >= begun + wanted.timeout
-            if is_over or request.number is not None:
-                raise
+        except (LockTimeout, WaitExpired) as again:
+            error = again
+    raise error
 
 
 def receive(
