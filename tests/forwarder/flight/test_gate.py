@@ -8,7 +8,6 @@ import re
 import socket
 import stat
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,35 +127,6 @@ def test_a_message_of_a_reader_has_a_limit(
         assert list(reader.do_action(flight.Action("health", encode({"space": "shop"})), options))
         with pytest.raises(flight.FlightUnavailableError):
             list(reader.do_action(flight.Action("health", LARGE[: gate.READER_BYTES + (1 << 20)]), options))
-    assert_serves(client(READER), space)
-
-
-def test_small_calls_of_a_reader_let_no_large_message_in(
-    server: Any, client: Callable[[str], Client], space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An accepted call gives the connection the bytes of this call back, and not those of another call."""
-    monkeypatch.setattr(gate, "_STRANGER_SECONDS", 0.2)
-    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {READER}".encode())])
-    health = flight.Action("health", encode({"space": "shop"}))
-    with flight.FlightClient(client(READER).address.server) as reader:
-        assert list(reader.do_action(health, options))
-        ended = threading.Event()
-
-        def small_calls() -> None:
-            with contextlib.suppress(flight.FlightError):
-                while not ended.is_set():
-                    list(reader.do_action(health, options))
-
-        others = [threading.Thread(target=small_calls) for _ in range(2)]
-        for each in others:
-            each.start()
-        try:
-            with pytest.raises(flight.FlightUnavailableError):
-                list(reader.do_action(flight.Action("health", LARGE), options))
-        finally:
-            ended.set()
-            for each in others:
-                each.join()
     assert_serves(client(READER), space)
 
 
