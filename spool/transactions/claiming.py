@@ -13,6 +13,7 @@ correlation id takes a message out of order, but never while another transaction
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
@@ -212,14 +213,19 @@ def give_back(store: Store, ranges: PositionRanges) -> None:
             run, _ = store.view.index.messages.run_from(number, first, first + count)
             if run is not None:
                 queues[run.queue.name] += count
-    store.shared.counters.arrivals.announce(queues)
+    _announce(store, queues)
 
 
 def release_groups(store: Store, groups: GroupLocks) -> None:
     """Unlock the groups, and wake a waiting call for each. Their next messages are free now."""
     queues = Counter(queue for queue, _ in groups.names)
     groups.release()
-    store.shared.counters.arrivals.announce(queues)
+    _announce(store, queues)
+
+
+def _announce(store: Store, queues: Counter[str]) -> None:
+    with suppress(ValueError):  # the space was closed meanwhile; waiting calls notice without an announcement
+        store.shared.counters.arrivals.announce(queues)
 
 
 def candidates(

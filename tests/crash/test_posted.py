@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spool.coordination.requests import RequestSlots
+from spool.coordination.requests import SLOTS, RequestSlots
+from spool.disk.memory import WORD_BYTES
 from spool.log import commit, standing
 from spool.log.adoption import AdoptionRequest
 from tests.crash.interleave import Interleaver
@@ -17,7 +18,7 @@ from tests.strides import Stride
 
 NAMES = {LEADS: "leader", LEADS_NEXT: "next leader", REPLIES: "owner", TAKES: "taker"}
 EVERY = 10
-JOINS = r"look \d+ 64 256"  # a leader reads the states of all slots
+JOINS = rf"look \d+ 64 {SLOTS * WORD_BYTES}"  # a leader reads the states of all slots
 
 
 def owner_dies_beside_a_leader(explorer: Interleaver, owner: int) -> None:

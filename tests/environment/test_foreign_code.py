@@ -207,6 +207,7 @@ def lines_of(step: Callable[[spool.Space], None], space: spool.Space) -> int:
 
 @pytest.fixture
 def stocked(memory: Path) -> Iterator[spool.Space]:
+    gc.collect()  # (Python ignores the exception of a handler that comes while a space of another test is collected)
     with spool.create(memory / "space") as space:
         space.create_queue("orders")
         space.create_queue("late")

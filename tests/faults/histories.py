@@ -266,7 +266,7 @@ def _round(actor: Actor) -> None:
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
-        disk._handles = {}
+        disk._handles, disk._memory = {}, []  # (otherwise the end of the task would unmap the memory of the space)
         with mock.patch("spool.remote.branch.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)

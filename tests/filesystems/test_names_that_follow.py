@@ -52,6 +52,7 @@ class Worker:
         self._put = 0
         self.calls = 0
         self.space = spool.create(path, defaults=AT_ONCE)
+        self.space._housekeeper.end()  # its thread would live on after the cut, and keep the file system busy
         self.space.create_queue("q")
         assert isinstance(self.space._store.files.disk.durability, Journaled)
 

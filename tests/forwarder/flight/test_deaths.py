@@ -108,14 +108,14 @@ def test_x05_a_write_that_the_death_of_its_server_broke_is_repeated_once(
 
 def test_the_lease_of_a_client_ends_with_its_parent(serve: Serve, space: spool.Space) -> None:
     """A process renews the lease for several times its length, until the parent ends."""
-    client = Client.of(address_of(serve(lease_seconds=0.5)), None, None, None)
+    client = Client.of(address_of(serve(lease_seconds=2)), None, None, None)
     session = client.act("begin", key=None, **writing())["session"]
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lease.start(client, session, parent.pid)
     assert os.waitpid(-1, os.WNOHANG) == (0, 0), "the parent is the only child"
     send(client, session, ["a"])
-    with spool.open(space.path) as other:  # (nothing ends the session while five leases pass)
-        other._store.clock.sleep(2.5)
+    with spool.open(space.path) as other:  # (nothing ends the session while three leases pass)
+        other._store.clock.sleep(6)
         assert left_over(space.path) != []
     parent.communicate(b"\n")
     while left_over(space.path):
