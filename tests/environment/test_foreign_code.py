@@ -25,6 +25,7 @@ import xa
 from spool.runtime import calls
 from tests.environment.pressed import NEW, OLD, expect_whole, furnish, opened
 from tests.environment.test_interrupts import HISTORIES, History, Lines, get, one_phase, prepare, put, transaction
+from tests.housekeepers import end_housekeeping
 from tests.simdisk import few_claim_files
 from tests.strides import Stride
 
@@ -212,7 +213,7 @@ def stocked(memory: Path) -> Iterator[spool.Space]:
         space.create_queue("orders")
         space.create_queue("late")
         space.put_many("orders", [b"old"] * 4000)
-        space._housekeeper.end()
+        end_housekeeping(space)
         yield space
 
 

@@ -12,6 +12,7 @@ from spool.disk.durability import Journaled
 from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
 from tests.filesystems.volume import EXT4, Volume, boot_anew, missing
+from tests.housekeepers import end_housekeeping
 
 
 @pytest.mark.timeout(3600)
@@ -52,7 +53,7 @@ class Worker:
         self._put = 0
         self.calls = 0
         self.space = spool.create(path, defaults=AT_ONCE)
-        self.space._housekeeper.end()  # its thread would live on after the cut, and keep the file system busy
+        end_housekeeping(self.space)  # its thread would live on after the cut, and keep the file system busy
         self.space.create_queue("q")
         assert isinstance(self.space._store.files.disk.durability, Journaled)
 

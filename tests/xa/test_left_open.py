@@ -13,6 +13,7 @@ import pytest
 import spool
 import xa
 from tests.at_once import AT_ONCE
+from tests.housekeepers import end_housekeeping
 from tests.xa.branches import voted, xid
 
 
@@ -26,7 +27,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
         space.create_queue("in")
         space.create_queue("replies")
         space.put("in", "tea")
-        space._housekeeper.end()  # otherwise it may roll a dropped branch back before the test does
+        end_housekeeping(space)  # otherwise it may roll a dropped branch back before the test does
         yield space
 
 

@@ -15,6 +15,7 @@ import spool
 import xa
 from spool.disk.disk import Disk
 from tests.children import exit_code, exit_code_of, start
+from tests.housekeepers import end_housekeeping
 from tests.xa.dbapi.parties import Spool, attempts, begin, no_room
 from xa import dbapi
 
@@ -165,7 +166,7 @@ def test_x03_any_thread_may_roll_a_transaction_back(queues: Spool, conn: dbapi.C
 
 def test_x03_a_dropped_connection_releases_the_messages_that_it_took(queues: Spool) -> None:
     with spool.open(queues.path) as space:
-        space._housekeeper.end()  # otherwise it may roll the dropped branch back before the test does
+        end_housekeeping(space)  # otherwise it may roll the dropped branch back before the test does
         connections = [dbapi.Connection(space)]
         begin(queues, connections[0])
         space.get("in")
