@@ -21,7 +21,7 @@ from tests.held import Gathering
 from tests.led import another_process_leads
 from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
-from tests.strides import Stride
+from tests.strides import Stride, left_out
 from xaspool_scripts.signals import ENDING
 
 # A flush takes as long as the disk likes, so no example has a deadline.
@@ -145,6 +145,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in missing.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if not config.getoption("--long"):
+        for item in left_out(items):
+            item.add_marker(pytest.mark.skip(reason="one of many: runs with --long"))
     if part := config.getoption("--part"):
         chosen = [item for item in items if not item.get_closest_marker("skip")][part[0] - 1 :: part[1]]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])

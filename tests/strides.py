@@ -1,7 +1,13 @@
-"""Some of many places at which a test cuts, kills or stops: those of a default run. With --long it tries all."""
+"""Some of many places at which a test cuts, kills or stops, and some of many cases: those of a default run.
+
+With --long it tries all.
+"""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+
+import pytest
 
 Stride = Callable[[int], int]
 """The type of the fixture ``stride``: returns its argument, but 1 with --long."""
@@ -18,3 +24,20 @@ def some(places: Sequence[int], calls: Sequence[str], every: int) -> Iterator[in
         if index % every == 0 or pair not in seen:
             yield places[index]
         seen.add(pair)
+
+
+def left_out(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the cases that a default run leaves out, of tests with the mark ``every(n, first=0)``.
+
+    Such a test runs every n-th of its cases, beginning with the case at ``first``. Skipped cases do not count. Values
+    of several parameters are covered if their numbers have no common divisor with ``n``.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("every")
+        if mark is None or item.get_closest_marker("skip"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        if (seen[test] - mark.kwargs.get("first", 0)) % mark.args[0]:
+            yield item
+        seen[test] += 1

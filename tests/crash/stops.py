@@ -75,13 +75,13 @@ def some_calls_of(explorer: Interleaver, schedule: Schedule, actor: int, first: 
     return list(some(steps, [schedule.told[step - 1] for step in steps], explorer.every))
 
 
-def stop_in_turn(stop: Stop) -> int:
+def stop_in_turn(stop: Stop, *, every: int = 1) -> int:
     """Return the number of played schedules; 0 means that the window does not exist any more."""
-    explorer = explorer_of(stop.scenario, stop.rules)
+    explorer = explorer_of(stop.scenario, stop.rules, every=every)
     begin = (Switch(1, stop.first),)
     for step in calls_of(explorer.play(begin), stop.first, stop.before):
         plan = (*begin, Switch(step, stop.second))
-        for back in [n for n in calls_of(explorer.play(plan), stop.second) if n > step]:
+        for back in some_calls_of(explorer, explorer.play(plan), stop.second, step + 1):
             explorer.play((*plan, Switch(back, stop.first)))
     return explorer.count.schedules - 1
 
@@ -110,7 +110,7 @@ def stop_twice(explorer: Interleaver, stopped: int, before: str, first: int, the
 
 def die_in_turn(explorer: Interleaver, victim: int, rescuer: int, described: str) -> None:
     """At each step of the rescuer, let the victim go on to its last such call, and kill it there."""
-    for step in calls_of(explorer.play((Switch(1, rescuer),)), rescuer)[1:]:
+    for step in some_calls_of(explorer, explorer.play((Switch(1, rescuer),)), rescuer, 2):
         plan = (Switch(1, rescuer), Switch(step, victim))
         calls = [n for n in calls_of(explorer.play(plan), victim, described) if n > step]
         if calls:

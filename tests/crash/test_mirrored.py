@@ -57,6 +57,7 @@ BY_NAME = pytest.mark.parametrize("name", MIRRORED)
         for rules, side in (RULES[:2] if name == LONGEST else RULES)
     ],
 )
+@pytest.mark.every(3)
 def test_either_disk_is_enough_after_every_power_cut(
     name: str, rules: Rules, side: str, stride: Stride, record_property
 ) -> None:
@@ -95,6 +96,7 @@ BROKEN = (
 )  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("bug", "told"), BROKEN, ids=[bug.what for bug, _ in BROKEN])
 def test_a_part_of_rule_17_that_is_left_out_is_missed(bug: Bug, told: str, record_property) -> None:
     record_property("planted bugs", 1)

@@ -17,7 +17,7 @@ from tests.crash.stops import calls_of, die_at_each_step, explorer_of, some_call
 from tests.strides import Stride
 
 NAMES = {LEADS: "leader", LEADS_NEXT: "next leader", REPLIES: "owner", TAKES: "taker"}
-EVERY = 10
+EVERY = 25
 JOINS = rf"look \d+ 64 {SLOTS * WORD_BYTES}"  # a leader reads the states of all slots
 
 
@@ -119,6 +119,7 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("bug", "drive"), BUGS, ids=lambda x: x.what if isinstance(x, Bug) else "")
 def test_a_rule_of_posted_commits_that_is_broken_is_missed(
     bug: Bug, drive: Callable[[Interleaver], None], record_property

@@ -19,6 +19,7 @@ from tests.crash.stops import (
     stop_in_turn,
     stop_twice,
 )
+from tests.strides import Stride
 from tests.survivors import Rules
 
 COMMITS = r"rename_new \S+ committed/"
@@ -31,8 +32,10 @@ TASK, HOLDER, WRITER, REPLAYER = 0, 2, 4, 5
 
 
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
-def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(stop: Stop, record_property) -> None:
-    tried = stop_in_turn(stop)
+def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(
+    stop: Stop, stride: Stride, record_property
+) -> None:
+    tried = stop_in_turn(stop, every=stride(4))
     record_property("narrow windows: schedules", tried)
     assert tried > 1
 
@@ -45,10 +48,10 @@ def test_a_vote_and_its_commit_at_any_step_of_a_get_are_explained(record_propert
 
 
 @pytest.mark.parametrize("stopped_at", ["rename_new prepared", "flush"])
-def test_a_rollback_looks_for_the_commit_of_a_dead_process(stopped_at: str) -> None:
+def test_a_rollback_looks_for_the_commit_of_a_dead_process(stopped_at: str, stride: Stride) -> None:
     """At each step of a rollback, another process commits the branch, and dies before its branch is moved, or before
     its commit is flushed."""
-    die_in_turn(explorer_of(RACE), COMMIT, ROLLBACK, stopped_at)
+    die_in_turn(explorer_of(RACE, every=stride(4)), COMMIT, ROLLBACK, stopped_at)
 
 
 def test_a_commit_makes_a_branch_durable_whose_owner_died_at_its_flush() -> None:
@@ -59,11 +62,11 @@ def test_a_commit_makes_a_branch_durable_whose_owner_died_at_its_flush() -> None
 @pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 @pytest.mark.parametrize("scenario", GROUPS)
 def test_a_group_commits_whole_or_not_when_its_leader_dies_at_any_step(
-    scenario: str, rules: Rules, record_property
+    scenario: str, rules: Rules, stride: Stride, record_property
 ) -> None:
     """The file has requests of followers, too. Without an acknowledgement all of them happened or none; after one
     acknowledgement all of them did (A02, A04)."""
-    explorer = explorer_of(scenario, rules)
+    explorer = explorer_of(scenario, rules, every=stride(2))
     whole = explorer.play(())
     commits = [actor for actor in THREADS for _ in calls_of(whole, actor, COMMITS)]
     assert len(commits) < len(THREADS), "they did not commit together"

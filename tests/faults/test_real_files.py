@@ -17,6 +17,7 @@ from tests.faults.disks import FaultyDisk
 from tests.faults.harness import drain, look, play
 from tests.faults.histories import HISTORIES, Actor, History
 from tests.faults.plan import Plan, Spread
+from tests.strides import Stride
 
 SOME = [history for history in HISTORIES if history.name in ("transaction", "second phase", "reclaim", "intake")]
 
@@ -45,11 +46,11 @@ def _play_on(path: Path, history: History, plan: Plan) -> frozenset[Contents]:
 
 
 @pytest.mark.parametrize("history", SOME, ids=str)
-def test_each_call_fails_on_real_files(history: History, tmp_path: Path) -> None:
+def test_each_call_fails_on_real_files(history: History, tmp_path: Path, stride: Stride) -> None:
     template = _template(tmp_path / "template", history)
     gc.collect()  # otherwise spaces that earlier tests interrupted are closed while this test counts
     before = _descriptors()
-    for begin in range(1, 10_000):
+    for begin in range(1, 10_000, stride(3)):
         plan = Plan(errno.EIO, begin, Spread.ONCE)
         path = Path(shutil.copytree(template, tmp_path / str(begin)))
         allowed = _play_on(path, history, plan)

@@ -4,6 +4,7 @@ process dies before any of its disk calls, the other can go on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -20,8 +21,11 @@ from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.meanwhile import elsewhere
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.strides import Stride
 
 WAITED = (spool.TransactionTimeout, spool.CommitUnknown, LockTimeout, WaitExpired)
+
+_MOST_CALLS = 10_000
 
 Action = Callable[[spool.Space], Any]
 
@@ -63,11 +67,24 @@ def outcome(call: Callable[[], Any]) -> Any:
         return type(error)
 
 
-def meanwhile(prepare: Action, one: Action, other: Action) -> Iterator[tuple[Two, Any, Any]]:
-    """Yield (the two, the one's result, the other's result) for each disk call of the one at which the other acts."""
-    at = 0
-    while True:
-        at += 1
+Meanwhile = Callable[[Action, Action, Action], Iterator[tuple[Two, Any, Any]]]
+Killed = Callable[[Action, Action], Iterator[Two]]
+
+
+@pytest.fixture
+def meanwhile(stride: Stride) -> Meanwhile:
+    return partial(_meanwhile, range(1, _MOST_CALLS, stride(3)))
+
+
+@pytest.fixture
+def killed(stride: Stride) -> Killed:
+    return partial(_killed, range(1, _MOST_CALLS, stride(3)))
+
+
+def _meanwhile(places: range, prepare: Action, one: Action, other: Action) -> Iterator[tuple[Two, Any, Any]]:
+    """Yield (the two, the one's result, the other's result) for these disk calls of the one, before which the other
+    acts."""
+    for at in places:
         two, found = Two(prepare), []
         two.disk.watch(at, lambda two=two, found=found: found.append(outcome(lambda: other(two.other))))
         mine = outcome(lambda two=two: one(two.one))
@@ -76,13 +93,12 @@ def meanwhile(prepare: Action, one: Action, other: Action) -> Iterator[tuple[Two
             assert at > 5
             return
         yield two, mine, found[0]
+    raise AssertionError("the call has no end")
 
 
-def killed(prepare: Action, one: Action) -> Iterator[Two]:
-    """Yield the two after the one died before each of its disk calls."""
-    at = 0
-    while True:
-        at += 1
+def _killed(places: range, prepare: Action, one: Action) -> Iterator[Two]:
+    """Yield the two after the one died before each of these disk calls of its own."""
+    for at in places:
         two = Two(prepare)
         two.disk.watch(at, lambda two=two: two.machine.kill(two.disk))
         try:
@@ -92,13 +108,14 @@ def killed(prepare: Action, one: Action) -> Iterator[Two]:
             continue
         assert at > 5
         return
+    raise AssertionError("the call has no end")
 
 
 def bodies(space: spool.Space, queue: str = "q") -> list[Any]:
     return [message.body for message in space.browse(queue)]
 
 
-def test_x08_two_puts_of_one_key_at_once_add_one_message() -> None:
+def test_x08_two_puts_of_one_key_at_once_add_one_message(meanwhile: Meanwhile, killed: Killed) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
 
@@ -113,7 +130,7 @@ def test_x08_two_puts_of_one_key_at_once_add_one_message() -> None:
         assert len({put(two.other), put(two.other), *(message.id for message in two.other.browse("q"))}) == 1
 
 
-def test_q11_two_puts_at_the_limit_do_not_exceed_it() -> None:
+def test_q11_two_puts_at_the_limit_do_not_exceed_it(meanwhile: Meanwhile, killed: Killed) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q", max_messages=2)
         space.put("q", 0)
@@ -138,7 +155,7 @@ def _vote(space: spool.Space, name: bytes = b"one") -> None:
     branch.prepare()
 
 
-def test_q11_a_vote_and_a_put_at_the_limit_do_not_exceed_it() -> None:
+def test_q11_a_vote_and_a_put_at_the_limit_do_not_exceed_it(meanwhile: Meanwhile) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q", max_messages=2)
         space.put("q", 0)
@@ -153,7 +170,7 @@ def test_q11_a_vote_and_a_put_at_the_limit_do_not_exceed_it() -> None:
             assert sum(one in (spool.Full, *WAITED) for one in (mine, theirs)) == 1, (mine, theirs)
 
 
-def test_q14_no_branch_votes_for_a_message_of_a_deleted_queue() -> None:
+def test_q14_no_branch_votes_for_a_message_of_a_deleted_queue(meanwhile: Meanwhile) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
 
@@ -169,7 +186,7 @@ def test_q14_no_branch_votes_for_a_message_of_a_deleted_queue() -> None:
                 assert any(found in (spool.QueueNotFound, *WAITED) for found in outcomes), outcomes
 
 
-def test_x09_two_gets_from_a_group_at_once_take_in_order() -> None:
+def test_x09_two_gets_from_a_group_at_once_take_in_order(meanwhile: Meanwhile, killed: Killed) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
         space.put("q", 1, group="g")
@@ -188,7 +205,7 @@ def test_x09_two_gets_from_a_group_at_once_take_in_order() -> None:
         assert bodies(two.other) in ([2], [])
 
 
-def test_x09_a_message_that_returns_to_a_group_comes_before_the_rest_of_it() -> None:
+def test_x09_a_message_that_returns_to_a_group_comes_before_the_rest_of_it(meanwhile: Meanwhile) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q", retry_delay=100)
         space.put("q", 1, group="g")
@@ -207,7 +224,7 @@ def test_x09_a_message_that_returns_to_a_group_comes_before_the_rest_of_it() -> 
         assert theirs in (None, spool.Empty, *WAITED)
 
 
-def test_x07_a_message_expires_once() -> None:
+def test_x07_a_message_expires_once(meanwhile: Meanwhile, killed: Killed) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("errors")
         space.create_queue("q", error_queue="errors")
@@ -230,7 +247,7 @@ def test_x07_a_message_expires_once() -> None:
 
 
 @pytest.mark.parametrize("act", ["expire", "purge", "redrive"])
-def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str) -> None:
+def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str, meanwhile: Meanwhile) -> None:
     branches: list[CoordinatedTransaction] = []
 
     def prepare(space: spool.Space) -> None:
@@ -255,7 +272,7 @@ def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str) -
             assert (stats.dequeued, stats.expired, stats.ready, bodies(two.other, "other")) == (1, 0, 0, [])
 
 
-def test_q14_no_message_is_left_in_a_queue_that_is_gone() -> None:
+def test_q14_no_message_is_left_in_a_queue_that_is_gone(meanwhile: Meanwhile, killed: Killed) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
 
@@ -279,7 +296,7 @@ def test_q14_no_message_is_left_in_a_queue_that_is_gone() -> None:
             assert bodies(two.other) == [1]
 
 
-def test_q14_a_message_is_moved_or_taken_and_never_both() -> None:
+def test_q14_a_message_is_moved_or_taken_and_never_both(meanwhile: Meanwhile, killed: Killed) -> None:
     def prepare(space: spool.Space) -> str:
         space.create_queue("q")
         space.create_queue("other")
@@ -306,7 +323,7 @@ def test_q14_a_message_is_moved_or_taken_and_never_both() -> None:
         assert sorted(bodies(two.other) + bodies(two.other, "other")) == [1]
 
 
-def test_q10_the_command_is_run_by_one_of_two() -> None:
+def test_q10_the_command_is_run_by_one_of_two(meanwhile: Meanwhile, killed: Killed) -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("q", capacity_high="1 message", capacity_command="page")
         space.put("q", 1)
