@@ -15,6 +15,7 @@ from spool.coordination.locks import NUMBER
 from spool.intake import Intake
 from tests.environment.pressed import CALLS, NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of
+from tests.strides import Stride
 
 # A task that runs on notices that its round has ended.
 ENDINGS = spool.NotOpen | spool.TransactionRolledBack
@@ -83,9 +84,10 @@ def hold(arrived: threading.Event, go_on: threading.Event) -> None:
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_closing_waits_for_a_call_wherever_it_is(
-    history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+    history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
-    calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[::5]
+    step = stride(3)
+    calls = list(telling(calls_of(history, memory / "calls"), all_=step == 1))[:: 5 * step]
     before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)

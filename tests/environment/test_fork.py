@@ -12,6 +12,7 @@ import spool
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of, take_in
+from tests.strides import Stride
 
 
 @pytest.fixture
@@ -201,11 +202,12 @@ TOLD = "the space was opened before this process was forked: open it again in th
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
-    history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+    history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
     """The child closes its copies, unlocks and moves nothing, and gets one clear error, at whichever call it was
     forked."""
-    calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[:-1:6]
+    step = stride(2)
+    calls = list(telling(calls_of(history, memory / "calls"), all_=step == 1))[: -1 : 6 * step]
     before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)

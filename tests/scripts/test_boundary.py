@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import spool
 from tests.scripts.conftest import PROGRAMS, Run, execute, leaves, mounted, one_line
+from tests.strides import Stride
 from xaspool_scripts import admin_console, admin_queue
 from xaspool_scripts.admin import main
 
@@ -29,8 +30,8 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-def _walk() -> Iterator[tuple[str, list[str]]]:
-    """Every command with no arguments, with each piece of garbage, and with random handfuls of it."""
+def _walk(many: int) -> Iterator[tuple[str, list[str]]]:
+    """Every command with no arguments, with each piece of garbage, and with so many random handfuls of it."""
     dice = random.Random(1)
     for name, program in PROGRAMS.items():
         at_once = ["--once"] if any("--once" in option.opts for option in program.params) else []  # else it goes on
@@ -38,18 +39,18 @@ def _walk() -> Iterator[tuple[str, list[str]]]:
             yield name, words
             for piece in GARBAGE:
                 yield name, [*words, piece]
-            for _ in range(25):
+            for _ in range(many):
                 yield name, [*words, *dice.choices(GARBAGE, k=dice.randint(2, 6))]
 
 
 @pytest.mark.parametrize("directory", ["space", "elsewhere"])
 def test_no_arguments_lead_to_a_traceback(
-    path: Path, directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    path: Path, directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stride: Stride
 ) -> None:
     monkeypatch.chdir(tmp_path / directory)
     monkeypatch.setattr(admin_console, "_await", lambda ended, server: None)  # the console ends at once
     runner = CliRunner()
-    for name, words in _walk():
+    for name, words in _walk(25 // stride(5)):
         words = [
             str(tmp_path / "made") if words[:1] == ["init"] and word in ("", " ", "/", "../..") else word
             for word in words

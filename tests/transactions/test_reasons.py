@@ -50,7 +50,7 @@ class Nameless(Exception, metaclass=HidesItsName):
 
 CASES = [
     (ValueError(f"cannot read {FILE}"), r"ValueError: cannot read caf\udce9.txt"),
-    (ValueError(FILE * 10**6), "ValueError: " + r"caf\udce9.txt"),
+    (ValueError(FILE * 10**5), "ValueError: " + r"caf\udce9.txt"),
     (Unspeakable(), "Unspeakable"),
     (NoText(), "NoText"),
     (Interrupting(), "Interrupting"),

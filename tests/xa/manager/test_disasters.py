@@ -148,6 +148,7 @@ def test_x03_without_the_table_of_its_decision_a_branch_waits_for_an_administrat
 
 @pytest.mark.parametrize("wall", [0.0, 4e9], ids=["1970", "2096"])
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.every(5)
 def test_x03_wrong_clocks_change_no_decision(shop: Shop, when: str, wall: float) -> None:
     """No rule compares times, and the table has none."""
     shop.space.put("orders", "tea")
@@ -167,6 +168,7 @@ def test_x03_wrong_clocks_change_no_decision(shop: Shop, when: str, wall: float)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.every(5)
 def test_x03_a_restored_backup_of_the_database(own_shop: Shop, when: str, memory: Path) -> None:
     """The database has no trace of the order any more, so the order in doubt is returned to its queue."""
     shop, backup = own_shop, str(memory / "backup")
@@ -188,6 +190,7 @@ def test_x03_a_restored_backup_of_the_database(own_shop: Shop, when: str, memory
         assert shop.check_agreement(["tea"]) == ["tea"]
 
 
+@pytest.mark.every(4)
 def test_x03_a_restored_backup_with_old_decisions(own_shop: Shop, memory: Path) -> None:
     """The backup has a decision, or a prepared branch, of a transaction that has ended since."""
     shop, backup = own_shop, str(memory / "backup")
