@@ -1,10 +1,13 @@
-"""A limit for the lines of a log about refused clients, so that no client can fill the log."""
+"""Limits for the lines of a log about refused clients, so that no client can fill the log, or forge a line."""
 
 import threading
 import time
 from collections.abc import Callable
 
+from spool.model.text import printable
+
 _MOST_LINES, _LINES_SECONDS = 20, 60.0
+_MOST_CHARACTERS = 500  # of a sentence, which may have a part of the request
 
 
 class Refusals:
@@ -32,4 +35,4 @@ class Refusals:
                 self._begun, self._count = now, 0
             self._count += 1
             if self._count <= _MOST_LINES:
-                self._tell(sentence)
+                self._tell(printable(sentence[:_MOST_CHARACTERS]))

@@ -228,7 +228,7 @@ class Access(flight.ServerMiddleware):
         given = self._rights.get(space)
         if given is None or (right is Right.WRITE and not given.may_write):
             self._refuse(
-                f"the right to {right.value} {space!r}", f": it has rights to {', '.join(self._rights)}"[:1000]
+                f"the right to {right.value} {space[:100]!r}", f": it has rights to {', '.join(self._rights)}"[:1000]
             )
 
     def check_subscription(self, space: str, name: str) -> None:

@@ -84,14 +84,17 @@ class Server(flight.FlightServerBase):
         return has_ended
 
 
-def answered(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Make a call for a client. An error of ours reaches the client as the same error."""
+def answered(context: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Make a call for a client. An error of ours reaches the client as the same error.
+
+    ``context``: Flight's description of the call.
+    """
     try:
         return call(*arguments)
     except (SpoolError, OSError) as error:
         raise as_flight(error) from error
     except (TypeError, ValueError, LookupError) as error:  # the client sent values that only look right
-        log.warning("a request was refused: %s: %s", type(error).__name__, error)
+        context.get_middleware(ACCESS).record(f"the request has a wrong value: {describe(error)}")
         raise as_flight(ProtocolError(f"the request has a wrong value: {error}")) from error
     except flight.FlightError:
         raise

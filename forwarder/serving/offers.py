@@ -88,12 +88,12 @@ class OfferServer(Server):
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
         self.accept(context, ticket.ticket)
-        stream: flight.FlightDataStream = answered(self._bodies, ticket.ticket)
+        stream: flight.FlightDataStream = answered(context, self._bodies, ticket.ticket)
         return stream
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self.accept(context, descriptor.command or b"")
-        answered(self._outcomes, descriptor, reader, writer)
+        answered(context, self._outcomes, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         """Answer with the time of this machine. There is no other action than ``health``."""

@@ -111,17 +111,17 @@ class SpaceServer(Server):
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         self.accept(context, descriptor.command or b"")
-        info: flight.FlightInfo = answered(self._plan, context, descriptor)
+        info: flight.FlightInfo = answered(context, self._plan, context, descriptor)
         return info
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
         self.accept(context, ticket.ticket)
-        stream: flight.FlightDataStream = answered(self._read, context, ticket.ticket)
+        stream: flight.FlightDataStream = answered(context, self._read, context, ticket.ticket)
         return stream
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self.accept(context, descriptor.command or b"")
-        answered(self._write, context, descriptor, reader, writer)
+        answered(context, self._write, context, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         body = action.body.to_pybytes()
@@ -129,7 +129,7 @@ class SpaceServer(Server):
         call = _ACTIONS.get(action.type)
         if call is None:
             raise as_flight(ProtocolError(f"the server has no action {action.type[:100]!r}"))
-        return [encode(answered(call, self, context, body))]
+        return [encode(answered(context, call, self, context, body))]
 
     def list_actions(self, context: Any) -> Any:
         self.accept(context, b"")

@@ -130,6 +130,32 @@ def test_calls_without_a_known_token_do_not_hide_the_refused_calls_of_a_known_on
     assert caplog.messages[-1] == "a call was refused: the token in line 1 does not give the right to write 'shop'"
 
 
+def test_requests_with_wrong_values_cannot_fill_the_log(
+    guarded: Callable[[str], Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, forged = guarded(READER), "x\nspool-serve: warning: forged" + "x" * 10_000
+    schema = json.dumps({"type": "struct", "fields": [{"name": "id", "type": forged}]})
+    for _ in range(30):
+        with pytest.raises(ProtocolError, match="wrong value"):
+            reader.plan(options={}, schema=schema)
+    assert len(caplog.messages) == 20
+    assert max(map(len, caplog.messages)) < 600
+    assert all(message.isprintable() for message in caplog.messages)
+    assert caplog.messages[0].startswith("a call was refused: the token in line 1: the request has a wrong value: ")
+
+
+def test_a_refused_call_with_a_long_name_writes_a_short_line(
+    guarded: Callable[[str], Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = guarded(READER)
+    other = Client(reader.address._replace(space="o" * 10_000), READER)
+    with pytest.raises(AccessDenied):
+        other.act("health")
+    [line] = caplog.messages
+    assert line.startswith("a call was refused: the token in line 1 does not give the right to read 'ooo")
+    assert len(line) < 600
+
+
 def test_one_token_cannot_take_the_writes_of_the_others(
     guarded: Callable[[str], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
