@@ -5,12 +5,16 @@ that arrives byte by byte, nor that of a client that reads no answer. With many 
 of many connections, a new one ends the oldest that waits for its client: clients that send half a request, or read no
 answer, keep nobody out.
 
+A download keeps one of few places. So the kernel, which knows the bytes that a client has taken, ends a connection
+whose client takes no byte of an answer for some seconds.
+
 uvicorn also logs each request that it cannot read, without the client's address. Here, the console tells these lines as
 its refusals, which have a limit.
 """
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +26,7 @@ MOST_CONNECTIONS = 64
 _LOOK_SECONDS = 10.0
 _MOST_IDLE_LOOKS = 1  # without a request since the look before
 _MOST_BUSY_LOOKS = 30  # in one request, e.g. the download of a body
+_TAKING_SECONDS = 20.0  # the longest time in which a client takes no byte of an answer
 
 
 class Config(uvicorn.Config):
@@ -49,7 +54,8 @@ class _Faults(logging.Logger):
 
 
 class Connection(H11Protocol):
-    """Ends a connection without a request after 10 to 20 seconds, and one with the same request after five minutes."""
+    """Ends a connection without a request after 10 to 20 seconds, one whose client takes no byte of an answer after 20
+    seconds, and one with the same request after five minutes."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -61,6 +67,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._make_room()
         super().connection_made(transport)
+        client: socket.socket = transport.get_extra_info("socket")
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _TAKING_SECONDS))
         self._begun = self.loop.time()
         self._cycle: object = None
         self._looks = 0

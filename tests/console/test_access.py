@@ -460,6 +460,23 @@ def test_few_bodies_are_sent_at_a_time(reading: Served) -> None:
         assert sum(map(len, answers[0].iter_bytes())) == 8 << 20
 
 
+@pytest.mark.timeout(60)
+def test_downloads_that_no_client_reads_make_room_for_a_further_one(
+    bakery: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_TAKING_SECONDS", 0.5, raising=False)
+    bakery.create_queue("big")
+    address = f"/messages/{bakery.put('big', b'x' * (8 << 20))}/body"
+    with serving(bakery) as served, contextlib.ExitStack() as stack:
+        client = stack.enter_context(served.client())
+        unread = [stack.enter_context(client.stream("GET", address)) for _ in range(4)]
+        assert [answer.status_code for answer in unread] == [200] * 4
+        assert client.get(address).status_code == 503
+        while (answer := client.get(address)).status_code == 503:
+            pass
+        assert (answer.status_code, len(answer.content)) == (200, 8 << 20)
+
+
 def test_each_of_many_downloads_in_a_row_is_sent(reading: Served) -> None:
     """The end of an answer makes room for the next one, without the garbage collector."""
     id = failed_id(reading.space)
