@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from sys import modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import spool
@@ -95,7 +95,7 @@ class HttpCaller:
         self._url = httpx.URL(url)
         port = self._url.port or {"http": 80, "https": 443}.get(self._url.scheme, 0)
         self._address = (shown_url(url), self._url.host, port)
-        self._limits = {"timeout": httpx.Timeout(timeout).as_dict()}
+        self._extensions = {"timeout": httpx.Timeout(timeout).as_dict(), "trace": self._note}
         self._agent = ("User-Agent", f"xaspool/{spool.__version__}")  # firewalls refuse requests without this header
         self._threads = threading.local()
         self._proxy = proxy_for(url)
@@ -137,7 +137,7 @@ class HttpCaller:
 
         headers = [self._agent, *headers_for(request.message), *(call.headers if call is not None else [])]
         # `client.post` would take twice as long, because it merges in further settings.
-        posted = httpx.Request("POST", self._url, content=request.raw, headers=headers, extensions=self._limits)
+        posted = httpx.Request("POST", self._url, content=request.raw, headers=headers, extensions=self._extensions)
         try:
             response = self._send(posted)
             if call is not None:
@@ -149,9 +149,17 @@ class HttpCaller:
         except Exception as error:
             if call is not None:
                 note_error(error)
-            not_reached = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-            is_counted = not isinstance(error, not_reached) and not _refused_by_tls(error)
+            is_reached = self._threads.is_sent or not isinstance(error, httpx.TransportError)
+            is_counted = is_reached and not _refused_by_tls(error)
             return Retried(f"{describe(error)}{self._through}", counted=is_counted)
+
+    def _note(self, event: str, info: dict[str, Any]) -> None:
+        """Note that the request is sent. A request before it, CONNECT, asks a proxy for the connection.
+
+        httpx calls this for each event of a request. Source: "trace" of https://www.python-httpx.org/advanced/extensions.
+        """
+        if event.endswith("send_request_headers.started") and info["request"].method == b"POST":
+            self._threads.is_sent = True
 
     def _send(self, posted: "httpx.Request") -> "httpx.Response":
         """Send a request; return the response once its headers are there.
@@ -162,6 +170,7 @@ class HttpCaller:
         """
         import httpx
 
+        self._threads.is_sent = False
         client = self._client()
         try:
             response = client.send(posted, stream=True)
@@ -169,7 +178,8 @@ class HttpCaller:
             if not self._threads.is_connected:
                 raise
             self.close()
-            response = self._client().send(posted, stream=True)
+            client, self._threads.is_sent = self._client(), False
+            response = client.send(posted, stream=True)
         self._threads.is_connected = True
         return response
 

@@ -161,6 +161,26 @@ def test_a_message_keeps_its_attempts_if_the_proxy_is_down(
     assert answer.got == []
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_message_keeps_its_attempts_if_the_proxy_answers_no_connect(
+    service: str, answer: Answer, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy ends the connection, or is silent for longer than the timeout, before it has reached the service."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("HTTPS_PROXY", f"http://joe:secret@{address}")
+
+        def answer_none() -> None:
+            connection, _ = silent.accept()
+            with connection:
+                while connection.recv(1 << 16) and not ends:
+                    pass
+
+        threading.Thread(target=answer_none, daemon=True).start()
+        assert_not_reached(call(parse(f"https://{service}/orders?{ends}", timeout=30 if ends else 0.2)), address)
+    assert answer.got == []
+
+
 @pytest.mark.parametrize(
     ("status", "header"),
     [
