@@ -7,7 +7,7 @@ votes (``do_put``), and begins, commits and ends a write (``do_action``). So eac
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +25,9 @@ from forwarder.dataframes.stream import StreamReader
 from forwarder.flight.codes import as_flight, decode, encode
 from forwarder.flight.tickets import ReadTicket, seal, unseal
 from forwarder.serving import bounds
-from forwarder.serving.access import ACCESS, Right, Tokens
+from forwarder.serving.access import ACCESS, Access, Right, Tokens
 from forwarder.serving.base import Server, answered, log, translated, voting
+from forwarder.serving.reads import Reads
 from forwarder.serving.sessions import LEASE_SECONDS, Sessions
 from forwarder.serving.streams import Stream, Streams
 from spool.engine.tasks import boot_id
@@ -76,6 +77,7 @@ class SpaceServer(Server):
         self._sessions = Sessions(lease_seconds)
         self._most_bytes = most_bytes
         self._streams = Streams()
+        self._reads = Reads()
         self._ending = threading.Event()
         try:
             super().__init__(host, port, tokens, certificate=certificate, key=key)
@@ -162,7 +164,13 @@ class SpaceServer(Server):
         ticket = unseal(self._key, data)
         space, schema = self._opened_space(context, ticket.space, Right.READ), bounds.schema(ticket.schema)
         batches = read(space.path, ticket.items, schema, boot_id(), ticket.missing)
-        return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), translated(batches))
+        counted = self._counted(context.get_middleware(ACCESS), batches)
+        return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), translated(counted))
+
+    def _counted(self, access: Access, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a read. InvalidArgument if its token may only read, and has too many reads."""
+        with nullcontext() if access.is_writer else self._reads.one(access.token):
+            yield from batches
 
     def _stream_reader(self, context: Any, name: str, given: Mapping[str, str], schema: StructType) -> Stream:
         """Return the reader of a stream, and the lock for its calls.

@@ -18,7 +18,7 @@ from forwarder.flight.address import Unreachable
 from forwarder.flight.client import Client
 from forwarder.flight.codes import MOST_BYTES, encode
 from forwarder.flight.tickets import ReadTicket, seal
-from forwarder.serving import sessions
+from forwarder.serving import reads, sessions
 from forwarder.serving.access import AccessFactory, TokenFile, Tokens
 from spool.engine.tasks import Missing
 from spool.errors import AccessDenied, InvalidArgument, ProtocolError, QueueNotFound, SpoolError
@@ -154,6 +154,26 @@ def test_a_refused_call_with_a_long_name_writes_a_short_line(
     [line] = caplog.messages
     assert line.startswith("a call was refused: the token in line 1 does not give the right to read 'ooo")
     assert len(line) < 600
+
+
+def test_a_token_that_may_read_begins_a_bounded_number_of_reads_whose_rows_no_client_takes(
+    guarded: Callable[[str], Client], space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "MOST_OF_A_TOKEN", 3, raising=False)
+    space.put_many("orders", [bytes(100_000)] * 300)
+    reader, other, writer = guarded(READER), guarded(AUDITOR), guarded(WRITER)
+    [ticket] = reader.plan(**reading(queue="orders", partitionBytes="1g"))
+    begun = [reader.read(ticket) for _ in range(3)]
+    for each in begun:
+        next(each)
+    with pytest.raises(InvalidArgument, match="the token has 3 reads"):
+        next(reader.read(ticket))
+    assert all(next(client.read(ticket)).num_rows for client in (other, *[writer] * 5))
+    assert sum(batch.num_rows for batch in begun[0]) > 0
+    [small] = reader.plan(**reading(queue="orders", body="false", partitionBytes="1g"))
+    assert sum(batch.num_rows for batch in reader.read(small)) == 300, "the end of a read makes room"
+    for each in begun:
+        each.close()
 
 
 def test_one_token_cannot_take_the_writes_of_the_others(
