@@ -74,8 +74,11 @@ def list_(as_json: bool) -> None:
         ("since", "cause", "bytes", "reason", "name"),
         [(*row[:3], reason, row[3]) for row, reason in zip(rows, reasons, strict=True)],
     )
-    for (cause, advice), count in Counter((file.cause, file.advice) for file in files).items():
+    kinds = Counter((file.cause, file.advice, file.can_be_restored) for file in files)
+    for (cause, advice, can_be_restored), count in kinds.items():
         note(f"{cause} ({plural(count, 'file')}): {advice}")
+        if can_be_restored and count > 1:
+            note(f"all of them: spool-admin quarantine restore --cause {cause}")
 
 
 @quarantine.command()

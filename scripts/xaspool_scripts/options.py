@@ -247,12 +247,12 @@ _FILTERS = (
     click.option(
         "--since", type=past, metavar="TIME",
         help="Only messages that failed last, or else were put, at this time or later: in seconds since the epoch, or "
-        "e.g. 2030-01-31T08:00, or 2h for two hours ago.",
+        "e.g. 2030-01-31T08:00 in local time, or 2h for two hours ago.",
     ),
     click.option(
         "--until", type=past, metavar="TIME",
         help="Only messages that failed last, or else were put, before this time: in seconds since the epoch, or e.g. "
-        "2030-01-31T08:00, or 2h for two hours ago.",
+        "2030-01-31T08:00 in local time, or 2h for two hours ago.",
     ),
     click.option("--correlation-id", metavar="TEXT", help="Only messages with this correlation id."),
     click.option(

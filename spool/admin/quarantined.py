@@ -26,13 +26,14 @@ from spool.disk.stat import FileIdentity
 from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
 from spool.model import layout
+from spool.model.text import printable
 from spool.store.settings import read_settings
 from spool.store.store import Store
 
 BEGINNING_BYTES = 1024
 UNKNOWN_CAUSE = "unknown"
 _CURES = {
-    Cause.TOO_LARGE: "raise max_body_bytes in space.toml",
+    Cause.TOO_LARGE: "raise max_body_bytes in {space}/space.toml",
     Cause.QUEUE_LIMIT: "raise max_messages or max_bytes of the queue: spool-admin queue change {queue}",
     Cause.NO_QUEUE: "create the queue: spool-admin queue create {queue}",
 }
@@ -118,7 +119,7 @@ def look(disk: Disk, name: str) -> QuarantinedFile:
         is_damage=reason.cause is not None and reason.cause.is_damage,
         queue=reason.queue,
         can_be_restored=regular and _was_refused(reason),
-        advice=_advice(reason, regular),
+        advice=_advice(reason, regular, disk.root),
         beginning=_read(disk, path, BEGINNING_BYTES) if regular else b"",
     )
 
@@ -249,14 +250,15 @@ def _was_refused(reason: Reason) -> bool:
     return reason.cause is not None and reason.cause.is_refusal and reason.dropped is not None
 
 
-def _advice(reason: Reason, regular: bool) -> str:
+def _advice(reason: Reason, regular: bool, space: str) -> str:
     """Return the next step, which is the same for all files of one cause, and for one queue."""
     if not regular:
         return "it is no regular file: inspect it, then delete it"
     if reason.cause is Cause.CHANGED:
         return "its messages are in the queue, or were: put the missing content as a new message, then delete it"
     if _was_refused(reason) and reason.cause in _CURES:
-        return f"{_CURES[reason.cause].format(queue=reason.queue)}, then restore the file; or delete it"
+        cure = _CURES[reason.cause].format(queue=reason.queue, space=printable(space))
+        return f"{cure}, then restore the file; or delete it"
     if _was_refused(reason):
         return "fix the problem in a copy, mv the copy over the file, then restore the file; or delete it"
     if reason.cause is not None and reason.cause.is_damage:

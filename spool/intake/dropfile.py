@@ -47,9 +47,14 @@ def type_of(name: str, types: Mapping[str, str]) -> str:
 
     ``types``: the queue's own types, which override ``TYPES``.
     """
+    return _suffix_and_type(name, types)[1]
+
+
+def _suffix_and_type(name: str, types: Mapping[str, str]) -> tuple[str, str]:
     known = {STREAM_SUFFIX: STREAM, **TYPES, **types}
     suffixes = [suffix for suffix in known if name.lower().endswith(suffix)]
-    return known[max(suffixes, key=len)] if suffixes else AS_BYTES
+    longest = max(suffixes, key=len, default="")
+    return longest, known[longest] if suffixes else AS_BYTES
 
 
 def body_of(data: bytes, kind: str) -> tuple[Any, str | None]:
@@ -91,18 +96,20 @@ def puts_of(
     body_limit: int,
     check: Callable[..., object] = attributes_of,
     types: Mapping[str, str] = TYPES,
+    queue: str = "QUEUE",
 ) -> list[PutArguments]:
     """Return the puts for a file.
 
     Args:
+        queue: the queue's name, for the text of an error.
         types: the queue's ``drop_types``.
         check: called with the options of each put. It raises an error if the queue does not accept the options.
 
     Raises:
         InvalidArgument: a part of the file is not acceptable, so none of its messages is put.
     """
-    kind = type_of(name, types)
-    puts = _stream(data) if kind == STREAM else [_one(name, data, kind)]
+    suffix, kind = _suffix_and_type(name, types)
+    puts = _stream(data) if kind == STREAM else [_one(name, data, kind, f"{queue} --drop-type {suffix}=bytes")]
     for place, put in enumerate(puts):
         count = place + 1
         try:
@@ -112,19 +119,20 @@ def puts_of(
         except (SpoolError, TypeError) as error:
             raise InvalidArgument(f"message {count}: {error}") from None
         if len(raw) > body_limit:
-            text = f"message {count} has {len(raw)} bytes; the space's max_body_bytes is {body_limit}"
+            text = f"message {count} has {len(raw)} bytes; max_body_bytes is {body_limit}"
             raise Refused(text, Cause.TOO_LARGE)
         puts[place] = put._replace(bytes=len(raw))
     return puts
 
 
-def _one(name: str, data: bytes, kind: str) -> PutArguments:
+def _one(name: str, data: bytes, kind: str, as_bytes: str) -> PutArguments:
+    """Return the put of a file. ``as_bytes``: the arguments of the command that lets such a file be taken as bytes."""
     try:
         body, content_type = body_of(data, kind)
     except InvalidArgument as error:
         raise InvalidArgument(
             f"{error}; correct the file, or let the queue take such files as they are: "
-            "spool-admin queue change QUEUE --drop-type .SUFFIX=bytes"
+            f"spool-admin queue change {as_bytes}"
         ) from None
     printable = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     options: dict[str, Any] = {"headers": {"filename": printable}}

@@ -376,6 +376,7 @@ class Intake:
             settings.config.max_body_bytes,
             lambda **options: control_fields(store, settings, file.queue, options),
             settings.config.queues[file.queue].drop_types,
+            file.queue,
         )
 
     def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:
@@ -383,7 +384,7 @@ class Intake:
         with opened(self._disk, file.path) as handle:
             identity = self._disk.handle_identity(handle)
             if identity.size > config.max_dropped_bytes:
-                text = f"it is larger than the space's max_body_bytes, {config.max_body_bytes}"
+                text = f"it is larger than max_body_bytes, {config.max_body_bytes}"
                 raise Refused(text, Cause.TOO_LARGE)
             data = self._disk.read_at(handle, 0, identity.size)
             return data, self._disk.handle_identity(handle)

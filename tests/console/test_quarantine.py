@@ -34,7 +34,7 @@ def test_files_are_listed_by_cause_with_the_next_step(refusing: Served) -> None:
         assert text.count('<a class="row"') == 54
         for words in ("all (54)", "refused (51)", "too-large (2)", "unknown (1)", "54 files are in quarantine"):
             assert words in text
-        assert "raise max_body_bytes in space.toml, then restore the file" in text
+        assert "/space.toml, then restore the file" in text
         assert "dropped for queue orders" not in text, "the words that each reason begins with"
         assert "Restore all files…" in text
         text = client.get("/quarantine?cause=too-large").text

@@ -247,7 +247,7 @@ def test_a_file_of_another_user_that_is_too_large_is_neither_read_nor_copied(
     assert sum(read) < 10 << 20
     assert bodies(path) == [b"one"]
     [reason] = kept_reasons(path)
-    assert "larger than the space's max_body_bytes" in reason
+    assert "larger than max_body_bytes" in reason
 
 
 def kept_reasons(path: Path) -> list[str]:

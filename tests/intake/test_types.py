@@ -74,7 +74,7 @@ def test_a_json_file_without_json_moves_to_quarantine_whole(space: spool.Space, 
     [found] = space.quarantined()
     assert "it is not json" in found.detail
     assert reason in found.detail
-    assert "--drop-type .SUFFIX=bytes" in found.detail  # with the dot, without which the option is refused
+    assert "spool-admin queue change orders --drop-type .json=bytes" in found.detail
     assert Path(space.path, "quarantine", "active.bad.json").read_bytes() == data
     assert bodies(space) == []
 

@@ -224,8 +224,9 @@ def test_x17_files_of_one_cause_come_back_together_once_the_cause_is_gone(run: R
     _drop_many(path, 51, 2)
     listed = run("quarantine", "list")
     assert max(map(len, listed.text.splitlines())) <= 100
-    assert "too-large (51 files): raise max_body_bytes in space.toml, then restore" in listed.err
+    assert f"too-large (51 files): raise max_body_bytes in {path}/space.toml, then restore" in listed.err
     assert "refused (2 files): fix the problem in a copy" in listed.err
+    assert listed.err.count("all of them: spool-admin quarantine restore --cause too-large\n") == 1
     assert all(f"active.large-{number}.bin" in listed.text for number in range(51)), "each name is whole"
     text = (path / "space.toml").read_text()
     (path / "space.toml").write_text(text.replace("max_body_bytes = 1000\n", ""))
