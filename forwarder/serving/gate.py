@@ -326,7 +326,24 @@ class Gate:
         client.accept(most, size)
 
 
+def _check_pem(certificate: bytes, key: bytes) -> None:
+    """Raise InvalidArgument, with the next step, for contents that OpenSSL refuses without a reason.
+
+    For a key with a password, OpenSSL would ask at the terminal.
+    """
+    if b"-----BEGIN CERTIFICATE-----" not in certificate:
+        raise InvalidArgument("the file of --tls-cert has no certificate as PEM: give another file")
+    if b"PRIVATE KEY-----" not in key:
+        raise InvalidArgument("the file of --tls-key has no private key as PEM: give another file")
+    if b"-----BEGIN ENCRYPTED" in key or b"Proc-Type: 4,ENCRYPTED" in key:
+        raise InvalidArgument(
+            "the private key in the file of --tls-key has a password: give a key without one, which openssl pkey -in "
+            "KEY -out NEW_KEY writes"
+        )
+
+
 def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    _check_pem(certificate, key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["h2"])
     handles = [os.memfd_create(name) for name in ("certificate", "key")]  # (Python reads them from files only)

@@ -281,6 +281,26 @@ def test_a_right_to_a_space_that_is_not_served_is_logged(serve: Serve, caplog: p
     assert caplog.messages == ["a token has a right to the space stop, and the server serves only shop"]
 
 
+def test_a_certificate_or_a_key_of_a_wrong_form_is_refused_with_the_next_step(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.pem -out cert.pem 2>/dev/null"
+    locked = "openssl pkey -in key.pem -aes256 -passout pass:secret -out locked.pem"
+    older = "openssl rsa -traditional -in key.pem -aes256 -passout pass:secret -out older.pem 2>/dev/null"
+    binary = "openssl x509 -in cert.pem -outform der -out cert.der"
+    assert os.system(f"{made} && {locked} && {older} && {binary}") == 0
+    for certificate, key, advice in (
+        ("cert.der", "key.pem", "the file of --tls-cert has no certificate as PEM"),
+        ("key.pem", "key.pem", "the file of --tls-cert has no certificate as PEM"),
+        ("cert.pem", "cert.pem", "the file of --tls-key has no private key as PEM"),
+        ("cert.pem", "locked.pem", "has a password: give a key without one"),
+        ("cert.pem", "older.pem", "has a password: give a key without one"),
+    ):
+        with pytest.raises(InvalidArgument, match=advice):
+            serve(certificate=Path(certificate).read_bytes(), key=Path(key).read_bytes(), host="localhost")
+
+
 def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serve: Serve, tmp_path: Path) -> None:
     command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
     assert os.system(f"cd {tmp_path} && {command} -keyout key.pem -out cert.pem 2>/dev/null") == 0
