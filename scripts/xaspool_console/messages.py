@@ -26,6 +26,7 @@ from xaspool_console.charts import chart
 from xaspool_console.console import Console
 from xaspool_console.findings import error_queues
 from xaspool_console.formatting import BODY_PREVIEW, LIST_PREVIEW, body_view, moment, piece
+from xaspool_console.reasons import count_failed, frequent, in_words
 from xaspool_console.samples import CHART_SECONDS
 
 if TYPE_CHECKING:
@@ -103,6 +104,20 @@ class Listing:
     nothing: str = ""
 
 
+@dataclass(frozen=True)
+class Reasons:
+    """The frequent failure reasons of an error queue.
+
+    links: the words of each reason, the number of its messages, and the address of the list of these messages.
+    others: the number of the messages with other reasons.
+    limit: the end of the line, which says whether all messages are counted.
+    """
+
+    links: list[tuple[str, int, str]]
+    others: int
+    limit: str
+
+
 def queue_page(console: Console, request: Request) -> Response:
     """A queue with its first messages. An error queue shows the reason of each message first."""
     queue = request.path_params["queue"]
@@ -112,18 +127,21 @@ def queue_page(console: Console, request: Request) -> Response:
         console.samples.forget()  # perhaps the queue was created this second
         return console.error(request, 404, f"there is no queue {queue[:200]!r}")
     is_fragment = "x-fragment" in request.headers  # (the changing part has no messages)
-    settings, listing = {}, None
+    is_error = queue in error_queues(snapshot.metrics)
+    settings, listing, reasons = {}, None, None
     if console.space is not None and not is_fragment:
         settings = _settings(console.space, queue)
         listing = _listing(console.space, queue, request)
         if not listing.rows:
             listing = replace(listing, nothing=_nothing(request, stats.in_doubt))
-    is_error, filters = queue in error_queues(snapshot.metrics), _texts(request)
+        if is_error and not listing.problem:
+            reasons = _reasons(console.space, queue, request)
+    filters = _texts(request)
     first_filter = "reason" if is_error else "id"  # the form hides the others until one of them is in use
     return console.page(
         request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates(queue), metrics=snapshot.metrics,
         chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
-        is_error=is_error, filters=filters, search=_search_of(request),
+        is_error=is_error, reasons=reasons, filters=filters, search=_search_of(request),
         has_more_filters=any(text for name, text in filters.items() if name != first_filter),
         role=asdict(snapshot.metrics.roles[queue]) if queue in snapshot.metrics.roles else {},
     )  # fmt: skip
@@ -131,8 +149,23 @@ def queue_page(console: Console, request: Request) -> Response:
 
 def _search_of(request: Request) -> str:
     """Return the search as a part of an address, e.g. ``?reason=HTTP+503``; "" without a search."""
-    texts = {name: text for name, text in _texts(request).items() if text}
-    return f"?{urlencode(texts)}" if texts else ""
+    return _address(_texts(request))
+
+
+def _address(texts: dict[str, str]) -> str:
+    given = {name: text for name, text in texts.items() if text}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _reasons(space: "Space", queue: str, request: Request) -> Reasons:
+    """Count the messages by reason that match the search, whichever reason it asks for."""
+    filters = searched(request)
+    filters.pop("reason", None)
+    failed = count_failed(space, queue, _FURTHEST, **filters)
+    found, others = frequent(failed.reasons)
+    texts = _texts(request)
+    links = [(in_words(reason), count, _address({**texts, "reason": reason})) for reason, count in found]
+    return Reasons(links, others, failed.limit)
 
 
 def _settings(space: "Space", queue: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Count the failed messages of a queue by reason, and by the queue that they came from, for one line of text.
 
-Nothing is claimed, no body is read, and only the first messages of a long queue are counted.
+Nothing is claimed, no body is read, and only the first messages of a long queue are counted. The command line counts
+with this module, too.
 """
 
 from collections import Counter
@@ -8,8 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from xaspool_scripts.output import short
-from xaspool_scripts.wording import printable
+from spool.model.text import printable
 
 if TYPE_CHECKING:
     from spool import Space
@@ -23,38 +23,60 @@ _WIDTH = 60  # characters of a reason
 class Failed:
     """The failed messages of a queue.
 
-    reasons, origins: the number of messages by reason, and by the queue that they came from.
-    is_cut: whether the queue has more messages, which are not counted.
+    reasons: the number of messages by the beginning of the reason.
+    origins: the number of messages by the queue that they came from.
+    cut_after: the number of looked at messages if the queue has more, which are not counted; else 0.
     """
 
     reasons: Counter[str]
     origins: Counter[str]
-    is_cut: bool
+    cut_after: int
 
     @property
     def by_reason(self) -> str:
         """The most frequent reasons with their counts; an empty string without a failed message."""
-        cut = f" in the first {MOST_COUNTED:,} messages" if self.is_cut and self.reasons else ""
-        return named(self.reasons) + cut
+        found = Counter[str]()
+        for reason, count in self.reasons.items():
+            found[in_words(reason)] += count
+        return named(found) + self.limit
+
+    @property
+    def limit(self) -> str:
+        """The end of a line about the reasons, which says that not all messages are counted; "" if all are."""
+        return f" in the first {self.cut_after:,} messages" if self.cut_after and self.reasons else ""
 
 
-def count_failed(space: "Space", queue: str, **filters: Any) -> Failed:
-    """Count the failed messages that match the filters. Damaged messages have no reason, so they are left out."""
-    failed = Failed(Counter(), Counter(), False)
+def count_failed(space: "Space", queue: str, most: int | None = None, **filters: Any) -> Failed:
+    """Count the failed messages that match the filters. Damaged messages have no reason, so they are left out.
+
+    ``most``: the number of messages to look at; None: ``MOST_COUNTED``.
+    """
+    most = MOST_COUNTED if most is None else most
+    failed = Failed(Counter(), Counter(), 0)
     entries = space.entries(queue, preview=0, **filters)
-    for entry in islice(entries, MOST_COUNTED):
+    for entry in islice(entries, most):
         if entry.message is not None:
             if entry.message.failure_reason is not None:
-                failed.reasons[short(printable(entry.message.failure_reason), _WIDTH)] += 1
+                failed.reasons[entry.message.failure_reason[: _WIDTH + 1]] += 1
             if entry.holder is None and entry.message.origin_queue is not None:
                 failed.origins[entry.message.origin_queue] += 1
-    return Failed(failed.reasons, failed.origins, next(entries, None) is not None)
+    return Failed(failed.reasons, failed.origins, 0 if next(entries, None) is None else most)
+
+
+def in_words(reason: str) -> str:
+    """Return the printable beginning of a reason."""
+    shown = printable(reason)
+    return shown if len(shown) <= _WIDTH else f"{shown[: _WIDTH - 1]}…"
+
+
+def frequent(counts: Counter[str]) -> tuple[list[tuple[str, int]], int]:
+    """Return the most frequent texts with their counts, and the sum of all other counts."""
+    found = counts.most_common()
+    return found[:_MOST_NAMED], sum(count for _, count in found[_MOST_NAMED:])
 
 
 def named(counts: Counter[str]) -> str:
     """Return the most frequent texts with their counts, e.g. ``HTTP 503 (23), HTTP 400 (10)``."""
-    found = counts.most_common()
-    parts = [f"{text} ({count:,})" for text, count in found[:_MOST_NAMED]]
-    if rest := sum(count for _, count in found[_MOST_NAMED:]):
-        parts.append(f"others ({rest:,})")
-    return ", ".join(parts)
+    found, rest = frequent(counts)
+    parts = [f"{text} ({count:,})" for text, count in found]
+    return ", ".join([*parts, f"others ({rest:,})"] if rest else parts)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from xaspool_console.reasons import count_failed
 from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
 from xaspool_scripts.options import filter_options, given, message_id
 from xaspool_scripts.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json
-from xaspool_scripts.reasons import count_failed
 from xaspool_scripts.wording import age, on_terminal, plural, printable
 
 if TYPE_CHECKING:
@@ -260,4 +260,4 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
     click.echo()
     part = bodies.write(message)
     if part:
-        note(f"{part} is shown; --raw writes all of it")
+        note(f"the body is cut after {part}; --raw writes all of it")

@@ -90,14 +90,14 @@ def as_json_fields(name: str, raw: bytes, *, cut: bool = False) -> dict[str, str
 
 
 def write(message: "Message") -> str:
-    """Print the body, in colours on a terminal. Return a description of the printed part, or "" if the whole body was
+    """Print the body, in colours on a terminal. Return the size of the printed part, or "" if the whole body was
     printed."""
     text, structured = _text(message)
     part = ""
     if len(text) > _MAX_SHOWN:
-        text, part = text[:_MAX_SHOWN] + _ENDING, f"the first {plural(_MAX_SHOWN, 'character')} of the body"
+        text, part = text[:_MAX_SHOWN] + _ENDING, plural(_MAX_SHOWN, "character")
     elif len(message.body) > _MAX_DECODED:
-        part = f"the first {plural(_MAX_DECODED, 'byte')} of the body"
+        part = plural(_MAX_DECODED, "byte")
     if structured and on_terminal():
         from rich.console import Console
         from rich.highlighter import JSONHighlighter

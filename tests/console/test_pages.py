@@ -1,5 +1,7 @@
 """The pages without a browser: their limits, their cost, downloads, searches, and published metrics."""
 
+import html
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,7 +153,7 @@ def test_x17_the_console_returns_and_deletes_the_failed_messages_of_a_search(cha
     with changing.logged_in() as (client, csrf):
         text = client.get(f"/queues/errors{query}").text
         assert text.count('<a class="row"') == 2
-        assert text.count("HTTP 503 &lt;busy&gt;") == 2
+        assert text.count('<td class="reason"><div>RuntimeError: HTTP 503 &lt;busy&gt;') == 2
         assert f'/queues/errors/redrive{query}"' in text
         assert (
             "2 messages of queue errors (reason HTTP 503) can return"
@@ -170,6 +172,35 @@ def test_x17_the_console_returns_and_deletes_the_failed_messages_of_a_search(cha
             assert answer.status_code == 400
             assert "no message is chosen" in answer.text
         assert space.stats("errors").ready == 1
+
+
+def test_an_error_queue_counts_its_messages_by_reason_and_each_count_leads_to_them(
+    changing: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = changing.space
+    space.purge("errors")
+    long = "HTTP 503 <busy>\nthe service is down for maintenance until tomorrow morning"
+    for reason, count in {long: 3, "five soups": 2, "a": 1, "b": 1, "c": 1, "d": 1}.items():
+        for _ in range(count):
+            sample.fail(space, "labels", "tea", reason=reason)
+    with changing.logged_in() as (client, _):
+        text = client.get("/queues/errors").text
+        line = text.partition("by reason: ")[2].partition("</p>")[0]
+        links = dict(re.findall(r'<a href="([^"]*)#messages">(.*?)</a>', line))
+        words = [
+            "RuntimeError: HTTP 503 &lt;busy&gt;\\nthe service is down for main… (3)",
+            "RuntimeError: five soups (2)",
+        ]
+        assert list(links.values())[:2] == words
+        assert line.endswith(", others (1)")
+        for address, count in zip(links, (3, 2), strict=False):
+            found = client.get(f"/queues/errors{html.unescape(address)}").text
+            assert found.count('<a class="row"') == count
+            assert f"{words[0]}</a>" in found, "the other reasons remain within reach"
+        assert "by reason" not in client.get("/queues/labels").text
+        assert "by reason" not in client.get("/queues/errors?correlation_id=x").text
+        monkeypatch.setattr("xaspool_console.messages._FURTHEST", 4)
+        assert "(1)</a> in the first 4 messages</p>" in client.get("/queues/errors").text
 
 
 def test_e06_the_console_lets_failed_messages_be_attempted_now(changing: Served) -> None:

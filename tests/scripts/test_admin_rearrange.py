@@ -9,7 +9,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
-from xaspool_scripts import reasons
+from xaspool_console import reasons
 
 
 def _put(path: Path, *bodies: object, queue: str = "orders", **options: object) -> list[str]:
