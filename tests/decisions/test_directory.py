@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 
-import spool
 from spool.decisions import DecisionLog, LogContents, LogDirectory, open_directory
 from spool.decisions.directory import log_name
 from spool.disk.disk import Disk
@@ -47,10 +46,6 @@ def test_x03_the_directory_keeps_its_id(path: Path) -> None:
     assert sorted(os.listdir(path)) == ["manager", "place"]
 
 
-def test_x03_two_directories_have_different_ids(memory: Path) -> None:
-    assert open_directory(str(memory / "one")).id != open_directory(str(memory / "two")).id
-
-
 def test_x03_only_the_owner_may_read_the_logs(path: Path) -> None:
     before = os.umask(0)
     try:
@@ -61,6 +56,7 @@ def test_x03_only_the_owner_may_read_the_logs(path: Path) -> None:
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("times", range(5))
 def test_x03_processes_that_create_the_directory_at_once_agree(path: Path, times: int) -> None:
     read, write = os.pipe()
@@ -124,27 +120,19 @@ def test_x03_logs_of_root_belong_to_the_owner_of_the_directory() -> None:
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(39))
-def test_x03_a_damaged_file_manager_is_told(path: Path, at: int) -> None:
+def test_x03_a_damaged_file_manager_is_told(path: Path) -> None:
     log = a_log(path)
     manager = path / "manager"
     data = manager.read_bytes()
     assert len(data) == 39
-    damaged = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at], data + bytes(at + 1)]
-    for found in damaged:
+    flipped = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(39)]
+    for found in (*flipped, *(data[:at] for at in range(39)), data + b"\0", data + bytes(39)):
         manager.write_bytes(found)
         with pytest.raises(CorruptedFile, match=r"restore it from a backup; .* spool-admin transaction"):
             open_directory(str(path))
         assert manager.read_bytes() == found
     manager.write_bytes(data)
     assert open_directory(str(path)).read_dead(bytes.fromhex(log.stem)) is not None
-
-
-def test_x03_a_directory_of_another_version_is_refused(path: Path) -> None:
-    open_directory(str(path))
-    (path / "manager").write_bytes((path / "manager").read_bytes().replace(b"manager 1", b"manager 2"))
-    with pytest.raises(CorruptedFile):
-        open_directory(str(path))
 
 
 def test_x03_logs_without_the_file_manager_are_refused_and_kept(path: Path) -> None:
@@ -163,14 +151,6 @@ def test_x03_a_directory_with_other_files_is_refused_and_kept(path: Path, name: 
     with pytest.raises(InvalidArgument, match="has other files"):
         open_directory(str(path))
     assert os.listdir(path) == [name]
-
-
-def test_x03_a_queue_space_is_no_directory_of_logs(path: Path) -> None:
-    spool.create(path).close()
-    before = sorted(os.listdir(path))
-    with pytest.raises(InvalidArgument, match="has other files"):
-        open_directory(str(path))
-    assert sorted(os.listdir(path)) == before
 
 
 def test_x03_files_that_are_added_later_do_not_matter(path: Path) -> None:

@@ -146,15 +146,6 @@ def test_x03_a_stopped_coordinator_lives(path: Path, others: LogDirectory) -> No
         assert others.is_alive(coordinator)
 
 
-def test_x03_the_process_of_a_coordinator_ends_without_close(path: Path, others: LogDirectory) -> None:
-    def act() -> None:
-        DecisionLog(LogDirectory(Disk(str(path)))).register("space /a")
-
-    assert exit_code_of(act) == 0
-    [coordinator] = others.coordinators()
-    assert not others.is_alive(coordinator)
-
-
 def test_x03_a_file_system_that_does_not_answer_proves_no_death(log: DecisionLog, path: Path) -> None:
     class Broken(Disk):
         def open(self, name: str, *, write: bool = False) -> int:

@@ -307,17 +307,6 @@ def test_branches_of_one_transaction_see_nothing_of_each_other(rm: xa.ResourceMa
             rm.rollback(one)
 
 
-def test_a_branch_gets_its_own_put_only_after_its_commit(rm: xa.ResourceManager) -> None:
-    """JMS, Session: a transacted session sends its messages when it commits."""
-    rm.start(xid())
-    rm.space.put("replies", "hello")
-    with pytest.raises(spool.Empty):
-        rm.space.get("replies")
-    rm.end(xid())
-    rm.commit(xid(), xa.TMONEPHASE)
-    assert rm.space.get("replies").body == "hello"
-
-
 def test_messages_have_the_order_of_the_commits_and_not_of_the_votes(rm: xa.ResourceManager) -> None:
     """docs/architecture.md, publication in the order of the commits: a late decision overtakes nothing."""
     for name in (b"early", b"late"):
@@ -333,11 +322,13 @@ def test_messages_have_the_order_of_the_commits_and_not_of_the_votes(rm: xa.Reso
 
 def test_a_branch_that_found_nothing_is_read_only_and_forgotten(rm: xa.ResourceManager, other: Any) -> None:
     """XA, 2.3.2 (Protocol Optimisations): a read-only branch gets no second phase."""
+    before = rm.space._store.files.disk.flushes
     rm.start(xid())
     with pytest.raises(spool.Empty):
         rm.space.get("replies")
     rm.end(xid())
     assert rm.prepare(xid()) == xa.XA_RDONLY
+    assert rm.space._store.files.disk.flushes == before
     for manager in (rm, other):
         assert manager.recover() == []
         for call in (manager.commit, manager.rollback, manager.prepare, manager.forget):

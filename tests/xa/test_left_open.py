@@ -59,19 +59,6 @@ def test_a_put_never_joins_a_branch_whose_rollback_was_refused(space: spool.Spac
     assert bodies(space, "in") == ["tea"]
 
 
-def test_a_refused_call_changes_nothing_of_the_branch(space: spool.Space) -> None:
-    rm = xa.ResourceManager(space)
-    rm.start(xid())
-    space.put("replies", "hello")
-    assert code_of(rm.prepare, xid()) == xa.XAER_PROTO
-    rm.end(xid(), xa.TMSUCCESS)
-    rm.start(xid(), xa.TMJOIN)
-    space.put("replies", "again")
-    rm.end(xid())
-    assert rm.commit(xid(), xa.TMONEPHASE) == xa.XA_OK
-    assert bodies(space, "replies") == ["hello", "again"]
-
-
 @pytest.mark.parametrize("call", ["rollback", "prepare", "commit"])
 def test_the_error_for_a_branch_that_was_not_ended_names_the_call_that_ends_it(space: spool.Space, call: str) -> None:
     rm = xa.ResourceManager(space)

@@ -1,7 +1,5 @@
 """The resource manager: X/Open's calls, states and codes, on a real space."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,13 +52,6 @@ def test_two_phase_commit_makes_all_of_it_happen(rm: xa.ResourceManager) -> None
     assert rm.space.get("in").body == b"2"
 
 
-def test_one_phase_commit(rm: xa.ResourceManager) -> None:
-    work(rm, xid())
-    assert rm.commit(xid(), xa.TMONEPHASE) == xa.XA_OK
-    assert rm.space.stats("out").ready == 1
-    assert failed(rm.commit, xid()) == xa.XAER_NOTA
-
-
 def test_rollback_before_and_after_the_vote_leaves_nothing_but_a_counted_try(rm: xa.ResourceManager) -> None:
     for prepared in (False, True):
         work(rm, xid())
@@ -69,15 +60,6 @@ def test_rollback_before_and_after_the_vote_leaves_nothing_but_a_counted_try(rm:
         assert rm.rollback(xid()) == xa.XA_OK
         assert rm.space.stats("out").ready == 0
     assert [m.attempts for m in rm.space.browse("in")] == [2, 0, 0]
-
-
-def test_a_branch_that_did_nothing_votes_read_only(rm: xa.ResourceManager) -> None:
-    before = rm.space._store.files.disk.flushes
-    rm.start(xid())
-    rm.end(xid())
-    assert rm.prepare(xid()) == xa.XA_RDONLY
-    assert failed(rm.commit, xid()) == xa.XAER_NOTA, "read-only branches have ended"
-    assert rm.space._store.files.disk.flushes == before
 
 
 def test_e03_in_doubt_branches_stay_held_over_any_number_of_restarts(rm: xa.ResourceManager, tmp_path: Path) -> None:
@@ -105,15 +87,6 @@ def test_an_xid_that_was_committed_a_while_ago_is_refused_before_anything_is_vot
     rm.commit(xid())
     for manager in (rm, xa.ResourceManager(spool.open(rm.space.path))):
         assert failed(manager.start, xid(), xa.TMNOFLAGS) == xa.XAER_DUPID
-
-
-def test_another_process_decides_a_branch_that_this_process_prepared(rm: xa.ResourceManager) -> None:
-    work(rm, xid())
-    rm.prepare(xid())
-    program = f"import spool, xa; xa.ResourceManager(spool.open({rm.space.path!r})).commit(xa.Xid{tuple(xid())})"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-    assert failed(rm.rollback, xid()) == xa.XAER_NOTA
-    assert rm.space.get("out").body == b"1!"
 
 
 def test_a_branch_belongs_to_one_process_until_it_is_prepared(rm: xa.ResourceManager) -> None:
@@ -173,29 +146,6 @@ def test_calls_that_do_not_fit_the_state_are_protocol_errors_and_change_nothing(
     rm.commit(xid())
 
 
-def test_suspended_and_joined_work_is_one_branch(rm: xa.ResourceManager) -> None:
-    rm.start(xid())
-    rm.space.put("out", b"a")
-    rm.end(xid(), xa.TMSUSPEND)
-    rm.space.put("out", b"on its own")
-    rm.start(xid(), xa.TMRESUME)
-    rm.end(xid())
-    rm.start(xid(), xa.TMJOIN)
-    rm.space.put("out", b"b")
-    rm.end(xid())
-    rm.rollback(xid())
-    assert [m.body for m in rm.space.browse("out")] == [b"on its own"]
-
-
-def test_tmfail_leaves_only_rollback(rm: xa.ResourceManager) -> None:
-    rm.start(xid())
-    rm.space.put("out", b"x")
-    rm.end(xid(), xa.TMFAIL)
-    assert failed(rm.prepare, xid()) == xa.XAER_PROTO
-    assert rm.rollback(xid()) == xa.XA_OK
-    assert rm.space.stats("out").ready == 0
-
-
 def test_a_caller_in_a_transaction_of_its_own_is_outside(rm: xa.ResourceManager) -> None:
     with rm.space.transaction():
         assert failed(rm.start, xid()) == xa.XAER_OUTSIDE
@@ -217,15 +167,6 @@ def test_an_administrators_decision_is_remembered_until_forget(rm: xa.ResourceMa
         assert again.forget(xid()) == xa.XA_OK
         assert failed(again.forget, xid()) == xa.XAER_NOTA
         assert failed(again.commit, xid()) == xa.XAER_NOTA
-
-
-def test_recover_scans_as_xopen_says(rm: xa.ResourceManager) -> None:
-    assert failed(rm.recover, xa.TMNOFLAGS) == xa.XAER_INVAL, "no scan is open"
-    work(rm, xid())
-    rm.prepare(xid())
-    assert rm.recover(xa.TMSTARTRSCAN) == [xid()]
-    assert rm.recover(xa.TMNOFLAGS) == []
-    assert rm.recover(xa.TMENDRSCAN) == []
 
 
 @pytest.mark.parametrize(

@@ -109,15 +109,6 @@ def test_x03_a_part_without_work_votes_and_finishes_without_a_flush(space: spool
 # -- through the transaction manager ----------------------------------------------------------------------------------
 
 
-def test_x03_a_commit_makes_all_puts_and_gets_happen(space: spool.Space) -> None:
-    with transaction.manager:
-        join(space)
-        work(space)
-        with spool.open(space.path) as other:
-            assert bodies(other, "out") == []
-    check_committed(space)
-
-
 @pytest.mark.parametrize("end", ["abort", "begin"])
 def test_x03_an_abort_undoes_puts_and_gets_and_counts_an_attempt(space: spool.Space, end: str) -> None:
     join(space)

@@ -1,6 +1,5 @@
 """The refusals of a connection to a space, its users, and the records that it leaves when closed, dropped or killed."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import spool
 import xa
 from spool.disk.disk import Disk
 from tests.children import exit_code, exit_code_of, start
-from tests.housekeepers import end_housekeeping
 from tests.xa.dbapi.parties import Spool, attempts, begin, no_room
 from xa import dbapi
 
@@ -29,15 +27,6 @@ def test_x03_a_directory_without_a_space_is_an_operational_error(tmp_path: Path)
     with pytest.raises(dbapi.OperationalError) as caught:
         dbapi.connect(tmp_path)
     assert isinstance(caught.value.__cause__, spool.NotASpace)
-
-
-def test_x03_errors_of_puts_and_gets_are_those_of_the_space(conn: dbapi.Connection) -> None:
-    conn.tpc_begin(conn.xid(1, "g", "b"))
-    with pytest.raises(spool.QueueNotFound):
-        conn.space.put("nowhere", b"")
-    with pytest.raises(spool.Empty):
-        conn.space.get("out")
-    conn.tpc_commit()
 
 
 def test_x03_a_connection_leaves_a_space_open_that_its_program_opened(queues: Spool) -> None:
@@ -112,24 +101,6 @@ def test_x03_two_connections_to_one_space_take_turns_in_a_thread(queues: Spool) 
     assert queues.records() == 3
 
 
-def test_x03_tasks_with_connections_to_one_space_have_separate_transactions(queues: Spool) -> None:
-    async def work(space: spool.Space, gtrid: str) -> None:
-        with dbapi.Connection(space) as conn:
-            begin(queues, conn, gtrid)
-            await asyncio.sleep(0)
-            queues.work(conn)
-            conn.tpc_prepare()
-            await asyncio.sleep(0)
-            conn.tpc_commit() if gtrid == "first" else conn.tpc_rollback()
-
-    async def work_side_by_side(space: spool.Space) -> None:
-        await asyncio.gather(work(space, "first"), work(space, "second"))
-
-    with spool.open(queues.path) as space:
-        asyncio.run(work_side_by_side(space))
-    assert queues.records() == 2
-
-
 def test_x03_a_thread_whose_puts_are_not_part_of_the_transaction_cannot_commit_it(
     queues: Spool, conn: dbapi.Connection
 ) -> None:
@@ -162,20 +133,6 @@ def test_x03_any_thread_may_roll_a_transaction_back(queues: Spool, conn: dbapi.C
     begin(queues, conn, "next")
     conn.tpc_commit()
     assert queues.records() == 1
-
-
-def test_x03_a_dropped_connection_releases_the_messages_that_it_took(queues: Spool) -> None:
-    with spool.open(queues.path) as space:
-        end_housekeeping(space)  # otherwise it may roll the dropped branch back before the test does
-        connections = [dbapi.Connection(space)]
-        begin(queues, connections[0])
-        space.get("in")
-        with pytest.warns(ResourceWarning, match="has left the branch"):
-            connections.clear()
-        space.put("out", b"on its own")
-        space._store.dropped.popleft()()
-        assert [message.body for message in space.browse("out")] == [b"on its own"]
-        assert attempts(space) == [(b"1", 1), (b"2", 0), (b"3", 0)]
 
 
 @pytest.mark.slow
@@ -217,25 +174,12 @@ def test_x03_a_prepared_transaction_survives_its_process(queues: Spool, decision
         assert [message.body for message in conn.space.browse("in")] == [b"2", b"3"]
         [xid] = conn.tpc_recover()
         assert xid == (1, "gtrid", "bqual")
+        assert xid.database == str(queues.path)
         assert xid.owner is not None
         assert str(child) in xid.owner
         getattr(conn, decision)(xid)
         assert len(list(conn.space.browse("in"))) == (2 if decision == "tpc_commit" else 3)
     assert queues.records() == (decision == "tpc_commit")
-
-
-def test_x03_a_transaction_without_a_vote_dies_with_its_process(queues: Spool) -> None:
-    def work_and_die() -> None:
-        conn = queues.connect()
-        begin(queues, conn)
-        conn.space.get("in")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    assert exit_code(start(work_and_die)) == -signal.SIGKILL
-    with queues.connect() as conn:
-        assert conn.tpc_recover() == []
-        assert len(list(conn.space.browse("in"))) == 3
-    assert queues.records() == 0
 
 
 def test_x03_another_process_decides_a_transaction_only_after_the_vote(queues: Spool, conn: dbapi.Connection) -> None:

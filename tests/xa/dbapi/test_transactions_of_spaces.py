@@ -1,6 +1,5 @@
 """The two-phase commit methods on a space: votes, decisions, xids, refused calls, full disks and interrupts."""
 
-import os
 import signal
 import time
 from contextlib import closing
@@ -24,16 +23,6 @@ def test_x03_puts_and_gets_outside_of_a_transaction_commit_at_once(queues: Spool
     conn.commit()
     assert queues.records() == 1
     assert attempts(conn.space) == [(b"2", 0), (b"3", 0)]
-
-
-def test_x03_a_rollback_returns_the_messages_that_the_transaction_took(conn: dbapi.Connection) -> None:
-    for prepared in (False, True):
-        conn.tpc_begin(conn.xid(1, f"prepared {prepared}", ""))
-        assert conn.space.get("in").body == b"1"
-        if prepared:
-            conn.tpc_prepare()
-        conn.tpc_rollback()
-    assert attempts(conn.space) == [(b"1", 2), (b"2", 0), (b"3", 0)]
 
 
 def test_x03_after_the_vote_puts_and_gets_are_refused_until_the_decision(queues: Spool, conn: dbapi.Connection) -> None:
@@ -123,29 +112,6 @@ def test_x03_binary_xids_of_other_transaction_managers_are_recovered_and_decided
         assert str(found) == str(branch)
         getattr(other, decision)(found)
     assert queues.records() == (decision == "tpc_commit")
-
-
-def test_x03_xids_compare_as_tuples_and_tell_the_space(queues: Spool, conn: dbapi.Connection) -> None:
-    xid = begin(queues, conn)
-    conn.tpc_prepare()
-    [found] = conn.tpc_recover()
-    assert found == xid == (1, "gtrid", "bqual")
-    assert {found: "decision"}[xid] == "decision"
-    assert found.database == str(queues.path)
-    assert found.owner is not None
-    assert str(os.getpid()) in found.owner
-    conn.tpc_commit()
-
-
-def test_x03_a_used_xid_is_refused_before_any_work(queues: Spool, conn: dbapi.Connection) -> None:
-    xid = begin(queues, conn)
-    conn.tpc_prepare()
-    conn.tpc_commit()
-    with pytest.raises(dbapi.ProgrammingError) as caught:
-        conn.tpc_begin(xid)
-    assert caught.value.code == xa.XAER_DUPID
-    queues.work(conn)
-    assert queues.records() == 2
 
 
 def test_x03_a_transaction_begins_outside_of_transactions_of_the_space(queues: Spool, conn: dbapi.Connection) -> None:

@@ -213,19 +213,6 @@ def test_x03_the_end_of_a_transaction_in_a_forked_child_changes_nothing(last_res
         shop.check_agreement(["tea"])
 
 
-@pytest.mark.usefixtures("impatient")
-def test_x03_a_transaction_does_not_commit_after_its_manager_was_closed(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
-    shop.space.put("orders", "tea")
-    manager = shop.manager()
-    with pytest.raises(spool.NotOpen), shop.booking(manager):
-        text = shop.space.get("orders").body
-        shop.database.execute("insert into bookings values (%s)", [text])
-        shop.space.put("answers", text)
-        manager.close()
-    shop.check_agreement(["tea"])
-
-
 def test_x03_a_transaction_does_not_decide_while_its_manager_is_closed(last_resource_shop: Shop) -> None:
     """One thread closes the manager, e.g. at the end of the program; another one commits; then a program recovers."""
     shop = last_resource_shop
@@ -269,13 +256,6 @@ def test_x03_a_transaction_keeps_its_manager(last_resource_shop: Shop) -> None:
     gc.collect()
     transaction._decisions.check()
     transaction.rollback()
-
-
-def test_x03_a_closed_manager_does_not_recover(last_resource_shop: Shop) -> None:
-    manager = last_resource_shop.manager()
-    manager.close()
-    with pytest.raises(spool.NotOpen):
-        manager.recover(last_resource_shop.space)
 
 
 def test_x03_the_log_remains_until_each_of_two_databases_was_recovered(with_two_phases: Server, memory: Path) -> None:

@@ -148,18 +148,6 @@ def test_x03_the_modes_of_a_connection_are_as_before(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("level", psycopg.IsolationLevel)
-def test_x03_psycopg_with_each_isolation_level(shop: Shop, level: psycopg.IsolationLevel) -> None:
-    shop.space.put_many("orders", ["milk", "tea"])
-    shop.database.isolation_level = level
-    with shop.manager() as manager:
-        for _ in range(2):
-            shop.book(manager)
-        manager.recover(shop.space, shop.database)
-    assert shop.check_agreement(["milk", "tea"]) == ["milk", "tea"]
-    assert shop.decisions() == 0
-
-
-@pytest.mark.parametrize("level", psycopg.IsolationLevel)
 def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, level: psycopg.IsolationLevel) -> None:
     shop = last_resource_shop
     shop.space.put("orders", "tea")
@@ -199,10 +187,18 @@ def test_x03_a_serialization_failure_undoes_the_space(last_resource_shop: Shop) 
 
 @pytest.mark.parametrize(
     "options",
-    [{"prepare_threshold": None}, {"prepare_threshold": 0}, {"cursor_factory": psycopg.ClientCursor}],
-    ids=["never prepared", "always prepared", "bound by the client"],
+    [
+        {"prepare_threshold": None},
+        {"prepare_threshold": 0},
+        {"cursor_factory": psycopg.ClientCursor},
+        {"row_factory": namedtuple_row},
+        {"row_factory": dict_row},
+        {"row_factory": scalar_row},
+        {"client_encoding": "SQL_ASCII"},
+    ],
+    ids=lambda options: " ".join(map(str, options)),
 )
-def test_x03_psycopg_with_options_of_statements(last_resource_shop: Shop, options: dict[str, Any]) -> None:
+def test_x03_psycopg_with_options_of_statements_and_rows(last_resource_shop: Shop, options: dict[str, Any]) -> None:
     shop = last_resource_shop
     shop.space.put_many("orders", ["milk", "tea"])
     with shop.manager() as manager, closing(shop.server.connect(**options)) as shop.database:
@@ -330,24 +326,6 @@ def test_x03_a_program_that_ends_the_transaction_of_sqlalchemy_is_told(
 # -- connections with other settings -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "factory",
-    [
-        namedtuple_row,
-        dict_row,
-        scalar_row,
-    ],
-)
-def test_x03_psycopg_with_each_factory_of_rows(last_resource_shop: Shop, factory: Any) -> None:
-    shop = last_resource_shop
-    shop.space.put("orders", "tea")
-    shop.database.row_factory = factory
-    with shop.manager() as manager:
-        shop.book(manager)
-        manager.recover(shop.space, shop.database)
-    assert shop.check_agreement(["tea"]) == ["tea"]
-
-
 def test_x03_the_name_of_a_database_does_not_depend_on_the_factory_of_rows(two_phase_shop: Shop) -> None:
     shop = two_phase_shop
     with shop.manager() as manager, mock.patch.object(DecisionLog, "register") as register:
@@ -394,16 +372,6 @@ def test_x03_psycopg_with_raw_cursors(last_resource_shop: Shop) -> None:
         text = shop.space.get("orders").body
         shop.database.execute("insert into bookings values ($1)", [text])
         shop.space.put("answers", text)
-    assert shop.check_agreement(["tea"]) == ["tea"]
-
-
-def test_x03_psycopg_with_a_client_encoding_of_sql_ascii(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
-    shop.space.put("orders", "tea")
-    shop.database.close()
-    shop.database = shop.server.connect(client_encoding="SQL_ASCII")
-    with shop.manager() as manager:
-        shop.book(manager)
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 

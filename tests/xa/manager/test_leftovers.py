@@ -1,6 +1,5 @@
 """No branch, row, log or connection remains in a wrong state after a failure."""
 
-import gc
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -105,34 +104,6 @@ def test_x03_a_refused_commit_in_one_phase_leaves_nothing(two_phase_shop: Shop) 
             for _ in range(2):
                 shop.database.execute("insert into bookings values ('tea')")
         assert (shop.database.autocommit, manager._outcomes.is_empty) == (True, True)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_x03_a_dropped_transaction_is_rolled_back(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
-    shop.space.put("orders", "tea")
-    with shop.manager() as manager:
-        transactions = [manager.transaction()]
-        for resource in (shop.space, shop.database):
-            transactions[0].enlist(resource)
-        shop.space.get("orders")
-        transactions.clear()
-        gc.collect()
-        assert manager._outcomes.is_empty
-
-
-def test_x03_rows_of_refused_decisions_are_removed(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
-    shop.database.execute("alter table bookings drop constraint bookings_pkey")
-    shop.database.execute("alter table bookings add constraint once unique (text) deferrable initially deferred")
-    shop.database.commit()
-    shop.space.put_many("orders", ["tea", "tea"])
-    with shop.manager() as manager:
-        shop.book(manager)
-        with pytest.raises(psycopg.errors.UniqueViolation):
-            shop.book(manager)
-        manager.recover(shop.space, shop.database)
-        assert shop.decisions() == 0
 
 
 def test_x03_a_table_that_was_created_again_is_found_by_all_connections(last_resource_shop: Shop) -> None:

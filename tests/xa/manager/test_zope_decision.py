@@ -113,17 +113,6 @@ def test_x03_savepoints(shop: Shop, session: Any) -> None:
         assert shop.check_agreement(["milk", "tea"]) == [text]
 
 
-def test_x03_a_refused_row(shop: Shop, session: Any) -> None:
-    shop.space.put_many("orders", ["tea", "tea"])
-    with shop.manager() as manager:
-        book(shop, session, manager)
-        transaction.commit()
-        with pytest.raises(sqlalchemy.exc.IntegrityError):
-            book(shop, session, manager)
-        transaction.abort()
-        assert shop.booked() == ["tea"] == shop.waiting() == shop.waiting("answers")
-
-
 def test_x03_a_row_that_is_refused_at_the_commit(shop: Shop, session: Any) -> None:
     with closing(shop.server.connect()) as database:
         database.execute("alter table bookings drop constraint bookings_pkey")
