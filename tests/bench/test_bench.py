@@ -15,7 +15,7 @@ from bench.cases.base import Case, Result, compare, drain
 from bench.figures import Figure
 from bench.peers.ours import Ours
 from bench.setting import ONCE, Bench, Sizes, running
-from bench.table import COLUMNS, Chart, Outcome, Report, Row, Verdict, markdown, no_longer_ok, summary, unmeasured
+from bench.table import COLUMNS, Chart, Outcome, Report, Row, Verdict, markdown, no_longer_ok, unmeasured
 from bench.walk import Walk
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +33,6 @@ def tables(text: str) -> list[list[list[str]]]:
         assert set(lines[1]) == {"---"}
         found.append([lines[0], *lines[2:]])
     return found
-
-
-def test_each_row_has_a_key_of_its_own() -> None:
-    assert len({row.key for row in ROWS}) == len(ROWS)
 
 
 def test_raw_sqlite_and_ours_are_measured_and_the_rest_says_why_not(
@@ -98,15 +94,6 @@ def test_the_cases_that_people_write_run(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in outcomes["two-phase"].ours.samples)  # type: ignore[union-attr]
 
 
-def test_starting_is_measured_beside_a_program_that_does_nothing(tmp_path: Path) -> None:
-    for outcome in run_once(tmp_path, ["start"]):
-        (nothing,) = outcome.others
-        assert nothing.who == "python -c pass"
-        assert min(nothing.median, outcome.ours.median) > 0  # type: ignore[union-attr]
-        assert re.fullmatch(r"-?\d+ ms", outcome.reached)  # (a difference, of one start each: noise may be larger)
-        assert outcome.verdict is not Verdict.UNKNOWN
-
-
 @pytest.mark.root
 def test_a_case_runs_on_ext4_with_a_journal_which_is_gone_afterwards(tmp_path: Path) -> None:
     put, get = run_once(tmp_path, ["each-journal"], "SQLite")
@@ -153,16 +140,6 @@ def test_messages_that_are_lost_or_doubled_are_noticed(tmp_path: Path, monkeypat
     line.close()
 
 
-def test_messages_that_a_loop_has_worked_on_are_counted_like_others(tmp_path: Path) -> None:
-    peer = Ours()
-    peer.start(str(tmp_path))
-    line = peer.line("queue")
-    line.put(1)
-    line.move(bytes.swapcase)
-    drain(line, 1)
-    line.close()
-
-
 def test_calls_are_judged_by_both_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"put": (50, 80), "get": (71, 1), "two-phase commit of a put, all five calls": (1, 251)}
     found = {step: Walk(*counts.get(step, (1, 1))) for step in calls._MOST}
@@ -172,14 +149,6 @@ def test_calls_are_judged_by_both_counts(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     ok, not_ok = Verdict.OK, Verdict.NOT_OK
     assert verdicts == [ok, not_ok, ok, ok, not_ok]
-
-
-def test_the_summary_has_a_line_for_each_row_that_was_measured() -> None:
-    done = Outcome(ROWS[0], "51 + 80", Verdict.NOT_OK)
-    assert summary(Report({}, "", [done, unmeasured(ROWS[1], "no time")])) == (
-        f"not reached  {ROWS[0].case}  {ROWS[0].target}  51 + 80"
-    )
-    assert summary(Report({}, "")) == ""
 
 
 def test_a_row_that_was_ok_and_is_not_now_is_named(tmp_path: Path) -> None:
@@ -237,13 +206,6 @@ def test_a_case_that_fails_does_not_spoil_the_others(tmp_path: Path, monkeypatch
     assert [outcome.note for outcome in report.outcomes] == [
         "fine so far", "it failed: OSError: the disk is gone", "fine",
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_every_step_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before.main([str(ROOT), "--directory", str(tmp_path), "--rounds", "1"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[:30].strip() for line in lines[1:]] == list(before.STEPS)
 
 
 @pytest.mark.slow
@@ -314,10 +276,6 @@ def test_a_run_of_some_cases_leaves_the_others_as_they_were_measured(
     (main,) = tables(document.block(page.read_text()))[1:]
     assert [line[2] for line in main[1:]] == ["not measured (left out of this run)", "2.00 × raw append"]
     assert not list(tmp_path.glob("*.svg")), "of another machine"
-
-
-def test_a_row_that_was_not_measured_says_why() -> None:
-    assert "not measured (too tired)" in markdown(Report({}, "", [unmeasured(ROWS[0], "too tired")]))
 
 
 # -- ten million, with fewer ------------------------------------------------------------------------------------------

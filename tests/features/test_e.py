@@ -58,38 +58,6 @@ def test_e02_removal_and_update_travel_as_commands_that_the_commit_applies(space
     assert seen(space, "q") == [2]
 
 
-def test_e03_in_doubt_messages_stay_locked_over_any_number_of_restarts(path: Path) -> None:
-    xid = xa.Xid(1, b"global", b"branch")
-    with spool.create(path, defaults=AT_ONCE) as space:
-        space.create_queue("q")
-        space.put("q", "taken")
-        rm = xa.ResourceManager(space)
-        rm.start(xid, xa.TMNOFLAGS)
-        space.get("q")
-        space.put("q", "put")
-        rm.end(xid, xa.TMSUCCESS)
-        rm.prepare(xid)
-    for _ in range(3):
-        with spool.open(path) as space:
-            assert drained(space, "q") == []
-            assert space.stats("q").in_doubt == 2
-    with spool.open(path) as space:
-        xa.ResourceManager(space).commit(xid, xa.TMNOFLAGS)
-        assert drained(space, "q") == ["put"]
-
-
-def test_e03_one_damaged_file_stops_no_space(path: Path) -> None:
-    with spool.create(path, defaults=AT_ONCE) as space:
-        space.create_queue("q")
-        for n in range(3):
-            space.put("q", n)
-    damaged = path / "committed" / "0000000000000002.msgpack"
-    damaged.write_bytes(damaged.read_bytes()[:-10])
-    with spool.open(path) as space:
-        assert drained(space, "q") == [0, 2]
-        assert any("0000000000000002" in str(finding) for finding in space.recovery.findings)
-
-
 def _take_and_wait(path: str, ready: Any) -> None:
     with spool.open(path) as space, space.transaction(timeout=None) as tx:
         ready.put(tx.get("q").body)
@@ -215,18 +183,6 @@ def test_e11_a_commit_is_visible_all_at_once(space: spool.Space, again: Reopen) 
             tx.put("b", n)
             assert seen(other, "a") == seen(other, "b") == []
     assert seen(other, "a") == seen(other, "b") == [0, 1, 2]
-
-
-def test_e12_a_flipped_byte_of_a_body_is_found_and_the_rest_is_served(path: Path) -> None:
-    with spool.create(path, defaults=AT_ONCE) as space:
-        space.create_queue("q")
-        space.put_many("q", [b"first " * 10, b"second " * 10, b"third " * 10])
-    (file,) = (path / "committed").iterdir()
-    file.write_bytes(file.read_bytes().replace(b"second second", b"second!second", 1))
-    with spool.open(path) as space:
-        assert drained(space, "q") == [b"first " * 10, b"third " * 10]
-        (finding,) = space.quarantined()
-        assert "checksum" in str(finding)
 
 
 def test_e13_order_is_by_commit_also_when_the_clock_steps(space: spool.Space, clock: MovedClock) -> None:

@@ -1,12 +1,10 @@
 """The orders and counts that are published for Enduro/X tmqueue's own tests hold here, too."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
 import spool
-from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock
 from tests.features.conftest import drained
 
@@ -54,37 +52,6 @@ def test_e09_a_due_delayed_message_is_found_by_its_correlation_id_and_by_its_pla
     clock.later += 11
     assert space.get("q", correlation_id="c").body == 0
     assert space.get("q").body == 1
-
-
-def test_e03_300_rounds_of_three_queues_in_one_transaction_over_a_restart(path: Path) -> None:
-    queues = ("a", "b", "c")
-    with spool.create(path, defaults=AT_ONCE) as space:
-        for queue in queues:
-            space.create_queue(queue)
-        with space.transaction(timeout=None) as tx:
-            for n in range(300):
-                for queue in queues:
-                    tx.put(queue, n)
-    with spool.open(path) as space:
-        for end in ("rollback", "commit"):
-            tx = space.transaction(timeout=None)
-            for n in range(300):
-                for queue in queues:
-                    assert tx.get(queue).body == n
-            getattr(tx, end)()
-        for queue in queues:
-            with pytest.raises(spool.Empty):
-                space.get(queue)
-
-
-def test_q05_5000_times_begin_an_empty_get_and_commit(space: spool.Space) -> None:
-    space.create_queue("q")
-    for _ in range(5000):
-        with space.transaction() as tx:
-            with pytest.raises(spool.Empty):
-                tx.get("q")
-    stats = space.stats("q")
-    assert (stats.enqueued, stats.claimed) == (0, 0)
 
 
 def test_e07_1000_messages_through_40_workers_in_strict_order(space: spool.Space) -> None:

@@ -28,6 +28,7 @@ def test_a_program_that_makes_its_space_and_queues_can_be_started_twice(tmp_path
 
 
 @pytest.mark.parametrize("round", range(3))
+@pytest.mark.every(3)
 def test_of_programs_that_start_at_once_one_makes_the_space_and_all_use_it(tmp_path: Path, round: int) -> None:
     ready, go = os.pipe()
     children = []

@@ -14,7 +14,6 @@ import pandas
 import pytest
 
 import spool
-from spool.model import codecs
 
 NOON = datetime(2030, 1, 31, 12, 0, 0, 250, tzinfo=timezone(timedelta(hours=2)))
 NAIVE = datetime(2030, 1, 31, 12)
@@ -104,15 +103,6 @@ def test_json_takes_the_values_that_json_has(space: spool.Space) -> None:
     for body, advice in ((NOON, r"timestamp\(\)"), ([b"x"], "base64")):
         with pytest.raises(spool.InvalidArgument, match=advice):
             space.put("orders", body, content_type="application/json")
-
-
-def test_a_registered_type_is_taken_whole(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "CODECS", dict(codecs.CODECS))
-    monkeypatch.setattr(codecs, "_TYPES", {**codecs._TYPES})
-    codec = spool.Codec("text/plain", lambda value: str(value).encode(), lambda raw: Decimal(raw.decode()))
-    spool.register_codec("decimal of values", codec, Decimal)
-    space.put("orders", Decimal("1.50"))
-    assert space.get("orders").body == Decimal("1.50")
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
