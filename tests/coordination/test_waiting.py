@@ -157,16 +157,6 @@ def test_a_waiting_get_is_woken_when_a_commit_is_published_and_not_before(path: 
         assert clock.was_woken == [True]
 
 
-def test_a_commit_of_another_thread_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
-    clock = PatientClock()
-    with spool.open(path, clock=clock) as space:
-        found = pool.submit(space.get, "orders", timeout=LONG / 2)
-        assert clock.waits.wait(LONG)
-        space.put("orders", "new")
-        assert found.result(LONG).body == "new"
-        assert all(clock.was_woken)
-
-
 class Unshared(Disk):
     """A disk without shared memory: inotify wakes the calls that wait."""
 

@@ -4,6 +4,7 @@ The bytes are valid ones with any value inside changed and all checksums right (
 these), valid ones damaged, and claims that no file could hold.
 """
 
+from itertools import product
 from pathlib import Path
 
 import msgpack
@@ -57,15 +58,13 @@ def test_e12_a_header_with_each_value_at_its_edges_is_within_the_limits_or_refus
             try_header(encoded, len(encoded) + 2000, tried)
 
 
-@pytest.mark.parametrize("field", sorted(header_fields("commit.msgpack")))
-@pytest.mark.parametrize("bomb", sorted(BOMBS))
-def test_e12_no_field_of_a_header_is_a_bomb(field: str, bomb: str, tried: dict[str, int]) -> None:
+def test_e12_no_field_of_a_header_is_a_bomb(tried: dict[str, int]) -> None:
     fields = header_fields("commit.msgpack")
-    rest = b"".join(pack(k) + (BOMBS[bomb] if k == field else pack(v)) for k, v in fields.items())
-    encoded = header_bytes(1, rest)
-    with pytest.raises(CorruptedFile), little_memory():
-        decode_header(encoded, 2**40)
-    tried["refused"] += 1
+    for field, bomb in product(fields, BOMBS.values()):
+        encoded = header_bytes(1, b"".join(pack(k) + (bomb if k == field else pack(v)) for k, v in fields.items()))
+        with pytest.raises(CorruptedFile), little_memory():
+            decode_header(encoded, 2**40)
+        tried["refused"] += 1
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -108,15 +107,14 @@ def test_e12_commands_address_no_more_messages_than_fit_into_memory(tried: dict[
     tried["refused"] += 1
 
 
-@pytest.mark.parametrize("field", sorted(msgpack.unpackb(golden_table("commit.msgpack")[0])))
-@pytest.mark.parametrize("bomb", sorted(BOMBS))
-def test_e12_no_field_of_a_table_is_a_bomb(field: str, bomb: str, tried: dict[str, int]) -> None:
+def test_e12_no_field_of_a_table_is_a_bomb(tried: dict[str, int]) -> None:
     original, like = golden_table("commit.msgpack")
     fields = msgpack.unpackb(original)
-    encoded = b"\x87" + b"".join(pack(k) + (BOMBS[bomb] if k == field else pack(v)) for k, v in fields.items())
-    with pytest.raises(CorruptedFile), little_memory():
-        decode_table(encoded, vouched(encoded, like))
-    tried["refused"] += 1
+    for field, bomb in product(fields, BOMBS.values()):
+        encoded = b"\x87" + b"".join(pack(k) + (bomb if k == field else pack(v)) for k, v in fields.items())
+        with pytest.raises(CorruptedFile), little_memory():
+            decode_table(encoded, vouched(encoded, like))
+        tried["refused"] += 1
 
 
 # -- whole files ------------------------------------------------------------------------------------------------------

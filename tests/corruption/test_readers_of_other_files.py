@@ -58,11 +58,10 @@ def test_x06_a_damaged_note_names_the_noted_messages_or_fewer(
     tried["accepted" if len(ranges) == 3 else "refused"] += 1
 
 
-@pytest.mark.parametrize("bomb", sorted(BOMBS))
-def test_x06_no_record_of_a_note_is_a_bomb(bomb: str, tmp_path: Path, tried: dict[str, int]) -> None:
-    start = note_bytes(NOTE[:2])
-    assert read_note(tmp_path, start + note_bytes([BOMBS[bomb]]))[1] in ([(5, 0, 3)], [])
-    tried["refused"] += 1
+def test_x06_no_record_of_a_note_is_a_bomb(tmp_path: Path, tried: dict[str, int]) -> None:
+    for bomb in BOMBS.values():
+        assert read_note(tmp_path, note_bytes([*NOTE[:2], bomb]))[1] in ([(5, 0, 3)], [])
+        tried["refused"] += 1
 
 
 @OPTIONS
@@ -97,9 +96,9 @@ def test_a08_damaged_settings_are_read_or_refused_by_name(data: bytes, tried: di
     parse_settings(data.decode("utf-8", "replace"), tried)
 
 
-@pytest.mark.parametrize("bomb", sorted(TOML_BOMBS))
-def test_a08_settings_are_no_bomb(bomb: str, tried: dict[str, int]) -> None:
-    parse_settings("format = 1\n" + TOML_BOMBS[bomb], tried)
+def test_a08_settings_are_no_bomb(tried: dict[str, int]) -> None:
+    for bomb in TOML_BOMBS.values():
+        parse_settings("format = 1\n" + bomb, tried)
 
 
 # -- dropped files ----------------------------------------------------------------------------------------------------
@@ -123,11 +122,10 @@ def test_t09_a_damaged_dropped_stream_is_taken_or_refused(data: bytes, tried: di
     try_dropped(data, tried)
 
 
-@pytest.mark.parametrize("where", ["alone", "body", "headers"])
-@pytest.mark.parametrize("bomb", sorted(BOMBS))
-def test_t09_no_dropped_stream_is_a_bomb(bomb: str, where: str, tried: dict[str, int]) -> None:
-    start = {"alone": b"", "body": b"\x81\xa4body", "headers": b"\x82\xa4body\xa1x\xa7headers"}[where]
-    try_dropped(pack(PUTS[0]) + start + BOMBS[bomb], tried)
+def test_t09_no_dropped_stream_is_a_bomb(tried: dict[str, int]) -> None:
+    for bomb in BOMBS.values():
+        for start in (b"", b"\x81\xa4body", b"\x82\xa4body\xa1x\xa7headers"):
+            try_dropped(pack(PUTS[0]) + start + bomb, tried)
 
 
 @OPTIONS

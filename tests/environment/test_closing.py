@@ -12,7 +12,6 @@ import pytest
 
 import spool
 from spool.coordination.locks import NUMBER
-from spool.intake import Intake
 from tests.environment.pressed import CALLS, NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of
 from tests.strides import Stride
@@ -122,6 +121,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
     record_property("closings at a call of the disk", len(calls))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("round_", range(5))
 def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Path, round_: int) -> None:
     furnish(memory / "space")
@@ -193,20 +193,6 @@ def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) ->
     assert disk.late == []
     assert descriptors() == before
     expect_whole(memory / "space", spool.open(memory / "space"), OLD, [*OLD, *NEW])
-
-
-def test_an_intake_in_another_thread_ends(memory: Path) -> None:
-    furnish(memory / "space")
-    space = spool.open(memory / "space", disk=PressedDisk(str(memory / "space")))
-    taken = threading.Event()
-    intake = Intake(space, progress=lambda counts: taken.set())
-    inside = Inside(lambda _: intake.run() and None, space)
-    inside.start()
-    assert taken.wait(60)
-    space.close()
-    inside.join(60)
-    assert isinstance(inside.error, spool.NotOpen)
-    expect_whole(memory / "space", spool.open(memory / "space"), OLD)
 
 
 def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

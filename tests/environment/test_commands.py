@@ -108,9 +108,7 @@ class Instructions:
         self.left = at
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.endswith(
-            ("forward.py", "forwarder.py", "threading.py", "common.py", "start.py")
-        ):
+        if not frame.f_code.co_filename.endswith(HANDLING):
             return None
         frame.f_trace_opcodes = True
         return self.opcode

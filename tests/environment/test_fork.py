@@ -78,17 +78,6 @@ def test_a_child_that_closes_the_space_does_not_release_its_parent_s_messages(sp
     assert space.stats("orders").dequeued == 1
 
 
-def test_a_child_that_is_killed_leaves_the_parent_as_it_was(space: spool.Space) -> None:
-    pid = os.fork()
-    if pid == 0:
-        signal.pause()
-        os._exit(0)
-    space.put("orders", b"one")
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert space.get("orders").body == b"one"
-
-
 def test_a_child_that_outlives_its_parents_claims_does_not_keep_them(space: spool.Space) -> None:
     space.put("orders", b"one")
     with spool.open(space.path) as other:

@@ -198,17 +198,10 @@ def _nothing_hangs() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _everywhere() -> Iterator[object]:
-    """Every kind in every place; while closed or while in use; one in four without --long."""
-    for row, place in enumerate(ANYWHERE):
-        for column, kind in enumerate(KINDS):
-            for turn, moment in enumerate(("closed", "in use")):
-                slow = (row + column + turn) % 4 > 0
-                marks = [pytest.mark.slow] if slow else []
-                yield pytest.param(place, kind, moment, id=f"{place}, {kind}, {moment}", marks=marks)
-
-
-@pytest.mark.parametrize(("place", "kind", "moment"), list(_everywhere()))
+@pytest.mark.every(7)
+@pytest.mark.parametrize("moment", ["closed", "in use"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ANYWHERE)
 def test_a_planted_file_leads_nowhere_and_stops_no_process(
     place: str, kind: str, moment: str, root: Path, outside: Path, caplog: pytest.LogCaptureFixture, record_property
 ) -> None:
@@ -235,6 +228,7 @@ def test_a_planted_file_leads_nowhere_and_stops_no_process(
     record_property("planted: links, pipes, devices and directories", 1)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", IN_RUN)
 def test_a_file_planted_in_run_while_the_space_is_closed_is_set_aside(
@@ -253,6 +247,7 @@ def test_a_file_planted_in_run_while_the_space_is_closed_is_set_aside(
     assert os.path.basename(place) in "\n".join(session.told)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", IN_RUN[:-1])
 def test_a_file_planted_in_run_while_the_space_is_in_use_is_refused_by_name(
@@ -370,13 +365,3 @@ def test_a_spare_file_that_got_another_name_is_not_written_under_it(root: Path, 
         for _ in range(40):
             space.put("b", "new")
     assert {path: path.read_bytes() for path in copies} == copies
-
-
-def test_a_number_far_ahead_of_all_others_does_not_delay_an_opening(root: Path) -> None:
-    """An opener does not fill the gap one number at a time."""
-    (root / "committed" / f"{2**39 - 1:016d}.msgpack").write_bytes(b"planted")
-    with _nothing_hangs():
-        with spool.open(root) as space:
-            space.put("a", "next")
-            assert space.get("a").body == "first"
-            assert any("549755813887" in str(found) for found in (*space.check(), *space.recovery.findings))
