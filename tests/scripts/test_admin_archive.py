@@ -58,7 +58,7 @@ def test_q16_export_and_import_in_every_usual_compression(run: Run, path: Path, 
     assert _bodies(tmp_path / "copy") == [1, 2]
 
 
-@pytest.mark.parametrize("name", ["out", "out.zip", "out.gz", "tar", "out.tar.zst"])
+@pytest.mark.parametrize("name", ["out.zip", "tar"])
 def test_an_unknown_suffix_is_wrong_usage(run: Run, tmp_path: Path, name: str) -> None:
     done = run("export", tmp_path / name)
     assert done.code == 2

@@ -57,17 +57,6 @@ def test_a_list_names_damaged_messages_and_ends_with_exit_code_4(run: Run, path:
     one_line(checked, "damage is left in quarantine/: 1 file", "spool-admin quarantine list")
 
 
-def test_counts_of_a_queue_add_up_after_a_purge(run: Run, path: Path) -> None:
-    with spool.open(path) as space:
-        space.put_many("orders", [b"x"] * 5)
-        space.get("orders")
-        space.move(space.put("orders", b"moved"), "errors")
-    run("queue", "purge", "orders")
-    (found,) = run("queue", "show", "orders", "--json").objects
-    assert (found["enqueued"], found["dequeued"], found["deleted"], found["ready"]) == (6, 1, 5, 0)
-    assert "deleted" in run("queue", "show", "orders").text
-
-
 # -- 2.13: output that fails -------------------------------------------------------------------------------------------
 
 
@@ -250,13 +239,6 @@ def test_many_messages_are_taken_in_one_commit(run: Run, path: Path, tmp_path: P
     assert done.text.split() == [str(tmp_path / "inbox" / each) for each in ids[120:]]
     assert (tmp_path / "inbox" / ids[249]).read_bytes() == b"249"
     assert run("message", "get", "orders", "--all", "--json").code == 3
-
-
-def test_all_are_taken_in_commits_of_a_thousand(run: Run, path: Path) -> None:
-    with spool.open(path) as space:
-        space.put_many("orders", [b"x"] * 2_000)
-    done = run("message", "get", "orders", "--all", "--json")
-    assert (done.code, len(done.objects)) == (0, 2_000)
 
 
 def test_messages_that_could_not_be_written_remain_and_no_attempt_is_counted(path: Path) -> None:

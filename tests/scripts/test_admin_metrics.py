@@ -2,7 +2,6 @@
 
 import grp
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 import spool
 from spool.admin.published import publish
-from tests.scripts.conftest import Run, execute, one_line
+from tests.scripts.conftest import Run, one_line
 from tests.scripts.exporters import parsed, value
 
 
@@ -76,21 +75,6 @@ def test_processes_count_together_and_take_no_count_with_them(path: Path, run: R
     assert read()[0] == 9
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--listen", "nowhere"], "is not HOST:PORT"),
-        (["--listen", "127.0.0.1:99999"], "is not HOST:PORT"),
-        (["--publish"], "did you mean"),
-        (["orders"], "unexpected extra argument"),
-    ],
-)
-def test_wrong_usage_is_exit_code_2(run: Run, arguments: list[str], words: str) -> None:
-    done = run("metrics", *arguments)
-    assert done.code == 2
-    one_line(done, words)
-
-
 def test_a_space_that_is_none_is_a_failure(run: Run, tmp_path: Path) -> None:
     for arguments in ([], ["--published"], ["--listen", "127.0.0.1:0"]):
         done = run("metrics", *arguments, space=tmp_path / "elsewhere")
@@ -104,13 +88,6 @@ def test_a_missing_package_is_a_failure_with_the_remedy(run: Run, monkeypatch: p
     done = run("metrics")
     assert done.code == 1
     one_line(done, "needs the package prometheus-client", "pip install 'xaspool[metrics]'")
-
-
-def test_a_port_in_use_is_a_failure_of_one_line(path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = execute("spool-admin", "-s", path, "metrics", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-    assert done.code == 1
-    one_line(done, "does another program listen there?")
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 100, "192.0.2.1"])

@@ -7,7 +7,6 @@ import msgpack
 import pytest
 
 import spool
-from spool.disk import Disk
 from spool.intake import Intake
 from tests.scripts.conftest import Run, flip, newest, one_line
 from tests.scripts.test_completion import _complete
@@ -150,64 +149,6 @@ def test_a_name_that_is_not_in_quarantine_is_refused(run: Run, path: Path, name:
 def test_names_are_completed_from_the_space(path: Path) -> None:
     dropped(path)
     assert _complete("spool-admin quarantine show a", SPOOL_SPACE=str(path)) == ["active.order.msgpack"]
-
-
-@pytest.mark.parametrize("flush", ["ordered", "strict"])
-def test_nothing_is_lost_or_doubled_when_a_restore_ends_early(tmp_path: Path, flush: str) -> None:
-    """Whichever call is its last: the file is in one place or, where renames are not ordered, in both, and whole. The
-    next restore removes its name in quarantine."""
-    for calls in range(12):
-        path = tmp_path / f"space-{calls}"
-        with spool.create(path, sync_method=flush) as space:
-            space.create_queue("orders")
-        dropped(path)
-        disk = Ending(str(path))
-        with spool.open(path, disk=disk) as space:
-            disk.left = calls
-            try:
-                space.restore_quarantined("active.order.msgpack")
-            except spool.DiskFailure:
-                pass
-            else:
-                return
-            disk.left = None
-        places = [path / "quarantine/active.order.msgpack", path / "drop/orders/order.msgpack"]
-        found = [place.read_bytes() for place in places if place.exists()]
-        assert set(found) == {BAD}
-        assert len(found) == 1 or flush == "strict"
-        if places[0].exists():
-            with spool.open(path) as space:
-                space.restore_quarantined("active.order.msgpack")
-        assert [place.exists() for place in places] == [False, True]
-    raise AssertionError("it never came to its end")
-
-
-class Ending(Disk):
-    """After so many changes, it fails."""
-
-    left: int | None = None
-
-    def _step(self) -> None:
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(5, "Input/output error")
-
-    def rename_new(self, source: str, target: str) -> None:
-        self._step()
-        super().rename_new(source, target)
-
-    def link(self, source: str, target: str) -> None:
-        self._step()
-        super().link(source, target)
-
-    def unlink(self, name: str) -> None:
-        self._step()
-        super().unlink(name)
-
-    def flush_directory(self, name: str) -> None:
-        self._step()
-        super().flush_directory(name)
 
 
 def _drop_many(path: Path, large: int, wrong: int) -> None:

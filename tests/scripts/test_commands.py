@@ -65,6 +65,7 @@ def _right(parameter: click.Parameter, path: Path, message_id: str) -> str:
     return values.get(parameter.metavar or "", "orders" if parameter.name == "queue" else str(path.parent / "new"))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("program", "words", "command", "parameter"),
     [pytest.param(*each, id=" ".join((each[0], *each[1], each[3].opts[-1]))) for each in parameters()],

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from tests.scripts.conftest import Run, one_line
+from tests.scripts.conftest import Run
 
 
 @pytest.fixture
@@ -43,10 +43,3 @@ def test_x17_a_redrive_returns_messages_that_the_filters_choose(run: Run, path: 
     assert run("queue", "purge", "failed", "--since", "2020-01-31T08:00", "--yes").text == "1\n"
     with spool.open(path) as space:
         assert [message.body for message in space.browse("orders")] == ["tea", "rye"]
-
-
-@pytest.mark.parametrize("option", ["--since", "--until"])
-def test_a_time_that_is_none_is_told_with_the_forms(run: Run, failed: dict[str, str], option: str) -> None:
-    done = run("message", "list", "failed", option, "yesterday")
-    assert done.code == 2
-    one_line(done, "'yesterday' is neither a time like 2030-01-31T08:00, nor a time span like 90s")

@@ -5,7 +5,6 @@ from importlib import import_module
 from pathlib import Path
 
 import click
-import pytest
 from click.testing import CliRunner
 
 import xaspool_scripts.start
@@ -38,11 +37,9 @@ def groups() -> dict[str, click.Group]:
     return {name: group for program, main in programs().items() for name, group in below(main, program)}
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_option_has_help_that_is_a_sentence(name: str) -> None:
-    command = commands()[name]
-    assert command.help
-    for parameter in command.params:
+def test_every_option_has_help_that_is_a_sentence() -> None:
+    assert all(command.help for command in commands().values())
+    for name, parameter in ((name, one) for name, command in commands().items() for one in command.params):
         if not isinstance(parameter, click.Option):
             continue
         help = parameter.help
@@ -73,8 +70,8 @@ def test_yes_is_one_option_with_one_help_wherever_a_command_asks() -> None:
     assert {opts for opts, _ in found} == {("--yes", "-y")}
 
 
-@pytest.mark.parametrize("name", groups())
-def test_a_list_of_commands_has_whole_sentences(name: str) -> None:
-    _, _, listed = CliRunner().invoke(groups()[name], ["--help"]).stdout.partition("Commands:")
-    assert listed
-    assert "..." not in listed
+def test_a_list_of_commands_has_whole_sentences() -> None:
+    for name, group in groups().items():
+        _, _, listed = CliRunner().invoke(group, ["--help"]).stdout.partition("Commands:")
+        assert listed, name
+        assert "..." not in listed, name

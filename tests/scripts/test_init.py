@@ -104,38 +104,12 @@ def test_a_suggested_command_quotes_its_path(run: Run, tmp_path: Path) -> None:
     one_line(run("queue", "list", space=tmp_path / "not there"), f"spool-admin init '{tmp_path}/not there'")
 
 
-def test_sizes_of_a_space_have_units(run: Run, tmp_path: Path) -> None:
-    assert run("init", tmp_path / "new", "--max-body-bytes", "64 MiB", space=None).code == 0
-    assert "max_body_bytes = 67108864" in (tmp_path / "new" / "space.toml").read_text()
-    assert run("queue", "create", "q", "--max-bytes", "1 GiB", space=tmp_path / "new").code == 0
-    with spool.open(tmp_path / "new") as space:
-        assert space.queues()["q"].max_bytes == 1 << 30
-
-
-def test_a_space_that_cannot_be_made_leaves_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "mirror").mkdir()
-    (tmp_path / "mirror" / "full").touch()
-    with pytest.raises(spool.InvalidArgument, match="is not empty"):
-        spool.create(tmp_path / "a" / "b", mirror=str(tmp_path / "mirror"))
-    assert not (tmp_path / "a").exists()
-
-
 def test_a_mirror_below_a_directory_that_does_not_exist_is_refused(run: Run, tmp_path: Path) -> None:
     """The disk of the mirror may not be mounted."""
     done = run("init", tmp_path / "shop", "--mirror", tmp_path / "disk" / "mirror", space=None)
     assert done.code == 2
     assert "mount the disk that belongs there" in done.err
     assert not (tmp_path / "shop").exists()
-
-
-def test_an_import_that_fails_leaves_nothing_and_says_where_to_name_the_space(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "broken").write_bytes(b"no export")
-    done = run("import", tmp_path / "broken", space=None)
-    assert done.code == 2
-    assert "name the directory of the new space with -s PATH" in done.err
-    assert "space.toml" not in done.err
-    assert run("import", tmp_path / "broken", space=tmp_path / "a" / "b").code == 4
-    assert not (tmp_path / "a").exists()
 
 
 def test_doctor_without_a_directory_is_about_the_current_one(run: Run) -> None:
@@ -150,18 +124,6 @@ def test_every_program_runs_as_a_module(program: str) -> None:
 
 def execute_module(module: str, *words: str) -> str:
     return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=True).stdout
-
-
-def test_check_names_damage_once(run: Run, path: Path) -> None:
-    with spool.open(path) as space:
-        space.put("orders", b"1")
-    damaged = max((path / "committed").iterdir())
-    damaged.write_bytes(b"")
-    done = run("check")
-    assert done.code == 4
-    assert (done.out + done.err.encode()).decode().count(damaged.name) == 1
-    assert "reads everything" not in done.err
-    assert "damage is left: 1 file; every other message is served" in done.err
 
 
 def test_limits_and_a_mirror_are_options_of_init(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

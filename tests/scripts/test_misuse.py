@@ -22,19 +22,6 @@ def test_a_usage_error_is_one_line_that_begins_with_the_command(run: Run, words:
     assert done.err.count("\n") == 1
 
 
-def test_a_list_that_is_watched_without_a_pause_is_refused(run: Run) -> None:
-    done = run("queue", "list", "--watch", "0")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "less than 0.1 seconds" in done.err
-
-
-@pytest.mark.parametrize("verb", ["show", "restore", "delete"])
-def test_a_file_that_is_not_in_quarantine_is_no_wrong_usage(run: Run, verb: str) -> None:
-    done = run("quarantine", verb, "nix")
-    assert (done.code, done.err.count("\n")) == (1, 1)
-    assert "spool-admin quarantine list" in done.err
-
-
 @pytest.mark.parametrize("service", ["foo", "python:no_such_module:f"])
 def test_a_service_that_cannot_be_used_as_it_is_named_is_wrong_usage(path: Path, service: str) -> None:
     done = execute("spool-forward", "-s", path, "--route", f"orders={service}")

@@ -12,7 +12,6 @@ import spool
 import xa
 from spool.admin.findings import Finding, Kind
 from spool.maintenance import reclaim
-from spool.model import layout
 from tests.scripts.conftest import Run, flip, newest, one_line
 
 ROOT = Path(spool.__file__).parents[1]
@@ -289,17 +288,6 @@ def test_x11_messages_whose_queue_the_settings_have_lost_get_it_back(run: Run, p
     assert run("check").code == 0
     assert run("message", "get", "orders").out == b"homeless"
     assert run("message", "get", "more").out == b"homeless, too"
-
-
-def test_x11_a_number_far_ahead_is_a_stray_and_nothing_is_filled_up_to_it(path: Path) -> None:
-    with spool.open(path) as space:
-        file = put(space, b"x")
-    far = path / layout.committed(layout.MAX_NUMBER)
-    far.write_bytes(file.read_bytes())
-    with spool.open(path) as space:
-        assert names(space.recovery.findings, Kind.STRAY) == [layout.committed(layout.MAX_NUMBER)]
-        assert len(list((path / "committed").iterdir())) == 2
-        assert taken(space) == [b"x"]
 
 
 @pytest.mark.parametrize("content", NO_SETTINGS)
