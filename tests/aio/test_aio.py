@@ -74,16 +74,6 @@ def test_put_and_get(path: Path) -> None:
     assert left(path) == []
 
 
-def test_a_get_waits_for_a_message_that_another_task_puts(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
-        getting = asyncio.create_task(space.get("orders", timeout=None))
-        await asyncio.sleep(0)
-        await space.put("orders", "late")
-        assert (await getting).body == "late"
-
-    run(path, story)
-
-
 def test_errors_reach_the_task(path: Path) -> None:
     async def story(space: spool.aio.Space) -> None:
         for call in (space.put("nowhere", "a"), space.get("nowhere")):
@@ -95,14 +85,6 @@ def test_errors_reach_the_task(path: Path) -> None:
                 await refused
 
     run(path, story)
-
-
-def test_opening_a_directory_that_is_no_space_fails(tmp_path: Path) -> None:
-    async def main() -> None:
-        with pytest.raises(spool.NotASpace):
-            await spool.aio.open(tmp_path / "nothing")
-
-    asyncio.run(main())
 
 
 def test_a_thousand_tasks_share_few_commits_and_wake_the_loop_once_for_each(path: Path) -> None:
@@ -119,19 +101,6 @@ def test_a_thousand_tasks_share_few_commits_and_wake_the_loop_once_for_each(path
 
     run(path, story)
     assert sorted(left(path)) == list(range(1000))
-
-
-def test_a_put_joins_the_tasks_transaction(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
-        with space.sync.transaction() as transaction:
-            await space.put("orders", "a")
-            transaction.rollback()
-        with space.sync.transaction():
-            await space.put("orders", "b")
-            assert list(space.sync.browse("orders")) == []
-
-    run(path, story)
-    assert left(path) == ["b"]
 
 
 def test_a_put_that_is_cancelled_before_its_commit_leaves_nothing(path: Path, disk: HeldReads) -> None:
@@ -335,12 +304,3 @@ def test_x12_consume_gives_one_transaction_a_message(path: Path) -> None:
 
     run(path, story)
     assert left(path) == []
-
-
-def test_x12_a_deduplication_key_holds_for_tasks(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
-        ids = await asyncio.gather(*(space.put("orders", n, deduplication_key="k") for n in range(5)))
-        assert len(set(ids)) == 1
-
-    run(path, story)
-    assert len(left(path)) == 1

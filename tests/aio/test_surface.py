@@ -114,16 +114,6 @@ def test_a_call_may_name_its_transaction_or_have_one_of_its_own(tmp_path: Path) 
     asyncio.run(story())
 
 
-def test_a_closed_space_says_so_to_administrators_too(tmp_path: Path) -> None:
-    async def story() -> None:
-        space = await spool.aio.create(tmp_path)
-        await space.close()
-        with pytest.raises(spool.NotOpen):
-            await space.queues()
-
-    asyncio.run(story())
-
-
 def test_the_reprs_of_spaces_transactions_and_routers_name_kind_and_state(tmp_path: Path) -> None:
     async def story() -> None:
         async with spool.aio.create(tmp_path) as space:

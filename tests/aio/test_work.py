@@ -13,7 +13,6 @@ import spool
 import spool.aio
 from spool.workers import attempt
 from spool.workers import run as runs
-from tests.workers.conftest import stuck_in_its_transaction
 
 WAIT = 60.0
 
@@ -46,29 +45,6 @@ def counts(summary: spool.WorkSummary) -> dict[str, int]:
 def bodies(path: Path, queue: str) -> list[Any]:
     with spool.open(path) as space:
         return [message.body for message in space.browse(queue)]
-
-
-def test_every_outcome_is_that_of_the_threads(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
-        for body in ("reply", "fail", "later", "never"):
-            await space.put("orders", body)
-
-        async def function(message: spool.Message) -> str:
-            await space.put("other", message.body)
-            if message.body == "later":
-                raise spool.Retry("later", delay=3600)
-            if message.body == "never":
-                raise spool.Reject("no such account")
-            if message.body == "fail":
-                raise ValueError("no such article")
-            return "done"
-
-        summary = await space.work("orders", function, tasks=3, once=True)
-        assert counts(summary) == {"delivered": 1, "retried": 2, "rejected": 1, "left": 2}
-
-    play(path, story)
-    assert (bodies(path, "replies"), bodies(path, "other")) == (["done"], ["reply"])
-    assert bodies(path, "errors") == ["never"]
 
 
 def test_plain_functions_are_called_in_threads_and_their_puts_join(path: Path) -> None:
@@ -189,56 +165,6 @@ def test_too_many_calls_that_hang_end_it(path: Path, monkeypatch: pytest.MonkeyP
         finally:
             go_on.set()
         assert (await space.stats("orders")).claimed == 0
-
-    play(path, story)
-
-
-def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_function_returns(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attempt, "_WAIT_FOR_CALL_SECONDS", 0.01)
-    monkeypatch.setattr(attempt, "_WAIT_FOR_END_SECONDS", 0.01)
-    go_on = threading.Event()
-
-    async def story(space: spool.aio.Space) -> None:
-        await space.put("orders", "x")
-        called: list[threading.Thread] = []
-        stuck = stuck_in_its_transaction(space._store, called, go_on)
-        await space.work("orders", stuck, once=True, timeout=0.05)
-        assert (await space.stats("orders")).claimed == 1
-        go_on.set()
-        called[0].join(WAIT)
-        assert (await space.stats("orders")).claimed == 0
-
-    play(path, story)
-
-
-def test_messages_under_way_are_not_among_those_that_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MOST_FAILED", 3)
-
-    async def story(space: spool.aio.Space) -> None:
-        await space.put_many("orders", ["bad", "bad", *["good"] * 6])
-
-        async def function(message: spool.Message) -> None:
-            await asyncio.sleep(0)
-            if message.body == "bad":
-                raise ValueError("no such article")
-
-        summary = await space.work("orders", function, tasks=4, once=True)
-        assert counts(summary) == {"retried": 2, "delivered": 6, "left": 2}
-
-    play(path, story)
-
-
-def test_a_run_that_is_stopped_before_its_end_has_left_some(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
-        await space.put_many("orders", ["good"] * 5)
-        stop = asyncio.Event()
-
-        async def function(message: spool.Message) -> None:
-            stop.set()
-
-        assert counts(await space.work("orders", function, once=True, stop=stop)) == {"delivered": 1, "left": 4}
 
     play(path, story)
 

@@ -12,7 +12,6 @@ import pytest
 
 import spool
 import xa
-from spool.errors import DiskFailure
 from spool.policies.retries import retry_delay
 from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock
@@ -200,26 +199,6 @@ def test_e14_a_name_that_is_not_allowed_is_refused_with_the_rule(space: spool.Sp
     with pytest.raises(spool.SpoolError):
         space.put(name, b"")
     assert space.create_queue("-A.z_9" + "x" * 121).name
-
-
-@pytest.mark.root
-def test_e15_on_a_full_disk_a_put_fails_and_leaves_nothing_and_gets_succeed_later(tmp_path: Path) -> None:
-    os.makedirs(tmp_path / "disk")
-    assert os.system(f"mount -t tmpfs -o size=1m none {tmp_path / 'disk'}") == 0
-    try:
-        with spool.create(tmp_path / "disk" / "space", defaults=AT_ONCE) as space:
-            space.create_queue("q")
-            space.put("q", b"small")
-            with pytest.raises(DiskFailure, match="free space"):
-                space.put("q", os.urandom(2 << 20))
-            with pytest.raises(DiskFailure):
-                with space.transaction() as tx:
-                    tx.put_many("q", [os.urandom(1 << 18)] * 10)
-        with spool.open(tmp_path / "disk" / "space") as space:
-            assert drained(space, "q") == [b"small"]
-            assert space.check() == []
-    finally:
-        os.system(f"umount {tmp_path / 'disk'}")
 
 
 def test_e16_foreign_files_are_ignored_and_reported(path: Path) -> None:

@@ -122,23 +122,6 @@ def test_an_interrupt_ends_the_task_after_the_calls_under_way(space: spool.Space
     assert len(bodies(space, "work")) == 2
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_an_exception_of_a_service_counts_like_one_of_a_worker_s_function(space: spool.Space, threads: int) -> None:
-    space.put_many("work", [b"boom", b"never", b"fine"])
-
-    def answer(request: Request) -> Outcome:
-        if request.raw == b"boom":
-            raise ValueError("no such thing")
-        if request.raw == b"never":
-            raise spool.Reject("no such account", reply=b"sorry")
-        return Replied()
-
-    result = forward(space, answer, threads=threads, job=in_one_task)
-    assert result.effects == {Effect.RETRIED: 1, Effect.REJECTED: 1, Effect.DELIVERED: 1}
-    assert result.failures.last(Effect.RETRIED) == "ValueError: no such thing"
-    assert bodies(space, "failures") == [b"sorry"]
-
-
 def test_a_service_that_is_watched_is_called_one_message_at_a_time(space: spool.Space) -> None:
     """The process of the service is killed if one call hangs, and other calls under way would be lost."""
     space.put_many("work", [b"x"] * 6)

@@ -1,8 +1,6 @@
 """A forwarder without Spark, its tasks run in this process: ``once``, the summary, and being abandoned."""
 
 import json
-import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,14 +126,6 @@ def test_once_leaves_messages_that_others_hold_and_messages_that_are_not_due(spa
     assert made(space, boom).run(once=True).left == {"work": 1}, "it failed, and waits"
 
 
-def test_a_kind_of_failure_is_told_once(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
-    space.put_many("work", range(5))
-    with caplog.at_level(logging.WARNING, "spool.forwarder"):
-        made(space, lambda request: Retried(f"no account {request.message.body}")).run(once=True)
-    (record,) = [record for record in caplog.records if record.name == "spool.forwarder"]
-    assert record.getMessage().startswith("work: a message was retried: no account ")
-
-
 def test_kinds_of_failures_are_few() -> None:
     failures = Failures()
     for n in range(300):
@@ -143,41 +133,6 @@ def test_kinds_of_failures_are_few() -> None:
     assert len(list(failures)) <= 102
     assert sum(failure.messages for failure in failures) == 300
     assert failures.last(Effect.REJECTED) is None
-
-
-def test_a_forwarder_that_is_abandoned_counts_the_calls_under_way_and_nothing_else(space: spool.Space) -> None:
-    """The second signal comes while a service works: the process ends at once, and the next run sees the attempts."""
-    ids = space.put_many("work", ["done", "in hand", "not yet"])
-    at_work, go_on = threading.Event(), threading.Event()
-
-    def answer(request: Any) -> Outcome:
-        if request.message.body == "in hand":
-            at_work.set()
-            assert go_on.wait(30)
-        return Replied()
-
-    run = made(space, answer)
-    seen: list[list[tuple[int, str | None]]] = []
-
-    def end() -> None:  # in a program it does not return; here it is asked again until the thread ends
-        if seen:
-            return
-        with spool.open(space.path) as other:
-            found = [other.show(id_) for id_ in ids]
-            seen.append([(message.attempts, message.failure_reason) for message in found])
-        go_on.set()
-
-    def second_signal() -> None:
-        assert at_work.wait(30)
-        run.stop()
-        run.abandon(end)
-
-    signals = threading.Thread(target=second_signal)
-    signals.start()
-    run.run(once=True)
-    signals.join()
-    reason = "the forwarder was ended while the service worked on it"
-    assert seen[0] == [(0, None), (1, reason), (0, None)]
 
 
 def test_a_forwarder_that_is_stopped_gives_out_nothing_again_because_a_task_died(

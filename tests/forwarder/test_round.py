@@ -8,34 +8,15 @@ import pytest
 import spool
 from forwarder.forwarder import Forwarder
 from forwarder.round import Route, split
-from forwarder.services.python import PythonCaller
 from forwarder.task import Block, Chunk
 from spool.model import codecs
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.effects import Effect
-from spool.workers.outcome import Passed, Rejected, Replied, Retried
+from spool.workers.outcome import Rejected, Replied, Retried
 from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import SPARK, Scripted, answers, echo, forward, in_process, run_round
 from tests.shown import bodies
-
-
-@pytest.mark.usefixtures("codecs_of_its_own")
-def test_q17_a_body_whose_codec_a_task_lacks_is_bytes_for_a_service_an_attempt_for_a_function(
-    space: spool.Space,
-) -> None:
-    spool.register_codec("far", spool.Codec("text/x-far", lambda _: b"1", lambda _: 1j), complex)
-    space.put_many("work", [1j, 1j])
-    function = PythonCaller(lambda message: message.body)
-    assert forward(space, function).effects == {Effect.DELIVERED: 2}
-    assert [message.body for message in space.get_many("replies", 9)] == [1j, 1j]
-    space.put_many("work", [1j, 1j])
-    del codecs.CODECS["far"]
-    failed = forward(space, function)
-    assert failed.effects == {Effect.RETRIED: 2}
-    assert "'far', which this process lacks" in (failed.failures.last(Effect.RETRIED) or "")
-    assert forward(space, echo).effects == {Effect.DELIVERED: 2}
-    assert bodies(space, "replies") == [b"re: 1"] * 2
 
 
 def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:
@@ -212,13 +193,6 @@ def test_q12_a_refused_request_may_be_deleted_once_its_reply_is_in_the_failure_q
     assert bodies(space, "failures") == ([b"why"] if deleted else [])
     assert bodies(space, "errors") == ([] if deleted else [b"x"]), "nothing is deleted without a trace"
     assert bodies(space, "work") == []
-
-
-def test_q13_passed_on_messages_keep_their_attributes(space: spool.Space) -> None:
-    space.put("work", {"a": 1}, correlation_id="c", priority=9)
-    forward(space, lambda request: Passed("next"))
-    moved = space.get("next")
-    assert (moved.body, moved.correlation_id, moved.priority) == ({"a": 1}, "c", 9)
 
 
 def test_an_answer_without_a_queue_to_go_to_is_an_attempt_and_nothing_is_lost(space: spool.Space) -> None:

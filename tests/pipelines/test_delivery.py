@@ -1,7 +1,6 @@
 """Destinations that are stopped, down or full; a pipeline that runs until it is stopped; and pipelines that cannot
 run."""
 
-import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from forwarder import MessagesLeft, MissingQueue, Outcome, Pipeline, Replied, Request, ServiceError, ThreadForwarder
+from forwarder import MessagesLeft, MissingQueue, Pipeline, ServiceError, ThreadForwarder
 from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from tests.pipelines import hooks
 from tests.pipelines.conftest import HOOKS, Run, declared
@@ -207,63 +206,6 @@ def test_threads_go_on_until_they_are_stopped_and_try_again_after_a_pause(
 
 def _has(events: list[Event], kind: type[Done | Down | Up], queue: str) -> bool:
     return any(isinstance(event, kind) and event.queue == queue for event in events)
-
-
-@dataclasses.dataclass(frozen=True)
-class Together:
-    """A service each of whose calls waits until four are under way."""
-
-    threads = 4
-    watched = None
-
-    def check(self) -> None:
-        pass
-
-    def open(self) -> "Together":
-        return self
-
-    def __call__(self, request: Request) -> Outcome:
-        TOGETHER.wait(60)
-        return Replied()
-
-    def close(self) -> None:
-        TOGETHER.abort()
-
-
-TOGETHER = threading.Barrier(4)
-
-
-@pytest.mark.timeout(60)
-def test_threads_have_as_many_calls_under_way_as_the_service_allows(space: spool.Space) -> None:
-    space.create_queue("work")
-    space.put_many("work", range(8))
-    summary = ThreadForwarder(space.path, {"work": Together()}).run(once=True)
-    assert summary.effects == {"work": {"delivered": 8}}
-    assert TOGETHER.broken, "the service was closed"
-
-
-@pytest.mark.timeout(60)
-def test_calls_that_are_abandoned_count_as_attempts(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    called, go_on, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def hang(message: spool.Message) -> None:
-        called.set()
-        go_on.wait(60)
-
-    monkeypatch.setattr(hooks, "one", hang)
-    pipeline = declared(inbound=hang)
-    pipeline.create_queues(space)
-    wanted = space.put("p", "x")
-    forwarder = ThreadForwarder(space.path, pipeline.routes(by_name=False))
-    ran = threading.Thread(target=forwarder.run)
-    ran.start()
-    assert called.wait(30)
-    forwarder.abandon(ended.set)
-    assert ended.wait(30)
-    ran.join(30)
-    message = space.show(wanted)
-    assert (message.queue, message.attempts) == ("p", 1)
-    go_on.set()
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

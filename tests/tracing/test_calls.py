@@ -83,13 +83,6 @@ def test_a_call_that_takes_too_long_ends_its_span(space: spool.Space, recorder: 
     assert attributes(span)["xaspool.outcome"] == "retried"
 
 
-def test_a_message_without_a_context_begins_a_trace(space: spool.Space, recorder: Recorder) -> None:
-    space.put("orders", "x")
-    space.work("orders", lambda message: None, once=True)
-    assert parent_of(recorder.one("process orders")) is None
-    assert recorder.one("process orders").links == ()
-
-
 @pytest.mark.parametrize("kind", ["coroutine", "function"])
 def test_tasks_call_with_spans_and_link_to_the_span_around_the_worker(
     kind: str, space: spool.Space, recorder: Recorder

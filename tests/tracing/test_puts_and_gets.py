@@ -100,17 +100,6 @@ def test_a_failed_put_has_the_error(space: spool.Space, recorder: Recorder) -> N
     assert [event.name for event in span.events] == ["exception"]
 
 
-@pytest.mark.parametrize("queue", ["", "a b\n", "\udcff", 7, None])
-def test_a_queue_that_no_space_can_have_is_refused_as_before(
-    queue: Any, space: spool.Space, recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    with recorder.tracer.start_as_current_span("request"):
-        for call in (space.put, space.get):
-            with pytest.raises(spool.InvalidArgument):
-                call(*(queue, "x")[: 2 if call == space.put else 1])
-    assert not caplog.records
-
-
 def test_the_context_that_the_caller_sets_is_kept_and_linked(space: spool.Space, recorder: Recorder) -> None:
     with recorder.tracer.start_as_current_span("request"):
         space.put("orders", "x", headers={TRACEPARENT: CONTEXT})
@@ -135,7 +124,7 @@ def test_a_message_without_room_for_the_context_is_put_without_it(
     assert recorder.one("send orders").kind is (SpanKind.PRODUCER if fits else SpanKind.CLIENT)
 
 
-@pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, 7, [("a", "b")], {"": "x"}, {"a": "\udcff"}])
+@pytest.mark.parametrize("headers", [{"a": 1}, 7, {"a": "\udcff"}])
 def test_headers_that_a_put_refuses_are_refused_as_before(
     headers: Any, space: spool.Space, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,21 +232,6 @@ def test_tasks_put_and_get_with_spans(put: str, space: spool.Space, recorder: Re
     sent, producer, consumer = (recorder.one(name) for name in ("send orders", "producer", "consumer"))
     assert (parent_of(sent), parent_of(received), parent_of(empty)) == (id_of(producer), *[id_of(consumer)] * 2)
     assert (linked(received), linked(empty)) == ([id_of(sent)], [])
-
-
-def test_a_task_that_requests_has_the_spans_of_both(space: spool.Space, recorder: Recorder) -> None:
-    async def main() -> None:
-        async with spool.aio.open(space.path) as tasks:
-            stop = asyncio.Event()
-            worker = asyncio.create_task(tasks.work("orders", lambda message: "done", stop=stop))
-            with recorder.tracer.start_as_current_span("client"):
-                assert (await tasks.request("orders", "x")).body == "done"
-            stop.set()
-            await worker
-
-    asyncio.run(main())
-    assert parent_of(recorder.one("process orders")) == id_of(recorder.one("send orders"))
-    assert linked(recorder.one("receive replies")) == [id_of(recorder.one("process orders"))]
 
 
 # -- hostile headers --------------------------------------------------------------------------------------------------

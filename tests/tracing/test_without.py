@@ -1,6 +1,5 @@
 """Without a span, without an SDK and without OpenTelemetry nothing changes; a faulty tracer loses no message."""
 
-import asyncio
 import logging
 from concurrent.futures import Future
 from typing import Any
@@ -179,22 +178,6 @@ def test_a_context_that_cannot_be_attached_loses_nothing(
                 assert transaction.get("orders").body == 2
                 assert [message.body for message in transaction.get_many("orders", 1)] == [3]
     assert space.stats("orders").dequeued == 4
-
-
-async def _all_of(path: str) -> list[object]:
-    async with spool.aio.open(path) as space:
-        async with space.transaction() as transaction:
-            first = (await transaction.get("orders")).body
-        return [first, (await space.get("orders")).body]
-
-
-def test_a_context_that_cannot_be_attached_loses_nothing_for_tasks(
-    space: spool.Space, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space.put_many("orders", [0, 1])
-    with recorder.tracer.start_as_current_span("a caller"), monkeypatch.context() as patch:
-        patch.setattr(context, "attach", mock.Mock(side_effect=RuntimeError("a faulty tracer")))
-        assert asyncio.run(_all_of(space.path)) == [0, 1]
 
 
 def test_a_future_that_is_cancelled_ends_its_span(space: spool.Space, recorder: Recorder) -> None:

@@ -175,19 +175,6 @@ def test_wrong_columns_and_options_are_refused_before_a_task_starts(
         job(space, columns, **options)
 
 
-def test_all_mistakes_of_the_columns_are_one_error(space: spool.Space) -> None:
-    with pytest.raises(spool.InvalidArgument) as refused:
-        job(space, "id long, value string, headers string")
-    assert str(refused.value) == (
-        "this DataFrame cannot be written to a space: it has no use for 'id', 'value', the columns are body, queue, "
-        "codec, content_type, priority, not_before, delay, expires_at, time_to_live, correlation_id, reply_queue, "
-        "failure_queue, user_code, client_id, application_key, headers, group, top, deduplication_key: .drop('id', "
-        "'value') the rest; it has no column body: name the one that is the message, e.g. "
-        ".withColumnRenamed('value', 'body'); its column headers is string, and has to be map<string,string>: "
-        "convert it"
-    )
-
-
 def test_a_queue_is_never_overwritten(space: spool.Space) -> None:
     with pytest.raises(spool.InvalidArgument, match=r"write with \.mode\('append'\)"):
         Job.of({"path": space.path, "queue": "orders"}, schema("body string"), overwrite=True)
