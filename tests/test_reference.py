@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from importlib import import_module
 
-import click
 import pytest
 
 import spool
 import xa
-from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
 from tests import test_docs
-from tests.reference_pages import DOCS, PAGES, commands, errors, log_events, python_api, settings, source
+from tests.reference_pages import DOCS, PAGES, commands, errors, log_events, python_api, source
 
 WRITE = "the page is not up to date: run scripts/reference"
 
@@ -133,27 +131,6 @@ def test_each_public_name_and_its_members_have_docstrings() -> None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def test_each_command_has_an_entry_with_its_arguments_and_options() -> None:
-    for path in commands.paths():
-        _expect_options(path)
-
-
-def _expect_options(path: str) -> None:
-    entry, command = section("reference-commands.md", path), commands.command(path)
-    assert command.help, f"{path} has no help"
-    assert " ".join(command.help.split("\n\n")[0].split())[:20] in " ".join(entry.replace("`", "").split())
-    for parameter in command.get_params(click.Context(command, info_name=path)):
-        if isinstance(parameter, click.Argument):
-            assert re.search(
-                rf"\*\*Arguments\*\*:.*`[^`]*{re.escape(parameter.metavar or str(parameter.name).upper())}", entry
-            )
-        elif "--help" not in parameter.opts:
-            assert isinstance(parameter, click.Option)
-            assert parameter.help, f"{path} {parameter.opts} has no help"
-            for option in (*parameter.opts, *parameter.secondary_opts):
-                assert re.search(rf"^- .*`{option}(?: [^`]+)?`", entry, re.MULTILINE), (path, option)
-
-
 def test_every_program_is_there() -> None:
     assert set(test_docs.PROGRAMS) == {path for path in commands.paths() if " " not in path}
 
@@ -182,18 +159,6 @@ def test_every_code_of_x_open_is_there() -> None:
     codes = section("reference-errors.md", "Codes of xa.XAError")
     for name, value in names.items():
         assert f"- `{name}` = `{value}`" in codes
-
-
-def test_each_option_has_an_entry_with_its_default_its_values_and_its_command() -> None:
-    for kind, options in (("queue", QUEUE_OPTIONS), ("space", SPACE_OPTIONS)):
-        there = {parameter.name for path in settings.COMMANDS[kind] for parameter in commands.command(path).params}
-        for name, option in options.items():
-            entry = section("reference-settings.md", settings.heading(kind, name))
-            for item in ("Default", "Allowed", "Python", "`space.toml`"):
-                assert f"- {item}: " in entry, name
-            assert f"`{name}: " in entry, name
-            assert ("- Command: " in entry) is (name in there), name
-            assert (" or none" in " ".join(entry.split()).partition("- Python")[0]) >= option.check.optional, name
 
 
 def test_every_event_of_the_log_is_there() -> None:
