@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import OpenLock
-from spool.disk.advice import as_failure, is_directory
+from spool.disk.advice import as_failure, is_directory, user_name
 from spool.disk.content import ensure_directory, unlink_if_there, write_new
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
-from spool.errors import Argument, NotASpace, SpaceExists, SpoolError
+from spool.errors import Argument, DiskFailure, NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import SpaceConfig, differences, space_config
@@ -277,6 +277,8 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
                     os.chmod(root, DIRECTORY_MODE)  # (even if the umask is narrower)
         except FileExistsError:
             raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
+        except PermissionError as error:
+            raise _no_directory(root, os.path.abspath(missing[-1]), error) from error
         disk = Disk(root)
         new = [disk.path(name) for name in layout.DIRECTORIES if not disk.exists(name)]
     try:
@@ -287,6 +289,22 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
                 with suppress(OSError):  # the directory is not empty, or was not created
                     os.rmdir(directory)
         raise
+
+
+def _no_directory(root: str, above: str, error: PermissionError) -> OSError:
+    """Return the error for a directory that this user may not create, because ``above`` belongs to another user.
+
+    ``above`` may be a directory of the system, so the text does not advise to give it away.
+    """
+    owner, user = os.stat(above).st_uid, os.geteuid()
+    if owner == user:
+        return error
+    name = user_name(user)
+    return DiskFailure(
+        error.errno or 0,
+        f"user {name} may not make {root}, because {above} belongs to user {user_name(owner)}: choose another path, or "
+        f"make the directory for this user, sudo install -d -m 700 -o {name} {quote(os.path.abspath(root))}",
+    )
 
 
 def _tell_what_is_there(disk: Disk) -> None:

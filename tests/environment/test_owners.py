@@ -175,6 +175,16 @@ def test_another_user_is_told_how_to_be_the_owner(directory: Path) -> None:
 
 
 @pytest.mark.root
+def test_a_user_who_may_not_make_the_directory_is_not_advised_to_take_the_one_above(directory: Path) -> None:
+    root = directory / "spools" / "shop"
+    said = as_owner(lambda: spool.create(root).close())
+    assert f"user {OWNER} may not make {root}, because {directory} belongs to user root: choose another path" in said
+    assert f"sudo install -d -m 700 -o {OWNER} {root}" in said
+    assert "chown" not in said
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.root
 def test_a_file_of_another_user_is_named_with_the_way_to_give_it_to_the_owner(directory: Path) -> None:
     root = directory / "space"
     root.mkdir()
