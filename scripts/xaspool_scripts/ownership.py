@@ -10,6 +10,8 @@ _OURS = "xaspool"
 _PACKAGES = ("spool", "xa", "recovery", "forwarder", "xaspool_console", "xaspool_scripts", "pyspark_xaspool")
 _BESIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # where an installed xaspool has its packages
 _METADATA = (".dist-info", ".egg-info")
+# Not by name: the package is on no index, where a name could be that of a stranger.
+_AGAIN = "pip install --force-reinstall --no-deps ./xaspool, which is the wheel or the repository of xaspool"
 
 
 def others() -> dict[str, list[str]]:
@@ -50,12 +52,12 @@ def sentence() -> str | None:
     names = sorted({name for package in wrong or owners for name in owners.get(package, ())})
     if not names:
         lost = " and ".join(wrong)
-        return f"files of {lost} are not those of xaspool: pip install --force-reinstall xaspool" if wrong else None
+        return f"files of {lost} are not those of xaspool: {_AGAIN}" if wrong else None
     packages = sorted(package for package in owners if not wrong or package in wrong)
     have = "has overwritten" if wrong else "installs"
     return (
         f"{' and '.join(names)} {have} the package {' and '.join(packages)} of xaspool: pip uninstall "
-        f"{' '.join(name.partition(' ')[0] for name in names)}, then pip install --force-reinstall xaspool"
+        f"{' '.join(name.partition(' ')[0] for name in names)}, then {_AGAIN}"
     )
 
 

@@ -56,7 +56,8 @@ def _run(site: Path, program: str, *words: object) -> tuple[int, str, list[str]]
     return done.returncode, done.stdout, done.stderr.splitlines()
 
 
-REMEDY = "pip uninstall {0}, then pip install --force-reinstall xaspool"
+AGAIN = "pip install --force-reinstall --no-deps ./xaspool, which is the wheel or the repository of xaspool"
+REMEDY = f"pip uninstall {{0}}, then {AGAIN}"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_each_program_names_the_project_that_has_overwritten_its_files(
 
 def test_files_that_went_with_the_other_project_are_named_with_the_remedy(site: Path) -> None:
     (site / "spool" / "opening.py").unlink()
-    sentence = "files of spool are not those of xaspool: pip install --force-reinstall xaspool"
+    sentence = f"files of spool are not those of xaspool: {AGAIN}"
     assert _run(site, "admin", "-s", site.parent / "space", "queue", "list") == (1, "", [f"spool-admin: {sentence}"])
 
 
