@@ -143,7 +143,8 @@ def resume(queue: str, as_json: bool) -> None:
     paused = states.get(("workers_paused", queue), 0)
     down = sum(number for key, number in states.items() if key[:2] == ("route_down", queue))
     done = f"{plural(ready, 'failed message is', 'failed messages are')} ready in queue {queue}"
-    write_answer(ready, f"{done}; paused: {plural(paused, 'worker')}, {plural(down, 'route')}", as_json)
+    ended = f"the pauses of {plural(paused, 'worker')} and {plural(down, 'route')} end"
+    write_answer(ready, f"{done}; {ended}", as_json)
 
 
 @queue.command()

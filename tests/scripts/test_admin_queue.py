@@ -190,7 +190,7 @@ def test_e06_resume_makes_failed_messages_ready_and_counts_the_paused_programs(r
         space.engine.meters.change("route_down", "orders", "http://shop", by=1)
         done = run("queue", "resume", "orders")
         assert (done.code, done.text) == (0, "1\n")
-        one_line(done, "1 failed message is ready in queue orders; paused: 2 workers, 1 route")
+        one_line(done, "1 failed message is ready in queue orders; the pauses of 2 workers and 1 route end")
         assert (space.stats("orders").ready, space.stats("orders").delayed) == (1, 1)
     assert run("queue", "resume", "orders", "--json").objects == [{"count": 0}]
     one_line(run("queue", "resume", "nowhere"), "nowhere")
