@@ -41,25 +41,27 @@ def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") 
 
 
 def _about_owners(error: OSError) -> str:
-    """Return the advice about a file that this process may not use.
-
-    A space belongs to the user who owns its directory.
-    """
-    name = error.filename
-    path = os.fsdecode(name) if isinstance(name, str | bytes) else ""
-    root = space_of(path) or os.path.dirname(path)
+    """Return the advice about a file that this process may not use, or about the one of two names of a rename."""
+    names = (error.filename, error.filename2)
+    paths = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)] or [""]
     try:
-        existing = path if os.path.lexists(path) else os.path.dirname(path)
-        owner, space = os.lstat(existing).st_uid, os.stat(root).st_uid
+        found = list(filter(None, map(_of_others, paths)))
     except OSError:
         return "let this user write into the space's directory, then try again"
-    user = os.geteuid()
+    return found[0] if found else "let this user, who owns it, read and write it (chmod u+rw), then try again"
+
+
+def _of_others(path: str) -> str | None:
+    """Return the advice about a file of another user, or None. A space belongs to the user who owns its directory."""
+    root = space_of(path) or os.path.dirname(path)
+    existing = path if os.path.lexists(path) else os.path.dirname(path)
+    owner, space, user = os.lstat(existing).st_uid, os.stat(root).st_uid, os.geteuid()
     if space != user:
         return of_another_user("the space", root, space)
     if owner != user:
         what = ("that directory" if os.path.isdir(path) else "that file") if existing == path else "its directory"
         return f"{what} {not_of_the_owner(root, owner, space)}"
-    return "let this user, who owns it, read and write it (chmod u+rw), then try again"
+    return None
 
 
 def of_another_user(what: str, root: str, owner: int) -> str:

@@ -229,6 +229,26 @@ def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, 
 
 
 @pytest.mark.root
+def test_of_the_two_names_of_a_rename_the_one_with_another_owner_is_named(directory: Path) -> None:
+    root = directory / "space"
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+    assert as_owner(lambda: spool.create(root).close()) == "done"
+    os.chown(root / "committed", 0, 0)
+    (root / "committed").chmod(0o755)
+
+    def rename() -> None:
+        try:
+            os.rename(root / "space.toml", root / "committed" / "new")
+        except PermissionError as error:
+            raise AssertionError(advice(error)) from None
+
+    said = as_owner(rename)
+    assert "its directory belongs to user root" in said
+    assert f"sudo chown -R {OWNER} {root}" in said
+
+
+@pytest.mark.root
 def test_root_changes_nothing_in_a_mirror_of_another_user_s_than_the_space(directory: Path) -> None:
     """The owner of a space may write into its settings, and so name a directory in which only root may work."""
     root, precious = directory / "space", directory / "precious"
