@@ -12,7 +12,6 @@ import pytest
 import spool
 import spool.aio
 from spool.workers import attempt
-from spool.workers import run as runs
 
 WAIT = 60.0
 
@@ -149,22 +148,6 @@ def test_calls_that_hang_hold_up_neither_others_nor_the_close(path: Path) -> Non
             assert not full.done()
         finally:
             go_on.set()
-
-    play(path, story)
-
-
-def test_too_many_calls_that_hang_end_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MOST_ABANDONED", 1)
-    go_on = threading.Event()
-
-    async def story(space: spool.aio.Space) -> None:
-        await space.put_many("orders", range(9))
-        try:
-            with pytest.raises(spool.SystemFailure, match=r"2 calls .* end this process"):
-                await space.work("orders", lambda message: go_on.wait(WAIT) and None, timeout=0.02)
-        finally:
-            go_on.set()
-        assert (await space.stats("orders")).claimed == 0
 
     play(path, story)
 

@@ -69,15 +69,6 @@ def test_a_rolled_back_message_is_delivered_before_those_that_were_put_after_it(
 # -- housekeeping -----------------------------------------------------------------------------------------------------
 
 
-def test_check_finds_no_fault_with_files_that_another_process_reclaimed(space: spool.Space, other: spool.Space) -> None:
-    for _ in range(10):
-        space.put("orders", "one")
-        space.get("orders")
-    assert other.stats("orders").dequeued == 10
-    assert reclaim(space._store) > 0
-    assert other.check() == []
-
-
 def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:

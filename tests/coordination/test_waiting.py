@@ -146,17 +146,6 @@ def test_queues_that_share_a_bucket_wake_each_other(asked: list[int]) -> None:
             assert asked[-1] == threads
 
 
-@in_shared_memory
-def test_a_waiting_get_is_woken_when_a_commit_is_published_and_not_before(path: Path, pool: ThreadPoolExecutor) -> None:
-    clock = PatientClock()
-    with spool.open(path, clock=clock) as space, spool.open(path) as other:
-        found = pool.submit(space.get, "orders", timeout=LONG / 2)
-        assert clock.waits.wait(LONG)
-        other.put("orders", "new")
-        assert found.result(LONG).body == "new"
-        assert clock.was_woken == [True]
-
-
 class Unshared(Disk):
     """A disk without shared memory: inotify wakes the calls that wait."""
 

@@ -1,6 +1,5 @@
 """The forwarder without Spark: a route has the same outcomes, counts and reports in threads as in rounds."""
 
-import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -8,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import spool
 from forwarder import Effect, Request, Route, ThreadForwarder
 from forwarder.events import Done, Down, Event
-from forwarder.routes import given
 from forwarder.services import parse
 from spool.model import codecs
 from spool.store.settings import read_settings_text, write_settings
@@ -21,7 +18,6 @@ from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retrie
 from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import Answer, Run, Scripted, answers
 from tests.shown import bodies
-from xaspool_scripts.forward import main
 
 
 @pytest.fixture
@@ -196,17 +192,3 @@ def test_a_forwarder_that_calls_nothing_is_abandoned_at_once(space: spool.Space)
     assert len(failing.run(once=True).errors) == 1
     failing.abandon(lambda: ended.append(True))
     assert ended == [True, True]
-
-
-def test_the_program_counts_failures_by_their_reasons(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given, "parse", lambda url, **_: Scripted(url))
-    monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
-    answers["it"] = refused
-    space.put_many("work", ["A", "B", "A"])
-    words = ["-s", space.path, "--route", "work=it", "--no-spark", "--once"]
-    assert CliRunner().invoke(main, words).stdout.splitlines() == [
-        "work: 3 rejected", "  2 rejected: A", "  1 rejected: B",
-    ]  # fmt: skip
-    space.put("work", "C")
-    stopped = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout.splitlines()[-1])
-    assert stopped["failures"] == [{"queue": "work", "effect": "rejected", "reason": "C", "messages": 1}]

@@ -65,20 +65,6 @@ def test_an_answer_that_never_fits_is_an_attempt_and_holds_up_no_other(
     assert "there is no room for its answer: queue next holds at most" in (space.get("errors").failure_reason or "")
 
 
-def test_a_full_queue_that_a_message_alone_names_holds_up_no_other(space: spool.Space, run: Run) -> None:
-    """A requester that does not take its replies must not stop the service for all."""
-    space.change_queue("next", max_messages=1)
-    space.put("next", b"there")
-    own = space.put("work", b"1", reply_queue="next")
-    space.put_many("work", [b"2", b"3"])
-    answers["it"] = echo
-    summary = run(Route("work", IT))
-    effects = summary.effects["work"]
-    assert (set(effects), effects[Effect.DELIVERED], summary.down) == ({Effect.KEPT, Effect.DELIVERED}, 2, {})
-    assert (space.show(own).attempts, summary.left) == (0, {"work": 1})
-    assert sorted(map(bytes, bodies(space, "replies"))) == [b"re: 2", b"re: 3"]
-
-
 def test_a_route_pauses_when_many_messages_wait_for_queues_of_their_own(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 import spool
-from spool.errors import CommitUnknown, NotOpen, SpaceStopped
+from spool.errors import CommitUnknown, SpaceStopped
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.transactions import two_phase
@@ -68,13 +68,6 @@ def test_an_opener_of_a_space_that_has_stopped_changes_nothing(processes: Proces
     with pytest.raises(SpaceStopped):
         processes.space()
     assert disk.exists(layout.prepared(XID))
-
-
-@BY_CALL
-def test_a_space_that_is_closed_says_so(space: spool.Space, call: Callable[[spool.Space], object]) -> None:
-    space.close()
-    with pytest.raises(NotOpen):
-        call(space)
 
 
 def test_a_transaction_of_a_space_that_has_stopped_says_so(processes: Processes, space: spool.Space) -> None:

@@ -280,25 +280,16 @@ def test_x03_ctrl_c_in_the_finish_comes_after_the_commit(
     assert not space.engine.closed
 
 
-def test_x03_ctrl_c_in_the_vote_rolls_back(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("call", "end"), [("prepare", transaction.commit), ("rollback", transaction.abort)])
+def test_x03_ctrl_c_in_the_vote_or_in_the_abort_rolls_back(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, call: str, end: Callable[[], None]
+) -> None:
     join(space)
     work(space)
     transaction.savepoint()
     space.put("out", "more")
     with monkeypatch.context() as patched:
-        patched.setattr(CoordinatedTransaction, "prepare", interrupting(CoordinatedTransaction.prepare))
+        patched.setattr(CoordinatedTransaction, call, interrupting(getattr(CoordinatedTransaction, call)))
         with pytest.raises(KeyboardInterrupt):
-            transaction.commit()
-    check_rolled_back(space)
-
-
-def test_x03_ctrl_c_in_the_abort_comes_after_the_rollback(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    join(space)
-    work(space)
-    transaction.savepoint()
-    space.put("out", "more")
-    with monkeypatch.context() as patched:
-        patched.setattr(CoordinatedTransaction, "rollback", interrupting(CoordinatedTransaction.rollback))
-        with pytest.raises(KeyboardInterrupt):
-            transaction.abort()
+            end()
     check_rolled_back(space)

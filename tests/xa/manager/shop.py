@@ -70,10 +70,14 @@ class Shop:
     def book(self, manager: xa.TransactionManager) -> str:
         """Turn an order into a booking and an answer; return its text."""
         with self.booking(manager):
-            text = str(self.space.get("orders").body)
-            self.database.execute("insert into bookings values (%s)", [text])
-            if self.answers:
-                self.space.put("answers", text)
+            return self.work()
+
+    def work(self) -> str:
+        """Take an order, insert its row and put its answer, in the caller's transaction; return its text."""
+        text = str(self.space.get("orders").body)
+        self.database.execute("insert into bookings values (%s)", [text])
+        if self.answers:
+            self.space.put("answers", text)
         return text
 
     # -- the state ----------------------------------------------------------------------------------------------------

@@ -72,9 +72,7 @@ def test_x03_a_commit_within_a_block_of_psycopg_commits_both_or_none(last_resour
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with suppress(spool.CommitUnknown), shop.booking(manager) as transaction, shop.database.transaction():
-            text = shop.space.get("orders").body
-            shop.database.execute("insert into bookings values (%s)", [text])
-            shop.space.put("answers", text)
+            shop.work()
             transaction.commit()
         shop.reconnect()
         manager.recover(shop.space, shop.database)
@@ -90,9 +88,7 @@ def test_x03_a_vote_for_a_transaction_that_has_failed_is_no_vote(
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with suppress(spool.SpoolError, psycopg.Error), shop.booking(manager):
-            text = shop.space.get("orders").body
-            shop.database.execute("insert into bookings values (%s)", [text])
-            shop.space.put("answers", text)
+            shop.work()
             spoil(shop)
         shop.check_agreement(["tea"])
 
@@ -205,9 +201,7 @@ def test_x03_the_end_of_a_transaction_in_a_forked_child_changes_nothing(last_res
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with suppress(spool.SpoolError, psycopg.Error), shop.booking(manager) as transaction:
-            text = shop.space.get("orders").body
-            shop.database.execute("insert into bookings values (%s)", [text])
-            shop.space.put("answers", text)
+            shop.work()
             exit_code_of(lambda: transaction.__exit__(SystemExit, SystemExit(), None))
         shop.reconnect()
         shop.check_agreement(["tea"])
@@ -222,9 +216,7 @@ def test_x03_a_transaction_does_not_decide_while_its_manager_is_closed(last_reso
 
     def commit() -> None:
         with suppress(spool.SpoolError, psycopg.Error), shop.booking(manager):
-            text = shop.space.get("orders").body
-            shop.database.execute("insert into bookings values (%s)", [text])
-            shop.space.put("answers", text)
+            shop.work()
             works.set()
             may_commit.wait(PATIENT_SECONDS)
         decides.set()

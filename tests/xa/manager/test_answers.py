@@ -69,9 +69,7 @@ def test_x03_a_rollback_by_sql_is_noticed(last_resource_shop: Shop) -> None:
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with pytest.raises(spool.ProtocolError), shop.booking(manager):
-            text = shop.space.get("orders").body
-            shop.database.execute("insert into bookings values (%s)", [text])
-            shop.space.put("answers", text)
+            shop.work()
             roll_back_by_sql(shop)
     shop.check_agreement(["tea"])
 

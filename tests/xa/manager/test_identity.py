@@ -226,23 +226,13 @@ def test_x03_a_directory_that_was_restored_from_a_backup_decides_only_by_rows(
         assert manager.recover(shop.space, shop.database).left == found.left, "the directory is remembered"
 
 
-def test_x03_a_row_is_believed_although_the_log_is_missing(last_resource_shop: Shop) -> None:
+@pytest.mark.parametrize("state", ["missing", "damaged"])
+def test_x03_a_row_is_believed_although_the_log_is_missing_or_damaged(last_resource_shop: Shop, state: str) -> None:
     shop = last_resource_shop
     killed(shop)
     shop.__enter__()
     [log] = shop.logs.glob("*.log")
-    log.unlink()
-    with shop.manager() as manager:
-        assert len(manager.recover(shop.space, shop.database).committed) == 1
-    assert shop.check_agreement(["tea"]) == ["tea"]
-
-
-def test_x03_a_row_is_believed_although_the_log_is_damaged(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
-    killed(shop)
-    shop.__enter__()
-    [log] = shop.logs.glob("*.log")
-    log.write_bytes(b"damaged")
+    log.unlink() if state == "missing" else log.write_bytes(b"damaged")
     with shop.manager() as manager:
         assert len(manager.recover(shop.space, shop.database).committed) == 1
     assert shop.check_agreement(["tea"]) == ["tea"]
