@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from spool.admin.holders import Holder
     from spool.admin.listing import QueueEntry
     from spool.admin.manifest import ExportReport
-    from spool.admin.metrics import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
-    from spool.admin.published import read_metrics
     from spool.admin.quarantined import QuarantinedFile
     from spool.admin.stats import QueueStats
     from spool.admin.unpack import verify_export
@@ -66,6 +64,8 @@ if TYPE_CHECKING:
     from spool.policies.subscriptions import SubscriptionState
     from spool.space import Space, current_space
     from spool.transactions.transaction import Transaction
+    from spool.watch.figures import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
+    from spool.watch.published import read_metrics
     from spool.workers.outcome import NewMessage, Reject, Retry, Translated
     from spool.workers.worker import Worker, WorkSummary
 
@@ -92,8 +92,6 @@ _MODULES = {
     "admin.holders": ("Holder",),
     "admin.listing": ("QueueEntry",),
     "admin.manifest": ("ExportReport",),
-    "admin.metrics": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),
-    "admin.published": ("read_metrics",),
     "admin.quarantined": ("QuarantinedFile",),
     "admin.stats": ("QueueStats",),
     "admin.unpack": ("verify_export",),
@@ -106,6 +104,8 @@ _MODULES = {
     "policies.subscriptions": ("SubscriptionState",),
     "space": ("Space", "current_space"),
     "transactions.transaction": ("Transaction",),
+    "watch.figures": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),
+    "watch.published": ("read_metrics",),
     "workers.outcome": ("NewMessage", "Reject", "Retry", "Translated"),
     "workers.worker": ("WorkSummary", "Worker"),
 }

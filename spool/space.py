@@ -35,6 +35,7 @@ from spool.transactions.validation import body_list, check_time_limit, put_reque
 
 if TYPE_CHECKING:
     from spool.engine import Engine
+    from spool.watch.figures import DropFolders, SpaceMetrics
     from spool.workers.worker import WorkSummary
 
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last space)
@@ -61,7 +62,7 @@ def _publisher(store: Store) -> Callable[[], None]:
     def publish() -> None:
         is_due = store.settings.known.config.monitor_group is not None or store.files.disk.exists(layout.STATUS)
         if is_due and not made:
-            from spool.admin.published import Publisher
+            from spool.watch.published import Publisher
 
             made.append(Publisher(store))
         if is_due:
@@ -87,6 +88,7 @@ class Space(Administration):
         self._core = core  # (no part of the core may refer to this space: see __del__)
         self._check, self._repair = check, repair
         self._recovery = report
+        self._drops: DropFolders | None = None
         self._housekeeper = Housekeeper(core.store, _publisher(core.store))
         core.group_commit.committed = self._housekeeper.committed
 
@@ -370,6 +372,17 @@ class Space(Administration):
         from spool.workers.worker import Worker  # most programs that open a space are no workers
 
         return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
+
+    @public_call("reading the metrics")
+    def metrics(self) -> "SpaceMetrics":
+        """Return the figures of the whole space at one moment: see ``spool.SpaceMetrics``.
+
+        The figures are also readable after a failed flush has stopped the space.
+        """
+        from spool.watch.figures import DropFolders, space_metrics  # imported here: most programs do not use it
+
+        self._drops = self._drops or DropFolders()
+        return space_metrics(self._store, self._drops)
 
     @public_call("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:

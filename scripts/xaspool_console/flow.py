@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spool.model.text import plural
-from xaspool_console.findings import down_routes, troubled, waiting
+from spool.watch.health import down_routes, routes, waiting
 
 if TYPE_CHECKING:
     from spool import SpaceMetrics
@@ -68,10 +68,10 @@ def edges(metrics: "SpaceMetrics") -> list[Edge]:
         if kind not in known:
             known.append(kind)
 
+    for queue, service in routes(metrics):
+        add(queue, (_SERVICE, service), "calls")
     for key, value in metrics.states.items():
-        if value and len(key) == 3 and key[0] in ("route", "route_down"):
-            add(key[1], (_SERVICE, key[2]), "calls")
-        elif value and len(key) == 3 and key[0] == "destination":
+        if value and len(key) == 3 and key[0] == "destination":
             add(key[1], (_QUEUE, key[2]), "delivers")
     for queue, role in metrics.roles.items():
         for target, kind in (
@@ -87,9 +87,12 @@ def edges(metrics: "SpaceMetrics") -> list[Edge]:
     return sorted(found, key=lambda edge: (edge.source, edge.target))
 
 
-def parts(metrics: "SpaceMetrics", drawn: Iterable[Edge], most: int) -> tuple[list[Part], int]:
-    """Return the connected parts, those in trouble first, at most `most`; and the number of the other parts."""
-    bad = {(_QUEUE, name) for name in troubled(metrics)}
+def parts(metrics: "SpaceMetrics", drawn: Iterable[Edge], troubled: Iterable[str], most: int) -> tuple[list[Part], int]:
+    """Return the connected parts, those in trouble first, at most `most`; and the number of the other parts.
+
+    troubled: the queues in trouble.
+    """
+    bad = {(_QUEUE, name) for name in troubled}
     found = []
     for nodes, inside in _components(drawn):
         down = {edge.target for edge in inside if edge.is_down}

@@ -12,6 +12,7 @@ from spool.errors import SpoolError
 from spool.model import codecs
 from spool.model.text import printable
 from spool.model.xid import FORMATS_USED_ONCE, Xid
+from spool.watch import units
 
 if TYPE_CHECKING:
     from spool import Message
@@ -27,8 +28,6 @@ _MOST_LEVELS = 50  # of nested values: more levels would let a small body become
 _PIECE = 100
 _MOST_PIECE = 200  # characters of a body in a list
 _ROW = 16
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_SIZES = ("kB", "MB", "GB", "TB", "PB", "EB")
 _LINES = "\n\t"
 NOTHING = "–"
 
@@ -55,23 +54,13 @@ def number(value: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes in the units of ``spool-admin top``, e.g. ``3.4 MB`` for 3,400,000 bytes."""
-    if count is None:
-        return NOTHING
-    left, unit = float(count), "B"
-    for larger in _SIZES:
-        if left < 999.5:
-            break
-        left, unit = left / 1_000, larger
-    return f"{left:.1f} {unit}" if unit != "B" and left < 9.95 else f"{left:,.0f} {unit}"
+    """Return a number of bytes, e.g. ``3.4 MB``."""
+    return NOTHING if count is None else units.size(count)
 
 
 def age(seconds: float | None) -> str:
     """Return a time span in its largest unit, e.g. ``31 min``."""
-    if seconds is None:
-        return NOTHING
-    left = round(max(0.0, seconds))
-    return next((f"{left // length} {unit}" for unit, length in _UNITS if left >= length), "0 s")
+    return NOTHING if seconds is None else units.age(seconds)
 
 
 def duration(seconds: float | None) -> str:

@@ -22,9 +22,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.text import plural, printable
+from spool.watch.health import Rates, error_queues
 from xaspool_console.charts import chart
 from xaspool_console.console import Console
-from xaspool_console.findings import error_queues
 from xaspool_console.formatting import BODY_PREVIEW, LIST_PREVIEW, body_view, moment, piece
 from xaspool_console.reasons import count_failed, frequent, in_words
 from xaspool_console.samples import CHART_SECONDS
@@ -139,7 +139,8 @@ def queue_page(console: Console, request: Request) -> Response:
     filters = _texts(request)
     first_filter = "reason" if is_error else "id"  # the form hides the others until one of them is in use
     return console.page(
-        request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates(queue), metrics=snapshot.metrics,
+        request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates.get(queue, Rates()),
+        metrics=snapshot.metrics,
         chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
         is_error=is_error, reasons=reasons, filters=filters, search=_search_of(request),
         has_more_filters=any(text for name, text in filters.items() if name != first_filter),

@@ -12,14 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from spool.watch.health import Cause, Rates, error_queues
 from xaspool_console import flow, picture
 from xaspool_console.charts import chart, spark
 from xaspool_console.console import Console
-from xaspool_console.findings import error_queues, queue_link, troubled, troubles
+from xaspool_console.findings import findings, queue_link
 from xaspool_console.formatting import duration, moment, number, short, size
 from xaspool_console.messages import as_message_id, is_part_of_id
 from xaspool_console.paging import page_of
-from xaspool_console.samples import CHART_SECONDS, Rates, Snapshot
+from xaspool_console.samples import CHART_SECONDS, Snapshot
 
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics, SubscriptionState
@@ -34,7 +35,7 @@ _Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A queue in the overview. is_error: the queue is the error queue of another queue."""
+    """A queue in the overview. is_error: the queue is the error queue of another queue. causes: of its troubles."""
 
     name: str
     link: str
@@ -42,7 +43,7 @@ class QueueRow:
     rates: Rates
     spark: object
     is_error: bool
-    is_troubled: bool
+    causes: tuple[Cause, ...]
 
 
 def routes(console: Console) -> list[BaseRoute]:
@@ -65,14 +66,13 @@ def overview(console: Console, request: Request) -> Response:
         return console.redirect(request, f"/messages/{message_id}")
     snapshot = console.samples.snapshot()
     metrics, sort = snapshot.metrics, request.query_params.get("sort", "trouble")
-    bad = troubled(metrics)
     names = [name for name in metrics.queues if text.lower() in name.lower()]
-    names.sort(key=_order(metrics, sort, bad))
+    names.sort(key=_order(metrics, sort, snapshot.causes))
     part, errors = page_of(request, names), error_queues(metrics)
-    rows = [_row(snapshot, str(name), errors, bad) for name in part.rows]
+    rows = [_row(snapshot, str(name), errors) for name in part.rows]
     total = chart(snapshot.totals(), CHART_SECONDS, "messages in all queues")
     return console.page(
-        request, "overview.html", metrics=metrics, troubles=troubles(metrics), part=part, rows=rows, q=text, sort=sort,
+        request, "overview.html", metrics=metrics, findings=findings(snapshot), part=part, rows=rows, q=text, sort=sort,
         sorts=_SORTS, total=total, has_rates=len(snapshot.samples) > 1,
         is_part_of_id=is_part_of_id(text),
     )  # fmt: skip
@@ -93,17 +93,19 @@ def _order(metrics: "SpaceMetrics", sort: str, bad: Collection[str]) -> "Callabl
     return key
 
 
-def _row(snapshot: Snapshot, name: str, errors: Collection[str], bad: Collection[str]) -> QueueRow:
+def _row(snapshot: Snapshot, name: str, errors: Collection[str]) -> QueueRow:
     drawn = spark(snapshot.depths(name), CHART_SECONDS)
     stats = snapshot.metrics.queues[name]
-    return QueueRow(name, queue_link(name), stats, snapshot.rates(name), drawn, name in errors, name in bad)
+    rates, causes = snapshot.rates.get(name, Rates()), snapshot.causes.get(name, ())
+    return QueueRow(name, queue_link(name), stats, rates, drawn, name in errors, causes)
 
 
 def flow_page(console: Console, request: Request) -> Response:
-    metrics, text = console.samples.snapshot().metrics, request.query_params.get("q", "").strip()[:200]
+    snapshot, text = console.samples.snapshot(), request.query_params.get("q", "").strip()[:200]
+    metrics = snapshot.metrics
     arrows = flow.edges(metrics)
     arrows = flow.near(arrows, text) if text else arrows
-    parts, others = flow.parts(metrics, arrows, _MOST_PICTURES)
+    parts, others = flow.parts(metrics, arrows, snapshot.causes, _MOST_PICTURES)
     drawn = [(part, picture.draw(metrics, part)) for part in parts]
     joined = {name for edge in flow.edges(metrics) for kind, name in (edge.source, edge.target) if kind == "queue"}
     return console.page(

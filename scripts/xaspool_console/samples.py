@@ -9,7 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
+
+from spool.watch.health import Cause, Rates, Trouble, queue_causes, rates_between, troubles
 
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics
@@ -30,14 +33,6 @@ class Figures(NamedTuple):
     failed: int
 
 
-class Rates(NamedTuple):
-    """The messages per second of a queue; None if no earlier sample exists."""
-
-    enqueued: float | None = None
-    dequeued: float | None = None
-    failed: float | None = None
-
-
 class _Sample(NamedTuple):
     at: float
     queues: dict[str, Figures]
@@ -51,15 +46,28 @@ class Snapshot:
     metrics: "SpaceMetrics"
     samples: tuple[_Sample, ...]
 
-    def rates(self, queue: str) -> Rates:
-        """Return the averages since the first sample of the last seconds, or since the last sample."""
+    @cached_property
+    def rates(self) -> dict[str, Rates]:
+        """The averages of each queue since the first sample of the last seconds, or since the last sample."""
         newest = self.samples[-1]
-        earlier = [each for each in self.samples[:-1] if queue in each.queues and each.at < newest.at]
-        if not earlier or queue not in newest.queues:
-            return Rates()
-        base = next((each for each in earlier if each.at >= newest.at - _RATE_SECONDS), earlier[-1])
-        seconds, old, new = newest.at - base.at, base.queues[queue], newest.queues[queue]
-        return Rates(*((max(0, now - before) / seconds) for before, now in zip(old[1:], new[1:], strict=True)))
+        earlier = [each for each in self.samples[:-1] if each.at < newest.at]
+        recent = [each for each in earlier if each.at >= newest.at - _RATE_SECONDS] or earlier[-1:]
+        found = {}
+        for name, now in newest.queues.items():
+            base = next((each for each in recent if name in each.queues), None)
+            if base is not None:
+                found[name] = rates_between(base.queues[name], now, newest.at - base.at)
+        return found
+
+    @cached_property
+    def causes(self) -> dict[str, tuple[Cause, ...]]:
+        """The causes of each queue in trouble."""
+        return queue_causes(self.metrics, self.rates)
+
+    @property
+    def troubles(self) -> list[Trouble]:
+        """The troubles of the space, the worst first."""
+        return troubles(self.metrics, time.time(), self.rates)
 
     def depths(self, queue: str) -> list[tuple[float, int]]:
         """Return the depths of a queue with their times."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from spool.watch.units import age
 from xaspool_console.reasons import count_failed
 from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies
 from xaspool_scripts.bodies import message_object
@@ -14,7 +15,7 @@ from xaspool_scripts.codes import DAMAGE_LEFT
 from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
 from xaspool_scripts.options import filter_options, given, message_id
 from xaspool_scripts.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json
-from xaspool_scripts.wording import age, on_terminal, plural, printable
+from xaspool_scripts.wording import on_terminal, plural, printable
 
 if TYPE_CHECKING:
     from spool import Holder, QueueEntry

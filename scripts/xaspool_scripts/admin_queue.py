@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spool.model.settings import QUEUE_OPTIONS
+from spool.watch.units import age, span
 from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened
 from xaspool_scripts.options import (
     confirm,
@@ -21,7 +22,7 @@ from xaspool_scripts.options import (
     yes_option,
 )  # fmt: skip
 from xaspool_scripts.output import pairs, show, write_all, write_answer, write_json
-from xaspool_scripts.wording import age, on_terminal, plural, span
+from xaspool_scripts.wording import on_terminal, plural
 
 if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats, Space

@@ -10,6 +10,7 @@ no passwords and at most 256 characters, and a metric has at most 2,000 sets of 
 import math
 import re
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spool.model.durations import BOUNDS_SECONDS
+from spool.watch.health import Cause, routes, troubles
 from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
@@ -279,11 +281,18 @@ def _folder_bytes(metrics: "SpaceMetrics") -> Samples:
 def _routes(metrics: "SpaceMetrics") -> Samples:
     """Tell for each route whether it is up. A route that is down in one of several processes is down."""
     up: dict[tuple[str, ...], float] = {}
-    for name, value in (("route", 1.0), ("route_down", 0.0)):
-        for (queue, service), number in _keys(metrics.states, name, 2):
-            if number > 0:
-                up[queue, without_secrets(service)] = value
+    for (queue, service), is_down in sorted(routes(metrics).items(), key=lambda route: route[1]):
+        up[queue, without_secrets(service)] = float(not is_down)
     return up.items()
+
+
+def _troubles(metrics: "SpaceMetrics") -> Samples:
+    """Count the troubles of each cause, also of causes without trouble. Failing queues need rates, as Prometheus has
+    them."""
+    found = Counter(trouble.cause for trouble in troubles(metrics, time.time(), {}))
+    severity = {True: "critical", False: "warning"}
+    causes = [cause for cause in Cause if cause is not Cause.FAILING]
+    return [((cause.replace(" ", "_"), severity[cause.is_bad]), found[cause]) for cause in causes]
 
 
 def _destinations(metrics: "SpaceMetrics") -> Samples:
@@ -310,6 +319,9 @@ METRICS = (
     Metric("xaspool_collection_duration_seconds", GAUGE, (), "How long the space took to give its figures.",
            lambda collection: [((), collection.seconds)]),
     Metric("xaspool_stopped", GAUGE, (), "1 if a flush has failed, so that no process can commit.", _stopped),
+    Metric("xaspool_troubles", GAUGE, ("cause", "severity"),
+           "The troubles by cause, as `spool-admin top` and the console show them; without `failing`.",
+           _of_space(_troubles)),
     Metric("xaspool_processes", GAUGE, (), "The processes with the space open, as far as the user may see them.",
            _number(lambda metrics: len(metrics.processes))),
 

@@ -8,11 +8,11 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from spool.watch.health import Rates
 from xaspool_scripts import top_keys as keys
 from xaspool_scripts.top_figures import (
     SORTABLE,
     Counts,
-    Rates,
     Row,
     Sample,
     durations,
@@ -131,7 +131,7 @@ def sampled(state: State, sample: Sample, now: float) -> State:
             before=before,
             rates=rates,
             every={row.name: row for row in rows},
-            findings=tuple(findings(sample.metrics, rows, now, is_published=state.is_published)),
+            findings=tuple(findings(sample.metrics, rates, now)),
             history=state.history if is_same else (*state.history, durations(sample.metrics.counts))[-_HISTORY:],
             now=now,
             error="",

@@ -5,10 +5,11 @@ the recovery, and the keys. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from spool.watch.health import routes
+from spool.watch.units import size, span
 from xaspool_scripts.output import moment
-from xaspool_scripts.top_figures import Row, Sample, down_routes, identity, per_second
-from xaspool_scripts.top_texts import UNKNOWN, clean, fit, folded, number, old, rate, size
-from xaspool_scripts.wording import span
+from xaspool_scripts.top_figures import Row, Sample, identity
+from xaspool_scripts.top_texts import UNKNOWN, clean, fit, folded, number, old, rate
 
 if TYPE_CHECKING:
     from spool import OpenTransaction, QueueStats, SpaceMetrics
@@ -77,7 +78,7 @@ def queue_page(sample: Sample, rows: Mapping[str, Row], name: str, now: float) -
         Line(f"Queue {clean(name)}", HEADING),
         *(_pair("trouble", trouble, WARNING) for trouble in row.troubles),
         _pair("oldest ready", old(stats.oldest_age)),
-        _pair("per second", f"put {rate(rates.put)}, taken {rate(rates.taken)}, failed {rate(rates.failed)}"),
+        _pair("per second", f"put {rate(rates.enqueued)}, taken {rate(rates.dequeued)}, failed {rate(rates.failed)}"),
         Line("Messages", HEADING),
         *_counts(stats, "ready", "delayed", "claimed", "in doubt"),
         _pair("bytes", f"{stats.bytes:,} ({size(stats.bytes)})"),
@@ -203,13 +204,11 @@ def flows_page(sample: Sample, before: Sample | None) -> list[Line]:
 
 
 def _routes(metrics: "SpaceMetrics", queue: str | None = None) -> list[Line]:
-    states = [key for key in metrics.states if len(key) == 3 and key[0] in ("route", "route_down")]
-    known = sorted({(key[1], key[2]) for key in states if queue in (None, key[1])})
-    lines, down = [], set(down_routes(metrics))
-    for name, service in known:
-        is_down = (name, service) in down
-        state = "DOWN" if is_down else "up"
-        lines.append(Line(f"  {fit(name, 24)}  {state:6}  {clean(service)}", WARNING if is_down else PLAIN))
+    lines = []
+    for (name, service), is_down in routes(metrics).items():
+        if queue in (None, name):
+            state = "DOWN" if is_down else "up"
+            lines.append(Line(f"  {fit(name, 24)}  {state:6}  {clean(service)}", WARNING if is_down else PLAIN))
     return lines
 
 
@@ -220,7 +219,7 @@ def _outcomes(
     for key, count in sorted(metrics.counts.items()):
         if len(key) == 4 and key[0] == "outcomes" and queue in (None, key[2]):
             _, program, name, effect = key
-            speed = per_second(count, before.get(key), seconds) if before is not None else None
+            speed = max(0, count - before.get(key, 0)) / seconds if before is not None else None
             lines.append(
                 Line(
                     f"  {fit(name, 24)}  {fit(effect, 14)}  {fit(number(count), 7, right=True)}  "

@@ -6,7 +6,8 @@ limited before any other work.
 
 from rich.cells import cell_len
 
-from xaspool_scripts.wording import age, printable
+from spool.watch.units import age
+from xaspool_scripts.wording import printable
 
 UNKNOWN = "-"
 _CUT = "…"
@@ -31,12 +32,6 @@ def rate(value: float | None) -> str:
     return f"{value:.1f}" if 0 < value < 9.95 else number(value)
 
 
-def size(value: float) -> str:
-    """Return a size in at most 7 characters, e.g. ``1.2 MB``."""
-    short = _with_unit(value)
-    return f"{short} B" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}B"
-
-
 def _with_unit(value: float) -> str:
     for unit in _THOUSANDS:
         if value < 999.5 or unit == _THOUSANDS[-1]:
@@ -47,7 +42,7 @@ def _with_unit(value: float) -> str:
 
 def old(seconds: float | None) -> str:
     """Return an age in its largest unit; ``-`` if it is not known."""
-    return UNKNOWN if seconds is None else age(max(0.0, seconds))
+    return UNKNOWN if seconds is None else age(seconds)
 
 
 def milliseconds(*seconds: float | None) -> str:

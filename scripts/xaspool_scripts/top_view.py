@@ -11,10 +11,11 @@ import time
 from rich.console import Console
 from rich.text import Text
 
+from spool.watch.units import size
 from xaspool_scripts.top_figures import COLUMNS, NAME, RATE, Column, Row, quantiles, total_rates
 from xaspool_scripts.top_model import Prompt, State, View, body_height, is_list, page, shown_findings
 from xaspool_scripts.top_pages import HEADING, TRANSACTIONS_HEADING, WARNING, Line
-from xaspool_scripts.top_texts import clean, cut, fit, milliseconds, number, old, rate, size
+from xaspool_scripts.top_texts import clean, cut, fit, milliseconds, number, old, rate
 from xaspool_scripts.wording import plural
 
 _BOLD, _SELECTED, _DIM = "bold", "reverse", "dim"
@@ -128,7 +129,7 @@ def _figures(state: State) -> list[Text]:
         plural(len(metrics.queues), "queue"),
         plural(len(metrics.processes), "process", "processes"),
     ]
-    speeds = [f"put/s {rate(total.put)}", f"get/s {rate(total.taken)}", f"fail/s {rate(total.failed)}"]
+    speeds = [f"put/s {rate(total.enqueued)}", f"get/s {rate(total.dequeued)}", f"fail/s {rate(total.failed)}"]
     before = state.history[0] if state.history else {}
     for name, label in (("commit_seconds", "commit"), ("flush_seconds", "flush")):
         speeds.append(f"{label} {milliseconds(*quantiles(metrics.counts, before, name))}")

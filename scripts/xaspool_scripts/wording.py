@@ -1,10 +1,6 @@
-"""Texts for the command line: numbers, time spans, and escaped control characters."""
+"""Texts for the command line: numbers, and escaped control characters. ``spool.watch.units`` has sizes and times."""
 
 import sys
-from collections.abc import Iterator
-
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_LONG_SECONDS = 60
 
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:
@@ -13,25 +9,6 @@ def plural(count: int, singular: str, plural_form: str = "") -> str:
     from spool.model import text  # (imported here, because help and completion do not need it)
 
     return text.plural(count, singular, plural_form)
-
-
-def span(seconds: float) -> str:
-    """Return a time span in words, e.g. ``1 min 30 s``."""
-    if seconds < _LONG_SECONDS:
-        return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
-    return " ".join(_in_units(round(seconds)))
-
-
-def age(seconds: float) -> str:
-    """Return a time span in its largest unit, e.g. ``31 min`` or ``2 d``."""
-    return next(_in_units(round(seconds)), "0 s")
-
-
-def _in_units(left: int) -> Iterator[str]:
-    for unit, length in _UNITS:
-        number, left = divmod(left, length)
-        if number:
-            yield f"{number} {unit}"
 
 
 def on_terminal() -> bool:

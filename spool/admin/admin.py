@@ -32,7 +32,6 @@ from spool.transactions.validation import check_queue
 
 if TYPE_CHECKING:
     from spool.admin.manifest import ExportReport, Progress
-    from spool.admin.metrics import DropFolders, SpaceMetrics
 
 log = logging.getLogger("spool")
 
@@ -45,7 +44,6 @@ class Administration:
     def __init__(self, core: Core) -> None:
         self._store = core.store
         self._owners = core.owners
-        self._drops: DropFolders | None = None
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
@@ -277,17 +275,6 @@ class Administration:
             within(Administration._look)(self, name)
         found = queue_stats(self._store, names)
         return found if queue is None else found[queue]
-
-    @public_call("reading the metrics")
-    def metrics(self) -> "SpaceMetrics":
-        """Return the figures of the whole space at one moment: see ``spool.SpaceMetrics``.
-
-        The figures are also readable after a failed flush has stopped the space.
-        """
-        from spool.admin.metrics import DropFolders, space_metrics  # imported here: most programs do not use it
-
-        self._drops = self._drops or DropFolders()
-        return space_metrics(self._store, self._drops)
 
     @public_call("looking for a message")
     def entry(self, message_id: str, *, preview: int | None = None) -> QueueEntry:

@@ -50,7 +50,7 @@ from spool.transactions.validation import body_list, put_request
 from spool.workers.worker import WorkSummary
 
 if TYPE_CHECKING:
-    from spool.admin.metrics import SpaceMetrics
+    from spool.watch.figures import SpaceMetrics
 
 _BROWSED_AT_ONCE = 64
 

@@ -8,6 +8,7 @@ import pytest
 
 import spool
 from spool import SpaceMetrics
+from spool.watch.health import queue_causes
 from tests.console import sample
 from tests.console.conftest import serving
 from tests.console.test_pages import QUEUES, wide
@@ -19,7 +20,7 @@ _Point = tuple[float, float]
 
 
 def drawn(metrics: SpaceMetrics) -> str:
-    (part,), others = flow.parts(metrics, flow.edges(metrics), 5)
+    (part,), others = flow.parts(metrics, flow.edges(metrics), queue_causes(metrics, {}), 5)
     assert (others, part.left_out) == (0, 0)
     return str(picture.draw(metrics, part))
 

@@ -11,11 +11,11 @@ import pytest
 
 import spool
 from spool.admin.doctor import examine
-from spool.admin.published import read_metrics
 from spool.disk import Disk
 from spool.disk.advice import advice
 from spool.intake import Intake
 from spool.runtime.clock import Clock
+from spool.watch.published import read_metrics
 from tests.at_once import AT_ONCE
 
 OWNER, GROUP = 1234, 65534

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.admin.published import publish
+from spool.watch.published import publish
 from tests.scripts.conftest import Run, one_line
 from tests.scripts.exporters import parsed, value
 

@@ -29,9 +29,10 @@ from rich.cells import cell_len
 
 import spool
 import xa
-from spool.admin.published import publish
+from spool.watch.published import publish
 from tests.scripts.conftest import Run, execute, one_line
-from tests.scripts.top_samples import metrics, queue_stats, seen
+from tests.scripts.top_samples import seen
+from tests.watch.samples import metrics, queue_stats
 from xaspool_scripts.top_view import plain_picture
 
 # -- one picture -------------------------------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ def test_without_a_terminal_one_picture_is_printed(run: Run, path: Path, words: 
         done = run("top", *words)
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.text
-    assert "! The error queue errors has 1 message." in done.text
+    assert "! Error queue errors has 1 failed message." in done.text
     assert "every" not in done.text
     assert re.search(r"^! errors +errors +1 ", done.text, re.MULTILINE)
     assert re.search(r"^  orders +0 ", done.text, re.MULTILINE)
@@ -65,7 +66,7 @@ def test_one_picture_has_all_troubles() -> None:
     state = seen(metrics(queues={f"errors-{n}": queue_stats(ready=1) for n in range(9)}, roles={
         f"orders-{n}": spool.QueueRole(f"errors-{n}") for n in range(9)
     }))  # fmt: skip
-    assert plain_picture(state).count("! The error queue") == 9
+    assert plain_picture(state).count("! Error queue") == 9
     assert "more: key r" not in plain_picture(state)
 
 
@@ -249,7 +250,7 @@ def busy(path: Path) -> Iterator[spool.Space]:
 
 def test_a_view_of_a_space_and_its_keys(path: Path, busy: spool.Space) -> None:
     with terminal(path, size=(40, 100)) as shown:
-        text = shown.shows("error queue errors has 1 message", "1 transaction in doubt", "orders")
+        text = shown.shows("Error queue errors has 1 failed message", "1 transaction is in doubt", "orders")
         assert "1049" in shown.screen.modes
         assert text.index("! replies") < text.index("! errors") < text.index("  orders")
         assert re.search(r"^  orders +2 ", text, re.MULTILINE)
@@ -311,9 +312,9 @@ def test_a_pause_keeps_the_picture(path: Path, busy: spool.Space) -> None:
         shown.shows("PAUSED")
         busy.put("errors", b"y")
         shown.send(b"h")
-        assert "has 1 message" in shown.shows("change the interval")
+        assert "has 1 failed message" in shown.shows("change the interval")
         shown.send(b"hp")
-        shown.shows("errors has 2 messages")
+        shown.shows("errors has 2 failed messages")
 
 
 def test_a_new_size_is_a_new_picture(path: Path) -> None:
@@ -464,7 +465,7 @@ def test_a_space_that_stops_is_said_and_the_view_goes_on(path: Path) -> None:
 
 
 def test_missing_published_metrics_are_said_and_the_view_goes_on(path: Path) -> None:
-    with terminal(path, "--published", size=(24, 120)) as shown:
+    with terminal(path, "--published", size=(24, 250)) as shown:  # (no line divides a word)
         shown.shows("cannot be read", "set monitor_group")
         shown.send(b"q")
         assert shown.end() == 0

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.admin.published import publish
+from spool.watch.published import publish
 from tests.scripts.exporters import parsed, serving, value
 from xaspool_scripts import admin_metrics
 

@@ -9,9 +9,9 @@ import pytest
 import spool
 import xa
 from spool.admin.findings import Finding, Kind
-from spool.admin.metrics import OpenTransaction
 from spool.coordination import meters
 from spool.policies.subscriptions import register
+from spool.watch.figures import OpenTransaction
 from tests.scripts.conftest import prepare
 from tests.scripts.exporters import KINDS, parsed, report_everything, value
 from xaspool_scripts import prometheus

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import spool
+from spool.watch.units import age, span
 from tests.scripts.conftest import Run, start
-from xaspool_scripts.wording import age, span
 
 
 def _on_a_terminal(*args: object, typed: str = "", code: int = 0, **environment: str) -> str:

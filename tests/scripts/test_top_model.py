@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import spool
-from spool.admin.findings import Kind
-from tests.scripts.top_samples import HOSTILE, NOW, hostile, metrics, queue_stats, seen, texts, transaction, typed
+from tests.scripts.top_samples import HOSTILE, hostile, seen, texts, typed
+from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_scripts import admin_top, top_keys
 from xaspool_scripts.top_figures import SORTABLE, Sample, findings, make_rows, ordered, quantiles, queue_rates
 from xaspool_scripts.top_keys import Decoder
 from xaspool_scripts.top_model import Prompt, State, View, body_height, failed, page, pressed, resized
-from xaspool_scripts.top_texts import cut, fit, folded, number, rate, size
+from xaspool_scripts.top_texts import cut, fit, folded, number, rate
 from xaspool_scripts.top_view import Painter, picture, plain_picture
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ def test_rates_are_differences_of_two_samples_by_their_time() -> None:
         metrics(queues={"orders": queue_stats(enqueued=150, dequeued=70, failed=5), "new": queue_stats()}), 20.0
     )
     rates = queue_rates(new, old)
-    assert (rates["orders"].put, rates["orders"].taken, rates["orders"].failed) == (5.0, 2.0, 0.1)
+    assert rates["orders"] == (5.0, 2.0, 0.1)
     assert "new" not in rates
     assert queue_rates(new, None) == queue_rates(new, new) == {}
 
@@ -36,14 +36,14 @@ def test_rates_are_differences_of_two_samples_by_their_time() -> None:
 def test_a_queue_that_was_created_again_has_no_negative_rate() -> None:
     old = Sample(metrics(queues={"orders": queue_stats(enqueued=100)}), 10.0)
     new = Sample(metrics(queues={"orders": queue_stats(enqueued=1)}), 20.0)
-    assert queue_rates(new, old)["orders"].put == 0
+    assert queue_rates(new, old)["orders"].enqueued == 0
 
 
 def test_the_same_published_snapshot_keeps_the_rates() -> None:
     state = seen(metrics(queues={"orders": queue_stats(enqueued=0)}), moment=1.0)
     later = metrics(queues={"orders": queue_stats(enqueued=10)})
     state = seen(later, state, moment=3.0)
-    assert state.rates["orders"].put == 5
+    assert state.rates["orders"].enqueued == 5
     assert seen(later, state, moment=3.0).rates == state.rates
 
 
@@ -88,23 +88,17 @@ def test_every_order_can_be_reversed(sort: str) -> None:
 
 def test_the_header_says_the_troubles_in_words() -> None:
     found = metrics(
-        is_stopped=True, damaged=1, quarantined=3, in_doubt=1, free_bytes=10, free_inodes=5, at=NOW - 60,
-        queues={"errors": queue_stats(ready=2), "orders": queue_stats(bytes=100, oldest_age=700.0)},
-        transactions=(transaction(state="in doubt", since=NOW - 7_200),),
-        states={("route_down", "orders", "http://shop"): 1},
+        is_stopped=True, damaged=1, quarantined=3, in_doubt=1, free_bytes=10, at=NOW - 60,
+        queues={"errors": queue_stats(ready=2), "orders": queue_stats(bytes=100)},
+        decisions={"7.aa.bb": "committed"},
     )  # fmt: skip
-    said = "\n".join(findings(found, make_rows(found, {}), NOW, is_published=True))
-    for words in (
-        "STOPPED", "1 min old", "1 file in quarantine", "1 transaction in doubt, the oldest for 2 h",
-        "http://shop of queue orders is down", "error queue errors has 2 messages", "has waited for 11 min",
-        "10 B free", "5 inodes", "2 other files",
-    ):  # fmt: skip
-        assert words in said
+    said = findings(found, {}, NOW)
+    assert "1 damaged file in quarantine had acknowledged messages: spool-admin quarantine list" in said
+    assert "1 transaction is in doubt: spool-admin transaction list" in said
     shown = texts(seen(found, State(width=200, height=40)))
     assert "STOPPED" in shown[0]
-    assert "And" in shown[5]
-    assert "more: key r" in shown[5]
-    assert findings(metrics(), make_rows(metrics(), {}), NOW, is_published=True) == []
+    assert f"And {len(said) - 3} more: key r" in shown[5]
+    assert findings(metrics(), {}, NOW) == []
 
 
 def test_an_error_of_the_space_is_shown_with_the_last_figures() -> None:
@@ -132,25 +126,6 @@ def test_the_header_counts_messages_in_doubt_and_failures() -> None:
     assert "in doubt 1 message  " in texts(seen(metrics(queues={"orders": queue_stats(in_doubt=1)})))[1]
 
 
-def test_decisions_that_no_coordinator_has_acknowledged_are_a_finding() -> None:
-    found = metrics(decisions={"7.aa.bb": "committed", "7.aa.cc": "rolled back"})
-    (said,) = findings(found, [], NOW, is_published=False)
-    assert said.startswith("No coordinator has acknowledged 2 decisions of an administrator yet")
-
-
-@pytest.mark.parametrize(
-    ("reasons", "damaged", "said"),
-    [
-        (["refused", "refused"], 0, "2 refused files in"), (["refused", "foreign"], 0, "2 files in"),
-        (["refused", "foreign"], 1, "2 other files in"),
-    ],
-)  # fmt: skip
-def test_files_in_quarantine_are_named_by_their_kind(reasons: list[str], damaged: int, said: str) -> None:
-    files = tuple(spool.Finding(Kind.QUARANTINED, "quarantine/x", "", reason=reason) for reason in reasons)
-    found = metrics(quarantine=files, quarantined=len(files) + damaged, damaged=damaged)
-    assert findings(found, [], NOW, is_published=False)[-1].startswith(said)
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(0, "0"), (99_999, "99,999"), (100_000, "100k"), (1_234_567, "1.2M"), (10**30, "1000000000000E")],
@@ -159,9 +134,8 @@ def test_numbers_are_short(value: int, shown: str) -> None:
     assert number(value) == shown
 
 
-def test_rates_and_sizes_have_their_forms() -> None:
+def test_rates_have_their_forms() -> None:
     assert [rate(each) for each in (None, 0.0, 0.04, 1.26, 12.6)] == ["-", "0", "<0.1", "1.3", "13"]
-    assert [size(each) for each in (0, 999, 1_000, 1_500, 10**10)] == ["0 B", "999 B", "1.0 kB", "1.5 kB", "10 GB"]
 
 
 # -- hostile texts -----------------------------------------------------------------------------------------------------

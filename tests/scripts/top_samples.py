@@ -1,36 +1,13 @@
 """Figures and states for the tests of ``spool-admin top``."""
 
-from typing import Any
-
 import spool
 from spool.admin.findings import Kind
+from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_scripts.top_figures import Sample
 from xaspool_scripts.top_model import State, pressed, sampled
 from xaspool_scripts.top_view import picture
 
-NOW = 1_000_000.0
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]\r\n\u202egnp.exe\u200f\x9b31m茶茶\U0001f600\u0301" + "x" * 3_000
-
-
-def queue_stats(**given: Any) -> spool.QueueStats:
-    zero = dict.fromkeys(
-        ("ready", "delayed", "claimed", "in_doubt", "bytes", "enqueued", "dequeued", "failed", "expired", "deleted",
-         "quarantined"), 0,
-    )  # fmt: skip
-    return spool.QueueStats(**{**zero, "oldest_age": None, **given})
-
-
-def metrics(**given: Any) -> spool.SpaceMetrics:
-    """Return the metrics of a space without trouble, except for the given fields."""
-    queues = given.get("queues", {"errors": queue_stats(), "orders": queue_stats()})
-    base: dict[str, Any] = {
-        "space": "/var/spool/shop", "at": NOW, "is_stopped": False, "commits": 7, "unflushed": 0, "queues": queues,
-        "roles": {name: spool.QueueRole("errors" if name == "orders" else None) for name in queues},
-        "transactions": (), "in_doubt": 0, "decisions": {}, "subscriptions": {}, "quarantine": (), "quarantined": 0,
-        "damaged": 0, "recovery": None, "processes": ("process 1 (python)",), "folders": {}, "free_bytes": 10**12,
-        "free_inodes": None, "counts": {}, "states": {},
-    }  # fmt: skip
-    return spool.SpaceMetrics(**{**base, **given})
 
 
 def seen(given: spool.SpaceMetrics, state: State | None = None, moment: float = 1.0) -> State:
@@ -39,18 +16,6 @@ def seen(given: spool.SpaceMetrics, state: State | None = None, moment: float = 
 
 def texts(state: State) -> list[str]:
     return [line.plain for line in picture(state)]
-
-
-def transaction(**given: Any) -> spool.OpenTransaction:
-    base = {
-        "state": "claimed",
-        "xid": "7.aa.bb",
-        "pid": 17,
-        "program": "worker",
-        "since": NOW - 60,
-        "takes": {"orders": 2},
-    }
-    return spool.OpenTransaction(**{**base, **given})  # type: ignore[arg-type]
 
 
 def typed(state: State, *keys: str) -> State:

@@ -13,11 +13,11 @@ import pytest
 
 import spool
 import xa
-from spool.admin import run_files
-from spool.admin.published import Publisher, read_metrics
 from spool.disk import Disk
 from spool.intake.intake import Intake
 from spool.model import layout
+from spool.watch import run_files
+from spool.watch.published import Publisher, read_metrics
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
 
@@ -271,7 +271,7 @@ def test_x13_the_copy_has_no_reason_and_no_name_of_a_file(published: spool.Space
 def test_x13_no_failure_of_the_publication_ends_the_housekeeping(
     published: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with mock.patch("spool.admin.published.space_metrics", side_effect=ZeroDivisionError("a bug")):
+    with mock.patch("spool.watch.published.space_metrics", side_effect=ZeroDivisionError("a bug")):
         published._housekeeper._do_steps(due=True)
     assert "the metrics are not published: a bug" in caplog.text
 

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from spool.admin import run_files
 from spool.admin.findings import Finding
-from spool.admin.metrics import DropFolders, FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
 from spool.admin.queues import group_id
 from spool.admin.stats import QueueStats
 from spool.coordination.locks import PUBLISHING
@@ -26,6 +24,8 @@ from spool.model import layout
 from spool.policies.subscriptions import SubscriptionState
 from spool.runtime.tearing import raise_if_torn
 from spool.store.store import Store
+from spool.watch import run_files
+from spool.watch.figures import DropFolders, FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
 
 log = logging.getLogger("spool")
 

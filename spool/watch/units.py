@@ -1,0 +1,35 @@
+"""Sizes and times as short texts for people. Pure."""
+
+from collections.abc import Iterator
+
+_TIMES = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_LONG_SECONDS = 60
+
+
+def size(count: float) -> str:
+    """Return a number of bytes, e.g. ``3.4 MB`` for 3,400,000 bytes."""
+    for unit in _SIZES:
+        if count < 999.5 or unit == _SIZES[-1]:
+            return f"{count:.1f} {unit}" if unit != "B" and count < 9.95 else f"{count:.0f} {unit}"
+        count /= 1_000
+    raise AssertionError("the last unit has no limit")
+
+
+def age(seconds: float) -> str:
+    """Return a time span in its largest unit, e.g. ``31 min`` or ``2 d``. A negative span is ``0 s``."""
+    return next(_in_units(round(max(0.0, seconds))), "0 s")
+
+
+def span(seconds: float) -> str:
+    """Return a whole time span, e.g. ``1 min 30 s``."""
+    if seconds < _LONG_SECONDS:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
+    return " ".join(_in_units(round(seconds)))
+
+
+def _in_units(left: int) -> Iterator[str]:
+    for unit, length in _TIMES:
+        number, left = divmod(left, length)
+        if number:
+            yield f"{number} {unit}"

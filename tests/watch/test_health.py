@@ -1,0 +1,166 @@
+"""X13: the verdict on the health of a space, and its views: top, the console and the metrics for Prometheus agree."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("markupsafe")
+pytest.importorskip("prometheus_client")
+
+import spool
+from spool.admin.findings import Kind
+from spool.watch.health import Cause, Rates, Trouble, queue_causes, rates_between, troubles
+from spool.watch.sentences import sentence, told
+from spool.watch.units import size
+from tests.scripts.exporters import parsed
+from tests.scripts.top_samples import seen, texts
+from tests.watch.samples import NOW, metrics, queue_stats, transaction
+from xaspool_console import findings as console
+from xaspool_console.samples import Samples
+from xaspool_scripts.prometheus import Collection, text_of
+from xaspool_scripts.top_figures import findings as of_top
+from xaspool_scripts.top_model import State
+
+DAY = 86_400.0
+DOWN = ("route_down", "orders", "http://shop")
+FILE = spool.Finding(Kind.QUARANTINED, "quarantine/x", "", reason="too-large")
+DAMAGED = replace(FILE, kind=Kind.DAMAGED)
+STRAY = replace(FILE, reason="foreign")
+
+
+def recovery(age: float) -> spool.RecoveryRecord:
+    return spool.RecoveryRecord(NOW - age, 0.5, (FILE, FILE))
+
+
+def queues(**given: spool.QueueStats) -> spool.SpaceMetrics:
+    return metrics(queues={"errors": queue_stats(), "orders": queue_stats(), **given})
+
+
+CASES: Mapping[str, tuple[spool.SpaceMetrics, list[str]]] = {
+    "a space without trouble": (metrics(), []),
+    "a stopped space": (metrics(is_stopped=True), [
+        "The space is stopped: a flush failed, and no process can commit. End all its programs, check the disk, and "
+        "run spool-recover."]),
+    "old published metrics": (metrics(at=NOW - 60), [
+        "The published metrics are 1 min old: no process has the space open, or it hangs."]),
+    "published metrics of the last seconds": (metrics(at=NOW - 29), []),
+    "a full disk in a space without messages": (metrics(free_bytes=0), [
+        "The disk is full: free space on it, e.g. with spool-admin queue purge, which works without room."]),
+    "no free inode": (metrics(free_inodes=0), [
+        "The disk is full: free space on it, e.g. with spool-admin queue purge, which works without room."]),
+    "few inodes": (metrics(free_inodes=999), ["The disk has only 999 inodes free."]),
+    "a disk with less than twice the bodies": (replace(queues(orders=queue_stats(bytes=100)), free_bytes=150), [
+        "The disk has 150 B free, less than twice the bodies of all messages."]),
+    "damage, and a refused file": (metrics(quarantined=2, damaged=1, quarantine=(FILE, DAMAGED)), [
+        "1 damaged file in quarantine had acknowledged messages.", "1 refused file is in quarantine."]),
+    "a file that no intake refused": (metrics(quarantined=2, quarantine=(FILE, STRAY)), [
+        "2 files in quarantine had no acknowledged messages."]),
+    "files that published metrics do not list": (metrics(quarantined=2), [
+        "2 files in quarantine had no acknowledged messages."]),
+    "a transaction in doubt": (metrics(in_doubt=1, transactions=(
+        transaction(state="in doubt", since=NOW - 420), transaction(since=NOW - 9_000))), [
+        "1 transaction is in doubt; the oldest was prepared 7 min ago."]),
+    "a decision without an acknowledgement": (metrics(decisions={"7.aa.bb": "committed"}), [
+        "No coordinator has acknowledged 1 decision of an administrator yet."]),
+    "a service that is down": (replace(queues(orders=queue_stats(ready=2, delayed=1)), states={DOWN: 1}), [
+        "The service http://shop of queue orders is down; 3 messages wait."]),
+    "a service that was down": (metrics(states={DOWN: 0}), []),
+    "ready messages of an error queue": (queues(errors=queue_stats(ready=1)), [
+        "Error queue errors has 1 failed message."]),
+    "delayed messages of an error queue": (queues(errors=queue_stats(delayed=2)), [
+        "Error queue errors has 2 failed messages."]),
+    "messages that a worker of an error queue handles": (queues(errors=queue_stats(claimed=2)), []),
+    "a late queue": (queues(orders=queue_stats(ready=1, oldest_age=301.0)), [
+        "The oldest message of queue orders has waited for 5 min."]),
+    "an old message of an error queue": (queues(errors=queue_stats(ready=1, oldest_age=DAY)), [
+        "Error queue errors has 1 failed message."]),
+    "the recovery of an hour ago": (metrics(recovery=recovery(3_600)), ["A recovery 1 h ago had 2 findings."]),
+    "the recovery of the day before yesterday": (metrics(recovery=recovery(2 * DAY)), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "sentences"), CASES.values(), ids=CASES)
+def test_top_the_console_and_the_metrics_have_one_verdict(
+    found: spool.SpaceMetrics, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    verdict = troubles(found, NOW, {})
+    assert [sentence(each, str) for each in verdict] == sentences
+    in_top = of_top(found, {}, NOW)
+    assert [said.removesuffix(".").partition(": spool-admin ")[0] for said in in_top] == [
+        said.removesuffix(".") for said in sentences
+    ]
+    in_console = console.findings(Samples(lambda: found, lambda: 0.0).snapshot())
+    assert [each.sentence for each in in_console] == sentences
+    assert [each.level == "bad" for each in in_console] == [each.cause.is_bad for each in verdict]
+    counted = parsed(text_of(Collection(found.space, found)))["xaspool_troubles"]
+    assert {dict(labels)["cause"] for labels, count in counted.items() if count} == {
+        each.cause.replace(" ", "_") for each in verdict
+    }
+
+
+@pytest.mark.parametrize(("found", "sentences"), CASES.values(), ids=CASES)
+def test_top_and_the_console_mark_the_same_queues(found: spool.SpaceMetrics, sentences: list[str]) -> None:
+    marked = {row.name for row in seen(found).rows if row.troubles}
+    assert marked == set(queue_causes(found, {})) == set(Samples(lambda: found, lambda: 0.0).snapshot().causes)
+
+
+def test_messages_that_fail_now_are_trouble_until_the_rate_is_zero() -> None:
+    was, now = queues(), queues(orders=queue_stats(failed=3))
+    state = seen(now, seen(was, moment=1.0), moment=2.0)
+    assert "! Messages of queue orders fail for good now." in texts(state)
+    assert seen(now, state, moment=3.0).findings == ()
+    given, clock = [was], [0.0]
+    samples = Samples(lambda: given[0], lambda: clock[0])
+    assert samples.snapshot().causes == {}
+    given[0], clock[0] = replace(now, at=NOW + 2), 2.0
+    assert samples.snapshot().causes == {"orders": (Cause.FAILING,)}
+
+
+def test_the_bad_troubles_come_first_and_the_worst_before_the_others() -> None:
+    given = {
+        "late": queue_stats(ready=1, oldest_age=301.0), "later": queue_stats(ready=1, oldest_age=999.0),
+        "errors": queue_stats(ready=2), "more-errors": queue_stats(delayed=9), "orders": queue_stats(in_doubt=1),
+    }  # fmt: skip
+    roles = {"orders": spool.QueueRole("errors"), "late": spool.QueueRole("more-errors")}
+    found = metrics(queues=given, roles=roles, is_stopped=True, in_doubt=1, quarantined=1, states={DOWN: 1})
+    assert [(each.cause, each.queue) for each in troubles(found, NOW, {})] == [
+        (Cause.STOPPED, ""), (Cause.IN_DOUBT, ""), (Cause.ROUTE_DOWN, "orders"), (Cause.ERRORS, "more-errors"),
+        (Cause.ERRORS, "errors"), (Cause.QUARANTINE, ""), (Cause.LATE, "later"), (Cause.LATE, "late"),
+    ]  # fmt: skip
+    assert queue_causes(found, {})["orders"] == (Cause.IN_DOUBT, Cause.ROUTE_DOWN)
+
+
+def test_of_many_troubles_with_one_cause_ten_are_told_and_the_others_counted() -> None:
+    many = [Trouble(Cause.ERRORS, f"errors-{n}", count=1) for n in range(13)]
+    said = [text for _, text in told([*many, Trouble(Cause.DISK_FULL)], str)]
+    assert len(said) == 12
+    assert said[10] == "3 more troubles of the same cause."
+
+
+def test_a_rate_is_a_difference_and_never_negative() -> None:
+    was, now = queue_stats(enqueued=100, dequeued=50, failed=4), queue_stats(enqueued=150, dequeued=20, failed=5)
+    assert rates_between(was, now, 10.0) == Rates(5.0, 0.0, 0.1)
+
+
+def test_the_console_links_each_trouble_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    given = queues(errors=queue_stats(ready=1), orders=queue_stats(ready=1, oldest_age=999.0))
+    found = replace(given, in_doubt=1, quarantined=1, free_bytes=0)
+    links = [each.link for each in console.findings(Samples(lambda: found, lambda: 0.0).snapshot())]
+    assert links == ["/activity#disk", "/transactions", "/queues/errors", "/quarantine", "/queues/orders"]
+
+
+def test_the_header_of_top_shows_a_trouble_of_an_error_queue_with_delayed_messages() -> None:
+    shown = texts(seen(queues(errors=queue_stats(delayed=2)), State(width=100)))
+    assert "! Error queue errors has 2 failed messages." in shown
+    assert any(line.startswith("! errors") for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (1_500, "1.5 kB"), (10**10, "10 GB"), (10**22, "10000 EB")],
+)
+def test_sizes_have_units(count: int, text: str) -> None:
+    assert size(count) == text
