@@ -22,10 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.text import plural, printable
+from spool.watch.bodies import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
 from spool.watch.health import Rates, error_queues
 from xaspool_console.charts import chart
 from xaspool_console.console import Console
-from xaspool_console.formatting import BODY_PREVIEW, LIST_PREVIEW, body_view, moment, piece
+from xaspool_console.formatting import moment
 from xaspool_console.reasons import count_failed, frequent, in_words
 from xaspool_console.samples import CHART_SECONDS
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _PAGE, _FURTHEST = 25, 1_000
 _MOST_HEADERS, _MOST_FIELD = 200, 2_000
+_MOST_PIECE = 200  # characters of a body in a list
 _MOST_DOWNLOADS, _PIECE_BYTES = 4, 64 << 10
 _downloads = threading.BoundedSemaphore(_MOST_DOWNLOADS)
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -285,7 +287,7 @@ def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], bool]
 
 def _row(entry: "QueueEntry") -> Row:
     message = entry.message
-    shown = "" if message is None else piece(message)
+    shown = "" if message is None else piece(message, _MOST_PIECE)
     return Row(entry.id, entry.state, _holder(entry), entry.damage, message, entry.body_bytes, shown)
 
 

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from spool.errors import InvalidArgument
+from spool.watch.bodies import beginning
 from xaspool_console.console import Console
 from xaspool_console.findings import quarantine_summary
-from xaspool_console.formatting import beginning
 from xaspool_console.paging import page_of
 
 if TYPE_CHECKING:

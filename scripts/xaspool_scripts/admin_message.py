@@ -27,6 +27,7 @@ _COLUMNS = (
     ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 90), ("bytes", 10, 105), ("waits for", 25, 140),
     ("priority", 8, 160), ("correlation id", 14, 180),
 )  # fmt: skip
+_MOST_PIECE = 120  # characters of a body in a list
 _COLUMNS_FAILED = (("id", 32, 0), ("failed", 10, 95), ("from", 12, 140), ("reason", 40, 115))
 _RIGHT = ("priority", "attempts", "bytes")
 _WIDTH = 120  # of a line that is not written to a terminal
@@ -75,8 +76,10 @@ def list_(queue: str, limit: int | None, whole: bool, as_json: bool, **options: 
     damaged: list[str] = []
     shown = cut = 0
     most = _most_in_json(whole, as_json)
+    from spool.watch.bodies import LIST_PREVIEW
+
     with opened() as space:
-        entries = space.entries(queue, preview=most if as_json else bodies.LIST_PREVIEW, **chosen)
+        entries = space.entries(queue, preview=most if as_json else LIST_PREVIEW, **chosen)
         readable = islice(_readable(entries, damaged), limit)
         if as_json:
             for entry in readable:
@@ -189,6 +192,8 @@ def _row(entry: "QueueEntry", names: Sequence[str]) -> list[str]:
 
 
 def _cells(entry: "QueueEntry") -> dict[str, str]:
+    from spool.watch.bodies import piece  # (help and completion do not need it)
+
     message = entry.message
     assert message is not None
     now, due = time.time(), message.not_before
@@ -210,7 +215,7 @@ def _cells(entry: "QueueEntry") -> dict[str, str]:
         "from": show(message.origin_queue),
         "failed": show(failed),
         "reason": show(message.failure_reason),
-        "body": bodies.piece(message),
+        "body": piece(message, _MOST_PIECE),
     }
 
 
@@ -232,8 +237,10 @@ def show_(message_id: str, raw: bool, whole: bool, as_json: bool) -> None:
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other: give one of them")
     most = _most_in_json(whole, as_json)
+    from spool.watch.bodies import BODY_PREVIEW
+
     with opened() as space:
-        entry = space.entry(message_id, preview=None if raw else most if as_json else bodies.SHOW_PREVIEW)
+        entry = space.entry(message_id, preview=None if raw else most if as_json else BODY_PREVIEW)
     shown = entry.message
     if shown is None:
         raise Failure(str(entry.damage), DAMAGE_LEFT)
@@ -259,6 +266,6 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
     fields["body"] = plural(entry.body_bytes or 0, "byte")
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})
     click.echo()
-    part = bodies.write(message)
+    part = bodies.write(message, entry.body_bytes or 0)
     if part:
-        note(f"the body is cut after {part}; --raw writes all of it")
+        note(f"this is {part}; --raw writes all of it")

@@ -102,8 +102,10 @@ def show(name: str, as_json: bool) -> None:
         {**shown, "queue": file.queue, "cause": file.cause, "reason": file.reason, "what to do": file.advice},
     )
     if file.beginning:
+        from spool.watch.bodies import beginning
+
         click.echo()
-        click.echo(printable(file.beginning.decode("utf-8", "backslashreplace"), keep="\n\t"))
+        click.echo(printable(beginning(file.beginning), keep="\n\t"))
 
 
 @quarantine.command()

@@ -16,6 +16,7 @@ import xa
 from spool.admin.findings import Finding, Kind
 from spool.model.text import printable
 from spool.transactions import delivery
+from spool.watch.bodies import body_view, piece
 from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Served, failed_id, serving
@@ -226,7 +227,7 @@ def test_a_list_shows_a_msgpack_body_as_bounded_json(memory: Path) -> None:
             space.put("orders", body)
         space.put("orders", b"\xc1\xff", content_type="application/msgpack")
         space.put("orders", b"tea" * 500)
-        pieces = [formatting.piece(message) for message in space.browse("orders")]
+        pieces = [piece(message, 200) for message in space.browse("orders")]
         with serving(space) as served, served.client() as client:
             assert "{&#34;order&#34;: 7," in client.get("/queues/orders").text
     assert pieces[0] == '{"order": 7, "items": ["rye \\u001b"]}'
@@ -469,7 +470,7 @@ def test_a_deep_or_long_value_becomes_a_bounded_text(memory: Path) -> None:
         for body in bodies:
             space.put("orders", body.encode(), content_type="application/json")
         space.put("orders", {b"raw": b"\xff", 1: float("nan")})
-        views = [formatting.body_view(message, len(message.body)) for message in space.browse("orders")]
+        views = [body_view(message, len(message.body)) for message in space.browse("orders")]
     assert [view.kind for view in views][:4] == ["JSON"] * 4
     assert all(len(view.text) <= 64 << 10 for view in views)
     assert "…" in views[0].text
