@@ -48,7 +48,7 @@ _LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 @click.option("--sort", type=click.Choice(SORTS), default=SORTS[0], help="The column by which the queues are sorted.")
 @json_option
 def top(interval: float | None, published: bool, once: bool, sort: str, as_json: bool) -> None:
-    """Show the queues, transactions, routes and troubles of a space, again and again, until q or Ctrl-C.
+    """Show the queues and the troubles of a space, again and again, until q or Ctrl-C.
 
     The keys are those of top and htop; h lists them. Without a terminal, and with --once or --json, the command prints
     one picture and ends.
@@ -326,7 +326,7 @@ class _Live:
         """Choose the time of the next reading. Without --interval, an expensive picture is made less often."""
         if self._state.interval != self._chosen:
             self._chosen, self._is_automatic = self._state.interval, False  # the user has chosen it
-        if self._is_automatic and self._state.before is not None:  # (the first rates come early)
+        if self._is_automatic and self._state.rates:  # (the first rates come early)
             self._chosen = max(_DEFAULT_SECONDS, min(_LONGEST_PACE, float(round(cost / _MOST_SHARE))))
             self._state = replace(self._state, interval=self._chosen)
         self._due = time.monotonic() + self._state.interval

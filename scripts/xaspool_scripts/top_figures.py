@@ -10,7 +10,7 @@ from spool.watch.units import size
 from xaspool_scripts.top_texts import cut, number, old, rate
 
 if TYPE_CHECKING:
-    from spool import OpenTransaction, QueueStats, SpaceMetrics
+    from spool import QueueStats, SpaceMetrics
 
 Counts = Mapping[tuple[str, ...], int]
 
@@ -175,8 +175,3 @@ def ordered(rows: list[Row], sort: str, *, is_reversed: bool) -> list[Row]:
         )
     column = next((each for each in (NAME, *COLUMNS) if each.name == sort), COLUMNS[0])
     return sorted(by_name, key=column.order, reverse=column.is_ascending == is_reversed)
-
-
-def identity(transaction: "OpenTransaction") -> tuple[object, ...]:
-    """Return the values by which a transaction is found again in the next sample."""
-    return (transaction.state, transaction.xid, transaction.pid, transaction.program, transaction.since)

@@ -9,7 +9,7 @@ import re
 import termios
 from contextlib import suppress
 
-ENTER, ESCAPE, BACKSPACE, TAB = "enter", "escape", "backspace", "tab"
+ENTER, ESCAPE, BACKSPACE = "enter", "escape", "backspace"
 UP, DOWN, LEFT, RIGHT = "up", "down", "left", "right"
 PAGE_UP, PAGE_DOWN, HOME, END = "page up", "page down", "home", "end"
 CLEAR, REDRAW = "clear", "redraw"  # Ctrl-U and Ctrl-L
@@ -18,7 +18,7 @@ ESCAPE_SECONDS = 0.1  # if no byte follows ESC for this time, the user pressed t
 
 _ESC, _MOST_SEQUENCE = 0x1B, 32
 _CONTROLS = {
-    0x0D: ENTER, 0x0A: ENTER, 0x7F: BACKSPACE, 0x08: BACKSPACE, 0x09: TAB, 0x15: CLEAR, 0x0C: REDRAW,
+    0x0D: ENTER, 0x0A: ENTER, 0x7F: BACKSPACE, 0x08: BACKSPACE, 0x15: CLEAR, 0x0C: REDRAW,
     0x10: UP, 0x0E: DOWN, 0x06: PAGE_DOWN, 0x02: PAGE_UP, 0x01: HOME, 0x05: END,
 }  # fmt: skip
 # The last byte of a sequence, without and with parameters.

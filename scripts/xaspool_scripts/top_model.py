@@ -17,7 +17,6 @@ from xaspool_scripts.top_figures import (
     Sample,
     durations,
     findings,
-    identity,
     make_rows,
     ordered,
     queue_rates,
@@ -26,37 +25,24 @@ from xaspool_scripts.top_pages import (
     HELP,
     WARNING,
     Line,
-    flows_page,
     queue_page,
-    recovery_page,
-    transaction_line,
-    transaction_page,
 )
 from xaspool_scripts.top_texts import folded
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 3_600.0
 _MOST_TYPED = 64
 _HISTORY = 30  # samples over which latencies are counted
-_MOST_FINDINGS = 3  # that the header shows
+_MOST_FINDINGS = 10  # that the header shows
 _MOST_ERROR_LINES = 2
 _FIXED_LINES = 5  # three lines of the header, the heading of the list, and the last line
 
 
 class View(enum.Enum):
     QUEUES = "queues"
-    TRANSACTIONS = "transactions"
-    FLOWS = "flows"
-    RECOVERY = "recovery"
     QUEUE = "queue"
-    TRANSACTION = "transaction"
-    SORT = "sort"
     HELP = "help"
 
 
-_MAIN = (View.QUEUES, View.TRANSACTIONS, View.FLOWS, View.RECOVERY)
-_BEHIND = {View.QUEUE: View.QUEUES, View.TRANSACTION: View.TRANSACTIONS, View.SORT: View.QUEUES}
-_LISTS = (View.TRANSACTIONS, View.SORT)  # the views besides QUEUES in which a line is selected
-_VIEW_KEYS = {"t": View.TRANSACTIONS, "f": View.FLOWS, "r": View.RECOVERY}
 _SORT_KEYS = {
     "!": "trouble", "N": "ready", "A": "age", "R": "rate", "F": "fail/s", "C": "claimed", "D": "doubt", "B": "bytes",
 }  # fmt: skip
@@ -73,14 +59,14 @@ class Prompt(enum.Enum):
 class State:
     """All that a picture depends on.
 
-    sample, before: the last two samples. rates, rows, findings: computed from them; ``rows`` has the filtered queues in
-        their order, ``every`` all queues by name.
+    sample: the last one. rates, rows, findings: computed from it and the one before; ``rows`` has the filtered queues
+        in their order, ``every`` all queues by name.
     history: the histograms of the last samples, the oldest first.
     now: the time of the picture, in seconds since the epoch.
     error: the reason why the last reading failed. warning: the last warning of the engine.
     selected: the name of the selected queue; None for the first queue, whichever that is.
-    cursor: the index of the selected queue. place: the selected line, or the first visible line, of another view.
-    opened: the name of the queue, or the identity of the transaction, that is shown in detail.
+    cursor: the index of the selected queue. place: the first visible line of another view.
+    opened: the name of the queue that is shown in detail.
     helped: the view to which the help returns.
     """
 
@@ -89,7 +75,6 @@ class State:
     interval: float = 2.0
     is_published: bool = False
     sample: Sample | None = None
-    before: Sample | None = None
     rates: dict[str, Rates] = field(default_factory=dict)
     every: dict[str, Row] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
@@ -109,7 +94,7 @@ class State:
     selected: str | None = None
     cursor: int = 0
     place: int = 0
-    opened: "str | tuple[object, ...] | None" = None
+    opened: str = ""
     is_paused: bool = False
     is_ended: bool = False
     redraws: int = 0
@@ -121,14 +106,12 @@ class State:
 def sampled(state: State, sample: Sample, now: float) -> State:
     """Return the state with a new sample. A published snapshot that has not changed keeps the rates."""
     is_same = state.sample is not None and sample.moment <= state.sample.moment
-    before = state.before if is_same else state.sample
-    rates = state.rates if is_same else queue_rates(sample, before)
+    rates = state.rates if is_same else queue_rates(sample, state.sample)
     rows = make_rows(sample.metrics, rates)
     return _ordered(
         replace(
             state,
             sample=sample,
-            before=before,
             rates=rates,
             every={row.name: row for row in rows},
             findings=tuple(findings(sample.metrics, rates, now)),
@@ -169,14 +152,14 @@ def _clamped(state: State) -> State:
 
 
 def shown_findings(state: State) -> list[str]:
-    """Return the sentences of the header: errors of the reading first, and at most as many as the picture has room
+    """Return the sentences of the header: errors of the reading first, and as many as a third of the picture has room
     for."""
     every = _error(state)[:_MOST_ERROR_LINES]
     every += state.findings
     every += [f"Warning: {state.warning}"] if state.warning else []
-    most = max(1, min(_MOST_FINDINGS, state.height - _FIXED_LINES - 3))
+    most = max(1, min(_MOST_FINDINGS, (state.height - _FIXED_LINES) // 3))
     if len(every) > most:
-        return [*every[: most - 1], f"{every[most - 1]} And {len(every) - most} more: key r."]
+        return [*every[: most - 1], f"{every[most - 1]} And {len(every) - most} more: see top --once."]
     return every
 
 
@@ -194,35 +177,14 @@ def page(state: State) -> list[Line]:
     """Return all lines of the view, which is not QUEUES."""
     if state.view is View.HELP:
         return list(HELP)
-    if state.view is View.SORT:
-        return [Line(f"{'*' if name == state.sort else ' '} {name}") for name in SORTABLE]
     if state.sample is None:
         return [Line(part, WARNING) for part in _error(state)]
-    if state.view is View.TRANSACTIONS:
-        return [transaction_line(each, state.now) for each in state.sample.metrics.transactions]
-    if state.view is View.FLOWS:
-        return flows_page(state.sample, state.before)
-    if state.view is View.QUEUE:
-        return queue_page(state.sample, state.every, str(state.opened), state.now)
-    if state.view is View.TRANSACTION:
-        opened = state.opened if isinstance(state.opened, tuple) else None
-        return transaction_page(state.sample, opened, state.now, state.width)
-    return recovery_page(state.sample, state.findings, state.now, state.width)
-
-
-def is_list(view: View) -> bool:
-    """Return whether a line of the view is selected."""
-    return view is View.QUEUES or view in _LISTS
+    return queue_page(state.sample.metrics, state.every, state.opened, state.now)
 
 
 def _last_place(state: State) -> int:
     """Return the greatest place in the view."""
-    if state.view is View.QUEUES:
-        return 0
-    if state.view is View.TRANSACTIONS:  # (not with ``page``, which would write a thousand lines for each key)
-        return len(state.sample.metrics.transactions) - 1 if state.sample is not None else 0
-    lines = len(page(state))
-    return lines - 1 if state.view in _LISTS else lines - body_height(state)
+    return 0 if state.view is View.QUEUES else len(page(state)) - body_height(state)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -237,8 +199,6 @@ def pressed(state: State, key: str) -> State:
         return _typed(state, state.prompt, key)
     if key in _MOVES:
         return _moved(state, key)
-    if key in _VIEW_KEYS:
-        return _viewed(state, View.QUEUES if state.view is _VIEW_KEYS[key] else _VIEW_KEYS[key])
     if key in _SORT_KEYS:
         return _sorted_by(state, _SORT_KEYS[key])
     act = _ACTIONS.get(key)
@@ -247,23 +207,15 @@ def pressed(state: State, key: str) -> State:
 
 def _viewed(state: State, view: View) -> State:
     """Show another view from its beginning."""
-    return _clamped(replace(state, view=view, place=SORTABLE.index(state.sort) if view is View.SORT else 0))
+    return _clamped(replace(state, view=view, place=0))
 
 
 def _sorted_by(state: State, sort: str) -> State:
-    view = View.QUEUES if state.view is View.SORT else state.view
-    return _ordered(
-        replace(state, sort=sort, is_reversed=False, view=view, place=0 if view is View.QUEUES else state.place)
-    )
+    return _ordered(replace(state, sort=sort, is_reversed=False))
 
 
 def _next_sort(state: State, step: int) -> State:
     return _sorted_by(state, SORTABLE[(SORTABLE.index(state.sort) + step) % len(SORTABLE)])
-
-
-def _next_view(state: State) -> State:
-    place = _MAIN.index(state.view) if state.view in _MAIN else -1
-    return _viewed(state, _MAIN[(place + 1) % len(_MAIN)])
 
 
 def _help(state: State) -> State:
@@ -276,20 +228,14 @@ def _back(state: State) -> State:
     """Return to the view behind this one. In the list of queues, remove the filter."""
     if state.view is View.QUEUES:
         return _ordered(replace(state, filter=""))
-    return _viewed(state, state.helped if state.view is View.HELP else _BEHIND.get(state.view, View.QUEUES))
+    return _viewed(state, state.helped if state.view is View.HELP else View.QUEUES)
 
 
 def _enter(state: State) -> State:
-    """Show the selected thing in detail."""
+    """Show the selected queue in detail."""
     if state.view is View.QUEUES and state.rows:
         name = state.rows[state.cursor].name
         return _viewed(replace(state, opened=name, selected=name), View.QUEUE)
-    if state.view is View.TRANSACTIONS and state.sample is not None and state.sample.metrics.transactions:
-        return _viewed(
-            replace(state, opened=identity(state.sample.metrics.transactions[state.place])), View.TRANSACTION
-        )
-    if state.view is View.SORT:
-        return _sorted_by(state, SORTABLE[state.place])
     return _help(state) if state.view is View.HELP else state
 
 
@@ -307,9 +253,9 @@ _ACTIONS: dict[str, Callable[[State], State]] = {
     "/": _ask_filter, "\\": _ask_filter, "f4": _ask_filter,
     "<": lambda state: _next_sort(state, -1), ",": lambda state: _next_sort(state, -1),
     ">": lambda state: _next_sort(state, 1), ".": lambda state: _next_sort(state, 1),
-    "f6": lambda state: _viewed(state, View.SORT),
+    "f6": lambda state: _next_sort(state, 1),
     "I": lambda state: _ordered(replace(state, is_reversed=not state.is_reversed)),
-    keys.TAB: _next_view, keys.ENTER: _enter,
+    keys.ENTER: _enter,
     keys.ESCAPE: _back, keys.BACKSPACE: _back, keys.LEFT: _back,
     keys.REDRAW: lambda state: replace(state, redraws=state.redraws + 1),
 }  # fmt: skip

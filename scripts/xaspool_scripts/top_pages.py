@@ -1,15 +1,12 @@
-"""The pages of ``spool-admin top`` besides the list of queues: lines of text for a queue, the transactions, the flows,
-the recovery, and the keys. Pure.
-"""
+"""The pages of ``spool-admin top`` besides the list of queues: the details of a queue, and the keys. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from spool.watch.health import routes
-from spool.watch.units import size, span
-from xaspool_scripts.output import moment
-from xaspool_scripts.top_figures import Row, Sample, identity
-from xaspool_scripts.top_texts import UNKNOWN, clean, fit, folded, number, old, rate
+from spool.watch.units import size
+from xaspool_scripts.top_figures import Row
+from xaspool_scripts.top_texts import UNKNOWN, clean, fit, number, old, rate
 
 if TYPE_CHECKING:
     from spool import OpenTransaction, QueueStats, SpaceMetrics
@@ -30,20 +27,15 @@ class Line(NamedTuple):
 HELP = (
     Line("Queues", HEADING),
     Line("up down, k j       move the selection; page up, page down, home, end"),
-    Line("enter              show the selected queue, or the selected transaction"),
+    Line("enter              show the details of the selected queue"),
+    Line("escape, backspace  back"),
     Line("/ or F4            show only queues whose name has a text; escape shows all again"),
-    Line("< > or F6          sort by the column before or after; F6 lists the columns"),
+    Line("< >                sort by the column before or after; F6 like >"),
     Line("! N A R            sort by trouble, by ready messages, by age, by rate"),
     Line("F C D B            sort by failures, by claimed, by in doubt, by bytes"),
     Line("I                  reverse the order"),
-    Line("Views", HEADING),
-    Line("t                  transactions: who holds which messages, and for how long"),
-    Line("f                  flows: routes, results of calls, subscriptions"),
-    Line("r                  recovery and quarantine"),
-    Line("tab                the next view"),
-    Line("escape, backspace  back"),
-    Line("h, ? or F1         these keys"),
     Line("Program", HEADING),
+    Line("h, ? or F1         these keys"),
     Line("space or p         pause, and go on"),
     Line("s or d             change the interval"),
     Line("Ctrl-L             draw the picture again"),
@@ -68,9 +60,9 @@ def _pair(label: str, value: object, kind: str = PLAIN) -> Line:
 # -- one queue ---------------------------------------------------------------------------------------------------------
 
 
-def queue_page(sample: Sample, rows: Mapping[str, Row], name: str, now: float) -> list[Line]:
+def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now: float) -> list[Line]:
     """Describe a queue: its counts, its troubles, its related queues, its routes, and the holders of its messages."""
-    metrics, row = sample.metrics, rows.get(name)
+    row = rows.get(name)
     if row is None:
         return [Line(f"The queue {clean(name)} does not exist any more.", WARNING)]
     stats, rates = row.stats, row.rates
@@ -87,7 +79,7 @@ def queue_page(sample: Sample, rows: Mapping[str, Row], name: str, now: float) -
         Line("Related queues", HEADING),
         *_roles(metrics, name),
         Line("Routes and outcomes", HEADING),
-        *(_or_nothing([*_routes(metrics, name), *_outcomes(metrics, None, 0.0, name)])),
+        *_or_nothing([*_routes(metrics, name), *_outcomes(metrics, name)]),
         Line("Holders", HEADING),
         *_or_nothing(_holders(metrics, name, now)),
     ]  # fmt: skip
@@ -124,11 +116,6 @@ def _holders(metrics: "SpaceMetrics", name: str, now: float) -> list[Line]:
     return lines + ([Line(f"  and {len(here) - _MOST_NAMED:,} more")] if len(here) > _MOST_NAMED else [])
 
 
-# -- transactions ------------------------------------------------------------------------------------------------------
-
-TRANSACTIONS_HEADING = f"{'state':8}  {'since':>6}  {'takes':>6}  {'puts':>6}  {'process':16}  {'queues':12}  xid"
-
-
 def _age(transaction: "OpenTransaction", now: float) -> str:
     return UNKNOWN if transaction.since is None else old(now - transaction.since)
 
@@ -138,133 +125,17 @@ def _process(transaction: "OpenTransaction") -> str:
     return f"{pid} {transaction.program or ''}".rstrip()
 
 
-def transaction_line(transaction: "OpenTransaction", now: float) -> Line:
-    """Return the line of a transaction in the list."""
-    queues = ",".join(sorted({*transaction.takes, *transaction.puts}))
-    is_in_doubt = transaction.state == "in doubt"
-    parts = (
-        fit(transaction.state, 8),
-        fit(_age(transaction, now), 6, right=True),
-        fit(number(sum(transaction.takes.values())), 6, right=True),
-        fit(number(sum(transaction.puts.values())) if is_in_doubt else UNKNOWN, 6, right=True),
-        fit(_process(transaction), 16),
-        fit(queues, 12),
-        clean(transaction.xid or UNKNOWN),
-    )
-    return Line("  ".join(parts), WARNING if is_in_doubt else PLAIN)
-
-
-def transaction_page(sample: Sample, wanted: tuple[object, ...] | None, now: float, width: int) -> list[Line]:
-    """Describe a transaction. Its xid is shown whole, for ``spool-admin transaction``."""
-    found = next((each for each in sample.metrics.transactions if identity(each) == wanted), None)
-    if found is None:
-        return [Line("The transaction has ended.", WARNING)]
-    since = UNKNOWN if found.since is None else f"{moment(found.since)} ({_age(found, now)} ago)"
-    lines = [
-        Line(f"Transaction, {clean(found.state)}", HEADING),
-        _pair("since", since),
-        _pair("process", UNKNOWN if found.pid is None else found.pid),
-        _pair("program", found.program or UNKNOWN),
-        Line("The xid", HEADING),
-        *(Line(f"  {part}") for part in folded(found.xid or UNKNOWN, max(10, width - 2))),
-    ]
-    for title, counts in (("Takes, by queue", found.takes), ("Puts, by queue", found.puts)):
-        lines += [Line(title, HEADING), *_or_nothing([_pair(queue, f"{count:,}") for queue, count in counts.items()])]
-    if found.state == "in doubt":
-        lines.append(Line("To decide: spool-admin transaction commit XID, or rollback XID.", WARNING))
-    return lines
-
-
-# -- flows -------------------------------------------------------------------------------------------------------------
-
-
-def flows_page(sample: Sample, before: Sample | None) -> list[Line]:
-    """Describe the routes, the outcomes of calls, and the subscriptions."""
-    metrics, counts = sample.metrics, None
-    seconds = sample.moment - before.moment if before is not None else 0.0
-    if before is not None and seconds > 0:
-        counts = before.metrics.counts
-    subscriptions = [
-        Line(
-            f"  {fit(name, 24)}  unread {number(each.unread)}, keeps {size(each.kept_bytes)}, "
-            f"ends in {old(each.expires_at - metrics.at)}, queues {clean(','.join(each.queues) or 'all')}"
-        )
-        for name, each in sorted(metrics.subscriptions.items())
-    ]
+def _routes(metrics: "SpaceMetrics", queue: str) -> list[Line]:
+    found = [(service, is_down) for (name, service), is_down in routes(metrics).items() if name == queue]
     return [
-        Line("Routes", HEADING),
-        Line(f"  {'queue':24}  {'state':6}  service"),
-        *_or_nothing(_routes(metrics)),
-        Line("Outcomes of calls", HEADING),
-        Line(f"  {'queue':24}  {'outcome':14}  {'count':>7}  {'per s':>6}  program"),
-        *_or_nothing(_outcomes(metrics, counts, seconds)),
-        Line("Subscriptions", HEADING),
-        *_or_nothing(subscriptions),
+        Line(f"  {'DOWN' if is_down else 'up':8}  {clean(service)}", WARNING if is_down else PLAIN)
+        for service, is_down in found
     ]
 
 
-def _routes(metrics: "SpaceMetrics", queue: str | None = None) -> list[Line]:
-    lines = []
-    for (name, service), is_down in routes(metrics).items():
-        if queue in (None, name):
-            state = "DOWN" if is_down else "up"
-            lines.append(Line(f"  {fit(name, 24)}  {state:6}  {clean(service)}", WARNING if is_down else PLAIN))
-    return lines
-
-
-def _outcomes(
-    metrics: "SpaceMetrics", before: Mapping[tuple[str, ...], int] | None, seconds: float, queue: str | None = None
-) -> list[Line]:
-    lines = []
-    for key, count in sorted(metrics.counts.items()):
-        if len(key) == 4 and key[0] == "outcomes" and queue in (None, key[2]):
-            _, program, name, effect = key
-            speed = max(0, count - before.get(key, 0)) / seconds if before is not None else None
-            lines.append(
-                Line(
-                    f"  {fit(name, 24)}  {fit(effect, 14)}  {fit(number(count), 7, right=True)}  "
-                    f"{fit(rate(speed), 6, right=True)}  {clean(program)}"
-                )
-            )
-    return lines
-
-
-# -- recovery and quarantine -------------------------------------------------------------------------------------------
-
-
-def recovery_page(sample: Sample, troubles: Sequence[str], now: float, width: int) -> list[Line]:
-    """Describe all troubles, the last recovery, the quarantine, the decisions, the processes and the directories."""
-    metrics = sample.metrics
-    record = metrics.recovery
-    recovered = [Line("  no recovery has found anything")]
-    if record is not None:
-        when = f"{moment(record.at)} ({old(now - record.at)} ago), {span(record.seconds)}"
-        recovered = [Line(f"  {when}"), *_findings(record.findings)]
+def _outcomes(metrics: "SpaceMetrics", queue: str) -> list[Line]:
     return [
-        Line("Troubles", HEADING),
-        *_or_nothing([Line(part, WARNING) for text in troubles for part in folded(f"! {text}", max(10, width))]),
-        Line("The last recovery that found something", HEADING),
-        *recovered,
-        Line("Quarantine", HEADING),
-        *_or_nothing(_findings(metrics.quarantine)),
-        Line("Decisions of administrators", HEADING),
-        *_or_nothing([_pair(decision, xid) for xid, decision in metrics.decisions.items()]),
-        Line("Processes with the space open", HEADING),
-        *_or_nothing([Line(f"  {clean(each)}") for each in metrics.processes[:_MOST_NAMED]]),
-        Line("Files", HEADING),
-        *(
-            _pair(f"{name}/", f"{usage.files:,}" + ("" if usage.bytes is None else f", {size(usage.bytes)}"))
-            for name, usage in metrics.folders.items()
-        ),
-        _pair("free inodes", "no limit" if metrics.free_inodes is None else f"{metrics.free_inodes:,}"),
-        _pair("last commit", f"{metrics.commits:,}, of these {metrics.unflushed:,} that a power cut may lose"),
+        Line(f"  {fit(key[3], 14)}  {fit(number(count), 7, right=True)}  {clean(key[1])}")
+        for key, count in sorted(metrics.counts.items())
+        if len(key) == 4 and key[0] == "outcomes" and key[2] == queue
     ]
-
-
-def _findings(found: "tuple[object, ...]") -> list[Line]:
-    """Return the first findings. A finding begins with its kind."""
-    lines = [
-        Line(f"  {clean(str(each))}", WARNING if getattr(each, "kind", "") == "damaged" else PLAIN)
-        for each in found[:_MOST_NAMED]
-    ]
-    return lines + ([Line(f"  and {len(found) - _MOST_NAMED:,} more")] if len(found) > _MOST_NAMED else [])

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from spool.watch.units import size
 from xaspool_scripts.top_figures import COLUMNS, NAME, RATE, Column, Row, quantiles, total_rates
-from xaspool_scripts.top_model import Prompt, State, View, body_height, is_list, page, shown_findings
-from xaspool_scripts.top_pages import HEADING, TRANSACTIONS_HEADING, WARNING, Line
+from xaspool_scripts.top_model import Prompt, State, View, body_height, page, shown_findings
+from xaspool_scripts.top_pages import HEADING, WARNING
 from xaspool_scripts.top_texts import clean, cut, fit, milliseconds, number, old, rate
 from xaspool_scripts.wording import plural
 
@@ -29,7 +29,7 @@ _LEAST_NAME = 4  # columns of a name beside the last column that a very narrow t
 _SHORTEST_PATH = 16
 # The columns that a narrow terminal keeps longest come first.
 _IMPORTANCE = ("ready", "trouble", "age", "in/s", "out/s", "doubt", "fail/s", "claimed", "delayed", "bytes")
-_KEYS = "h help  / filter  <> sort  t transactions  f flows  r recovery  q quit"
+_KEYS = "h help  / filter  <> sort  enter details  p pause  q quit"
 
 
 def picture(state: State) -> list[Text]:
@@ -209,27 +209,11 @@ def _row(row: Row, columns: tuple[Column, ...], width: int, style: str) -> Text:
 
 
 def _page(state: State) -> list[Text]:
-    lines, height = page(state), body_height(state)
-    first = state.place
-    if is_list(state.view):
-        first = max(0, min(state.place - height // 2, len(lines) - height))
-    shown = [
-        _line(line, state.width, is_list(state.view) and place == state.place)
-        for place, line in enumerate(lines[first : first + height], first)
-    ]
-    return [_page_heading(state, first + len(shown), len(lines)), *(shown or [Text("  none", _DIM)])]
-
-
-def _page_heading(state: State, last: int, count: int) -> Text:
-    title = TRANSACTIONS_HEADING if state.view is View.TRANSACTIONS else state.view.value
-    if state.view is View.SORT:
-        title = "sort by: enter chooses, escape goes back"
-    more = f"  ({last} of {count} lines)" if last < count or state.place else ""
-    return Text(fit(title + more, state.width), "bold underline")
-
-
-def _line(line: Line, width: int, is_selected: bool) -> Text:
-    return Text(fit(line.text, width), _SELECTED if is_selected else _STYLES.get(line.kind, ""))
+    lines, first, height = page(state), state.place, body_height(state)
+    shown = [Text(fit(line.text, state.width), _STYLES.get(line.kind, "")) for line in lines[first : first + height]]
+    last, title = first + len(shown), state.view.value
+    more = f"  ({last} of {len(lines)} lines)" if last < len(lines) or first else ""
+    return [Text(fit(title + more, state.width), "bold underline"), *shown]
 
 
 def _last_line(state: State) -> Text:
@@ -241,7 +225,7 @@ def _last_line(state: State) -> Text:
     begin = ""
     if state.view is View.QUEUES and state.filter:
         begin = f"filter {clean(state.filter)}: {len(state.rows):,} of {len(state.every):,} queues  "
-    elif state.view not in (View.QUEUES, View.TRANSACTIONS):
+    elif state.view is not View.QUEUES:
         begin = "esc back  "
     return Text.assemble((begin, _BOLD), (_KEYS, _DIM))
 

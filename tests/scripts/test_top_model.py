@@ -97,7 +97,9 @@ def test_the_header_says_the_troubles_in_words() -> None:
     assert "1 transaction is in doubt: spool-admin transaction list" in said
     shown = texts(seen(found, State(width=200, height=40)))
     assert "STOPPED" in shown[0]
-    assert f"And {len(said) - 3} more: key r" in shown[5]
+    assert [line.removeprefix("! ") for line in shown[3 : 3 + len(said)]] == said
+    low = texts(seen(found, State(width=200, height=14)))
+    assert low[5].endswith(f"And {len(said) - 3} more: see top --once.")
     assert findings(metrics(), {}, NOW) == []
 
 
@@ -159,7 +161,7 @@ def test_characters_without_a_width_do_not_make_a_long_text() -> None:
 def test_hostile_values_are_printable_and_cut_in_every_view(width: int) -> None:
     found = hostile()
     state = resized(seen(found, seen(found), moment=2.0), width, 60)
-    views = [typed(state, *keys) for keys in ((), ("t",), ("t", "enter"), ("f",), ("r",), ("enter",), ("h",), ("f6",))]
+    views = [typed(state, *keys) for keys in ((), ("enter",), ("down", "enter"), ("h",))]
     for each in [*views, replace(state, error=HOSTILE, warning=HOSTILE), replace(state, filter="gnp")]:
         for line in picture(each):
             assert line.plain.isprintable(), line
@@ -177,7 +179,7 @@ def test_hostile_values_are_printable_and_cut_in_every_view(width: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "keys"),
     [
-        (b"q/", ["q", "/"]), (b"\r\x7f\t\x15\x0c", ["enter", "backspace", "tab", "clear", "redraw"]),
+        (b"q/", ["q", "/"]), (b"\r\x7f\t\x15\x0c", ["enter", "backspace", "clear", "redraw"]),
         (b"\x1b[A\x1b[B\x1bOC\x1bOD", ["up", "down", "right", "left"]),
         (b"\x1b[1;5A\x1b[5~\x1b[6~", ["up", "page up", "page down"]),
         (b"\x1b[H\x1b[F\x1b[1~\x1b[4~\x1bOH", ["home", "end", "home", "end", "home"]),
@@ -217,7 +219,7 @@ def test_any_bytes_are_decoded_without_an_error_and_without_a_store(pieces: list
 
 NAMED = {value for name, value in vars(top_keys).items() if name.isupper() and isinstance(value, str)}
 NAMED |= {f"f{number}" for number in range(1, 11)}
-KEYS = st.sampled_from(sorted({*NAMED, *"qhpsdtfrINARFCDB!/<>kj?,.\\ 0123456789xé"}))
+KEYS = st.sampled_from(sorted({*NAMED, *"qhpsdINARFCDB!/<>kj?,.\\ 0123456789xé"}))
 
 
 def samples() -> list[spool.SpaceMetrics]:
@@ -226,7 +228,7 @@ def samples() -> list[spool.SpaceMetrics]:
 
 
 # Views, moves and filters are frequent, because most errors need several of them.
-FREQUENT = st.sampled_from(["t", "f", "r", "h", "f6", "/", "enter", "escape", "end", "down", "down", "page down", "1"])
+FREQUENT = st.sampled_from(["h", "f6", "/", "enter", "escape", "end", "down", "down", "page down", "1"])
 STEPS = st.lists(
     FREQUENT | FREQUENT | KEYS | st.sampled_from(samples()) | st.tuples(st.integers(0, 200), st.integers(0, 60))
     | st.just(OSError("gone")),
@@ -298,20 +300,15 @@ def test_a_filter_takes_effect_as_it_is_typed_and_escape_shows_all() -> None:
     assert len(typed(state, "/", "escape").rows) == 2
 
 
-def test_the_order_is_chosen_by_keys_and_in_a_list() -> None:
+def test_the_order_is_chosen_by_keys() -> None:
     state = seen(metrics())
     assert [typed(state, key).sort for key in "!NARFCDB"] == [
         "trouble", "ready", "age", "rate", "fail/s", "claimed", "doubt", "bytes",
     ]  # fmt: skip
     assert (typed(state, ">").sort, typed(state, "<").sort) == (SORTABLE[1], SORTABLE[-1])
-    listed = typed(state, "f6")
-    assert listed.view is View.SORT
-    assert "* trouble" in "\n".join(texts(listed))
-    chosen = typed(listed, "down", "down", "enter")
-    assert (chosen.view, chosen.sort) == (View.QUEUES, SORTABLE[2])
-    assert typed(listed, "escape").sort == "trouble"
-    assert typed(chosen, "I").is_reversed
-    assert not typed(chosen, "I", "A").is_reversed
+    assert typed(state, "f6").sort == SORTABLE[1]
+    assert typed(state, "I").is_reversed
+    assert not typed(state, "I", "A").is_reversed
 
 
 def test_an_interval_is_typed_and_checked() -> None:
@@ -325,21 +322,14 @@ def test_an_interval_is_typed_and_checked() -> None:
 
 
 def test_views_open_and_return() -> None:
-    state = seen(metrics(transactions=(transaction(), transaction(state="in doubt", xid="7.cc.dd"))))
-    assert [typed(state, key).view for key in "tfrh?"] == [
-        View.TRANSACTIONS, View.FLOWS, View.RECOVERY, View.HELP, View.HELP,
-    ]  # fmt: skip
-    assert typed(state, "t", "t").view is typed(state, "t", "escape").view is View.QUEUES
+    state = seen(metrics())
+    assert [typed(state, *keys).view for keys in ("h", "?", ("h", "h"))] == [View.HELP, View.HELP, View.QUEUES]
     assert typed(state, "enter", "h", "escape").view is View.QUEUE
-    assert typed(state, "tab", "tab", "tab", "tab").view is View.QUEUES
-    detail = typed(state, "t", "down", "enter")
-    assert "7.cc.dd" in "\n".join(texts(detail))
-    ended = seen(metrics(), detail, 2.0)
-    assert "has ended" in "\n".join(texts(ended))
+    assert typed(state, "enter", "escape").view is View.QUEUES
     gone = seen(metrics(queues={}), typed(state, "enter"), 2.0)
     assert "does not exist any more" in "\n".join(texts(gone))
     for key in ("q", "f10"):
-        assert typed(state, "t", "enter", key).is_ended
+        assert typed(state, "enter", key).is_ended
 
 
 def test_the_details_of_a_queue_have_its_roles_routes_and_holders() -> None:
