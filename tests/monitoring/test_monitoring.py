@@ -26,7 +26,7 @@ from tests.clocks import MovedClock
 from tests.ports import free_port
 from tests.scripts.conftest import killed_python, prepare
 from tests.scripts.exporters import report_everything, serving
-from xaspool_scripts.prometheus import METRICS
+from xaspool_scripts.watch.prometheus import METRICS
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "examples" / "monitoring"

@@ -14,7 +14,7 @@ import pytest
 
 from spool.coordination import meters
 from tests.scripts.conftest import start
-from xaspool_scripts.prometheus import METRICS
+from xaspool_scripts.watch.prometheus import METRICS
 
 # Without this package every module that imports this one is skipped.
 pytest.importorskip("prometheus_client")

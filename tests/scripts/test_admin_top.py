@@ -33,7 +33,7 @@ from spool.watch.published import publish
 from tests.scripts.conftest import Run, execute, one_line
 from tests.scripts.top_samples import seen
 from tests.watch.samples import metrics, queue_stats
-from xaspool_scripts.top_view import plain_picture
+from xaspool_scripts.watch.top.view import plain_picture
 
 # -- one picture -------------------------------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(path: Path) ->
 def test_a_bug_restores_the_terminal_and_is_one_line(path: Path) -> None:
     with terminal(path) as shown:
         code = (
-            "import xaspool_scripts.top_model as model; from xaspool_scripts.start import admin\n"
+            "import xaspool_scripts.watch.top.model as model; from xaspool_scripts.start import admin\n"
             "def broken(*_): raise ZeroDivisionError('division by zero')\n"
             "model.pressed = broken\nadmin()"
         )

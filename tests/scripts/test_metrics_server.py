@@ -19,7 +19,7 @@ import pytest
 import spool
 from spool.watch.published import publish
 from tests.scripts.exporters import parsed, serving, value
-from xaspool_scripts import admin_metrics
+from xaspool_scripts.watch import metrics as program
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -105,8 +105,8 @@ def readings(figures: spool.SpaceMetrics) -> Readings:
 
 def test_a_space_is_read_at_most_once_a_second(readings: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(admin_metrics.time, "monotonic", lambda: now)
-    exporter = admin_metrics.Exporter("/space", readings)
+    monkeypatch.setattr(program.time, "monotonic", lambda: now)
+    exporter = program.Exporter("/space", readings)
     texts = {exporter.text() for _ in range(5)}
     assert (len(texts), readings.number) == (1, 1)
     now = 100.99
@@ -127,8 +127,8 @@ def test_each_error_is_logged_once(
     readings: Readings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception,
     stopped: float | None,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(admin_metrics, "_CACHED_SECONDS", 0.0)
-    exporter = admin_metrics.Exporter("/space", readings)
+    monkeypatch.setattr(program, "_CACHED_SECONDS", 0.0)
+    exporter = program.Exporter("/space", readings)
     readings.error = error
     for _ in range(3):
         text = exporter.text()
@@ -142,13 +142,13 @@ def test_each_error_is_logged_once(
 
 def test_figures_of_the_wrong_form_do_not_end_the_server(readings: Readings) -> None:
     readings.figures = replace(readings.figures, counts={("rounds", 5): "x"})  # type: ignore[dict-item]
-    assert value(admin_metrics.Exporter("/space", readings).text(), "xaspool_up") == 0
+    assert value(program.Exporter("/space", readings).text(), "xaspool_up") == 0
 
 
 @contextmanager
 def server(readings: Readings) -> Iterator[int]:
     """A server in this process; yields its port."""
-    with admin_metrics._Server(admin_metrics.Exporter("/space", readings), "127.0.0.1", 0) as found:
+    with program._Server(program.Exporter("/space", readings), "127.0.0.1", 0) as found:
         thread = threading.Thread(target=found.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -169,7 +169,7 @@ def is_served(port: int) -> bool:
 def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
     readings: Readings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_metrics, "_CONNECTION_SECONDS", 0.2)
+    monkeypatch.setattr(program, "_CONNECTION_SECONDS", 0.2)
     with server(readings) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
         slow.sendall(b"GET /metrics HTTP/1.0\r\nX-Slow: ")
         deadline, is_open = time.monotonic() + 30, True
@@ -183,35 +183,35 @@ def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
             except OSError:
                 is_open = False
         assert not is_open
-        monkeypatch.setattr(admin_metrics, "_CONNECTION_SECONDS", 100.0)
+        monkeypatch.setattr(program, "_CONNECTION_SECONDS", 100.0)
         assert is_served(port)
 
 
 def test_a_request_is_served_beside_many_slow_connections(readings: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_metrics, "_CONNECTION_SECONDS", 100.0)
-    monkeypatch.setattr(admin_metrics._Handler, "timeout", 100.0)
+    monkeypatch.setattr(program, "_CONNECTION_SECONDS", 100.0)
+    monkeypatch.setattr(program._Handler, "timeout", 100.0)
     with ExitStack() as stack, server(readings) as port:
         held = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(40)]
         for connection in held[-5:]:
             connection.sendall(b"GET /metrics HTTP/1.1\r\n")
         assert is_served(port)
-        for connection in held[: -admin_metrics._MOST_CONNECTIONS]:  # the oldest ones were ended
+        for connection in held[: -program._MOST_CONNECTIONS]:  # the oldest ones were ended
             with suppress(ConnectionResetError):
                 assert connection.recv(1) == b""
 
 
 def test_many_slow_connections_end_no_answer(readings: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection of the answer is the oldest one, but the only one that has sent a request."""
-    monkeypatch.setattr(admin_metrics, "_CONNECTION_SECONDS", 100.0)
+    monkeypatch.setattr(program, "_CONNECTION_SECONDS", 100.0)
     asked, answer = threading.Event(), threading.Event()
-    text = admin_metrics.Exporter.text
+    text = program.Exporter.text
 
-    def slow_text(exporter: admin_metrics.Exporter) -> bytes:
+    def slow_text(exporter: program.Exporter) -> bytes:
         asked.set()
         assert answer.wait(60)
         return text(exporter)
 
-    monkeypatch.setattr(admin_metrics.Exporter, "text", slow_text)
+    monkeypatch.setattr(program.Exporter, "text", slow_text)
     with ExitStack() as stack, ThreadPoolExecutor() as pool, server(readings) as port:
         served = pool.submit(is_served, port)
         assert asked.wait(60)

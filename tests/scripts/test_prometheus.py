@@ -14,8 +14,8 @@ from spool.policies.subscriptions import register
 from spool.watch.figures import OpenTransaction
 from tests.scripts.conftest import prepare
 from tests.scripts.exporters import KINDS, parsed, report_everything, value
-from xaspool_scripts import prometheus
-from xaspool_scripts.prometheus import METRICS, MOST_CHARACTERS, Collection, text_of
+from xaspool_scripts.watch import prometheus
+from xaspool_scripts.watch.prometheus import METRICS, MOST_CHARACTERS, Collection, text_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -87,7 +87,7 @@ def test_buckets_are_those_that_the_engine_counts() -> None:
 
 
 def test_the_page_has_the_table_of_all_metrics() -> None:
-    assert prometheus.page_table() in PAGE.read_text(), "run: python -m xaspool_scripts.prometheus docs/metrics.md"
+    assert prometheus.page_table() in PAGE.read_text(), "python -m xaspool_scripts.watch.prometheus docs/metrics.md"
 
 
 def test_the_table_of_a_page_is_written_again(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_spool_serve_names_the_address_of_each_space_and_ends_with_a_signal(
     [
         ("serve", "spool-serve", ["-s"]),
         ("admin_console", "spool-admin", ["console", "-s"]),
-        ("admin_metrics", "spool-admin", ["metrics", "-s"]),
+        ("watch.metrics", "spool-admin", ["metrics", "-s"]),
     ],
 )
 def test_a_signal_that_comes_with_the_address_ends_the_program(
@@ -61,9 +61,9 @@ def test_a_signal_that_comes_with_the_address_ends_the_program(
     """The program gets the signal while it prints its address."""
     code = (
         "import os, signal, sys\n"
-        f"from xaspool_scripts import {module}\n"
-        f"write = {module}.write_json\n"
-        f"{module}.write_json = lambda data: (write(data), os.kill(os.getpid(), signal.SIGTERM))\n"
+        f"import xaspool_scripts.{module} as program\n"
+        "write = program.write_json\n"
+        "program.write_json = lambda data: (write(data), os.kill(os.getpid(), signal.SIGTERM))\n"
         f"from xaspool_scripts.start import {command.removeprefix('spool-')} as main\n"
         "main()\n"
     )

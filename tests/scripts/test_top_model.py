@@ -12,12 +12,12 @@ from rich.cells import cell_len
 import spool
 from tests.scripts.top_samples import HOSTILE, hostile, seen, texts, typed
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
-from xaspool_scripts import admin_top, top_keys
-from xaspool_scripts.top_figures import SORTABLE, Sample, findings, make_rows, ordered, quantiles, queue_rates
-from xaspool_scripts.top_keys import Decoder
-from xaspool_scripts.top_model import Prompt, State, View, body_height, failed, page, pressed, resized
-from xaspool_scripts.top_texts import cut, fit, folded, number, rate
-from xaspool_scripts.top_view import Painter, picture, plain_picture
+from xaspool_scripts.watch.top import command, keys
+from xaspool_scripts.watch.top.figures import SORTABLE, Sample, findings, make_rows, ordered, quantiles, queue_rates
+from xaspool_scripts.watch.top.keys import Decoder
+from xaspool_scripts.watch.top.model import Prompt, State, View, body_height, failed, page, pressed, resized
+from xaspool_scripts.watch.top.texts import cut, fit, folded, number, rate
+from xaspool_scripts.watch.top.view import Painter, picture, plain_picture
 
 # -- figures -----------------------------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ def test_any_bytes_are_decoded_without_an_error_and_without_a_store(pieces: list
     assert set(decoder.finish()) <= {"escape"}
 
 
-NAMED = {value for name, value in vars(top_keys).items() if name.isupper() and isinstance(value, str)}
+NAMED = {value for name, value in vars(keys).items() if name.isupper() and isinstance(value, str)}
 NAMED |= {f"f{number}" for number in range(1, 11)}
 KEYS = st.sampled_from(sorted({*NAMED, *"qhpsdINARFCDB!/<>kj?,.\\ 0123456789xé"}))
 
@@ -408,7 +408,7 @@ def test_the_state_is_before_the_path_and_the_header_fits(width: int) -> None:
 
 
 def test_the_orders_of_the_command_are_those_of_the_figures() -> None:
-    assert admin_top.SORTS == SORTABLE
+    assert command.SORTS == SORTABLE
 
 
 def test_only_changed_lines_are_drawn_and_all_after_a_new_size() -> None:

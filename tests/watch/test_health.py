@@ -18,9 +18,9 @@ from tests.scripts.top_samples import seen, texts
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_console import findings as console
 from xaspool_console.samples import Samples
-from xaspool_scripts.prometheus import Collection, text_of
-from xaspool_scripts.top_figures import findings as of_top
-from xaspool_scripts.top_model import State
+from xaspool_scripts.watch.prometheus import Collection, text_of
+from xaspool_scripts.watch.top.figures import findings as of_top
+from xaspool_scripts.watch.top.model import State
 
 DAY = 86_400.0
 DOWN = ("route_down", "orders", "http://shop")

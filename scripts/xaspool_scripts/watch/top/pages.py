@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spool.watch.health import routes
 from spool.watch.units import size
-from xaspool_scripts.top_figures import Row
-from xaspool_scripts.top_texts import UNKNOWN, clean, fit, number, old, rate
+from xaspool_scripts.watch.top.figures import Row
+from xaspool_scripts.watch.top.texts import UNKNOWN, clean, fit, number, old, rate
 
 if TYPE_CHECKING:
     from spool import OpenTransaction, QueueStats, SpaceMetrics

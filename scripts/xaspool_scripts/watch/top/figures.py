@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spool.watch.health import Cause, Rates, queue_causes, rates_between, troubles
 from spool.watch.sentences import told
 from spool.watch.units import size
-from xaspool_scripts.top_texts import cut, number, old, rate
+from xaspool_scripts.watch.top.texts import cut, number, old, rate
 
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics

@@ -1,7 +1,7 @@
 """The metrics of a space in the text format of Prometheus.
 
 ``METRICS`` is the one table of all metrics. The collector and the page docs/metrics.md are made from the table;
-``python -m xaspool_scripts.prometheus docs/metrics.md`` writes the table into the page again.
+``python -m xaspool_scripts.watch.prometheus docs/metrics.md`` writes the table into the page again.
 
 Programs write some of the label values, e.g. the URLs of services. A label value therefore has no control characters,
 no passwords and at most 256 characters, and a metric has at most 2,000 sets of labels.

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from spool.watch.health import Rates
-from xaspool_scripts import top_keys as keys
-from xaspool_scripts.top_figures import (
+from xaspool_scripts.watch.top import keys
+from xaspool_scripts.watch.top.figures import (
     SORTABLE,
     Counts,
     Row,
@@ -21,13 +21,13 @@ from xaspool_scripts.top_figures import (
     ordered,
     queue_rates,
 )
-from xaspool_scripts.top_pages import (
+from xaspool_scripts.watch.top.pages import (
     HELP,
     WARNING,
     Line,
     queue_page,
 )
-from xaspool_scripts.top_texts import folded
+from xaspool_scripts.watch.top.texts import folded
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 3_600.0
 _MOST_TYPED = 64

@@ -16,16 +16,16 @@ import click
 from xaspool_scripts.common import SpaceCommand, describe, json_option
 from xaspool_scripts.options import short_duration
 from xaspool_scripts.output import write_bytes, write_json
-from xaspool_scripts.watching import Watched, published_option, watched_space
+from xaspool_scripts.watch.space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:
     import logging
 
     from spool import SpaceMetrics
-    from xaspool_scripts.top_figures import Sample
-    from xaspool_scripts.top_model import State
+    from xaspool_scripts.watch.top.figures import Sample
+    from xaspool_scripts.watch.top.model import State
 
-# Names of ``top_figures.SORTABLE``, which is not imported here, because help and completion do not need rich.
+# Names of ``figures.SORTABLE``, which is not imported here, because help and completion do not need rich.
 SORTS = (
     "trouble", "queue", "ready", "age", "in/s", "out/s", "fail/s", "claimed", "doubt", "delayed", "bytes", "rate",
 )  # fmt: skip
@@ -59,7 +59,7 @@ def top(interval: float | None, published: bool, once: bool, sort: str, as_json:
       spool-admin top --interval 5 --sort age
       spool-admin top --once --json
     """
-    from xaspool_scripts.top_model import State
+    from xaspool_scripts.watch.top.model import State
 
     with watched_space(published=published) as watched:
         if as_json:
@@ -89,8 +89,8 @@ def _as_object(metrics: "SpaceMetrics") -> dict[str, Any]:
 
 
 def _print_once(watched: Watched, state: "State") -> None:
-    from xaspool_scripts.top_model import sampled
-    from xaspool_scripts.top_view import plain_picture
+    from xaspool_scripts.watch.top.model import sampled
+    from xaspool_scripts.watch.top.view import plain_picture
 
     shown = sampled(replace(state, width=1_000, height=1_000), _sample(watched), time.time())
     encoding = sys.stdout.encoding if sys.stdout is not None else None
@@ -98,7 +98,7 @@ def _print_once(watched: Watched, state: "State") -> None:
 
 
 def _sample(watched: Watched) -> "Sample":
-    from xaspool_scripts.top_figures import Sample
+    from xaspool_scripts.watch.top.figures import Sample
 
     metrics = watched.metrics()
     return Sample(metrics, metrics.at if watched.space is None else time.monotonic())
@@ -170,7 +170,7 @@ class Screen:
     """The terminal: its other screen while pictures are drawn, and its former state afterwards."""
 
     def __init__(self, signals: Signals) -> None:
-        from xaspool_scripts.top_keys import KeyMode
+        from xaspool_scripts.watch.top.keys import KeyMode
 
         assert sys.stdin is not None
         assert sys.stdout is not None
@@ -288,8 +288,8 @@ class _Live:
     def __init__(
         self, watched: Watched, state: "State", signals: Signals, screen: Screen, warnings: list[str], automatic: bool
     ) -> None:
-        from xaspool_scripts.top_keys import Decoder
-        from xaspool_scripts.top_view import Painter
+        from xaspool_scripts.watch.top.keys import Decoder
+        from xaspool_scripts.watch.top.view import Painter
 
         self._watched, self._state, self._signals, self._screen = watched, state, signals, screen
         self._warnings, self._is_automatic = warnings, automatic
@@ -312,7 +312,7 @@ class _Live:
 
     def _read_space(self) -> None:
         import spool
-        from xaspool_scripts.top_model import failed, sampled
+        from xaspool_scripts.watch.top.model import failed, sampled
 
         try:
             sample = _sample(self._watched)
@@ -337,14 +337,14 @@ class _Live:
             self._screen.write(data)
 
     def _resize(self) -> None:
-        from xaspool_scripts.top_model import resized
+        from xaspool_scripts.watch.top.model import resized
 
         self._signals.is_resized = False
         self._state = resized(self._state, *self._screen.size())
 
     def _wait(self) -> None:
         """Wait for a key, a signal, or the next reading."""
-        from xaspool_scripts.top_keys import ESCAPE_SECONDS
+        from xaspool_scripts.watch.top.keys import ESCAPE_SECONDS
 
         left = None if self._state.is_paused else max(0.0, self._due - time.monotonic())
         if self._decoder.is_waiting:
@@ -374,7 +374,7 @@ class _Live:
             self._resize()
 
     def _follow_keys(self, keys: list[str]) -> None:
-        from xaspool_scripts.top_model import pressed
+        from xaspool_scripts.watch.top.model import pressed
 
         was_paused, interval = self._state.is_paused, self._state.interval
         for key in keys:

@@ -1,0 +1,1 @@
+"""The programs that watch a space: ``spool-admin top``, and ``spool-admin metrics`` for Prometheus."""
