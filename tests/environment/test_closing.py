@@ -16,9 +16,6 @@ from tests.environment.pressed import CALLS, NEW, OLD, PressedDisk, descriptors,
 from tests.environment.test_interrupts import HISTORIES, History, calls_of
 from tests.strides import Stride
 
-# A task that runs on notices that its round has ended.
-ENDINGS = spool.NotOpen | spool.TransactionRolledBack
-
 
 class WatchedDisk(PressedDisk):
     """A disk that records the calls that it gets after its files were closed."""

@@ -173,13 +173,6 @@ def call_commit(space: spool.Space) -> None:
         tx.put("orders", "no")
 
 
-def call_vote(space: spool.Space) -> None:
-    rm = xa.ResourceManager(space)
-    rm.start(xa.Xid(7, b"other", b""))
-    with suppress(xa.XAError, spool.ProtocolError):
-        rm.prepare(xa.Xid(7, b"other", b""))
-
-
 def put_one(space: spool.Space) -> None:
     space.put("orders", "new")
 

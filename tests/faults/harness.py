@@ -105,12 +105,6 @@ class Faults:
         self.tally = Tally()
         self._reopened: set[Hashable] = set()
 
-    def every_call(self, code: int, spread: Spread, *, every: int = 1) -> None:
-        """Begin at the first call, the second, … until the history passes."""
-        begin = 1
-        while self.one(Plan(code, begin, spread)):
-            begin += every
-
     def one(self, plan: Plan) -> bool:
         """False if the history has fewer calls than that."""
         machine = Machine(self.base, boot=2, **self.told)

@@ -92,23 +92,22 @@ def test_a_list_of_branches_in_doubt_flushes_nothing(in_doubt: Path) -> None:
         assert space._store.files.disk.flushes > before
 
 
-def test_commit_makes_it_all_happen(run: Run, in_doubt: Path) -> None:
+@pytest.mark.parametrize(
+    ("verb", "said", "added", "taken"),
+    [("commit", "committed", (0, b"added"), (3, b"")), ("rollback", "rolled back", (3, b""), (0, b"taken"))],
+)
+def test_a_decision_makes_all_of_a_branch_happen_or_none(
+    run: Run, in_doubt: Path, verb: str, said: str, added: tuple[int, bytes], taken: tuple[int, bytes]
+) -> None:
     assert run("message", "get", "orders").code == 3
-    done = run("transaction", "commit", XID)
+    done = run("transaction", verb, XID)
     assert (done.code, done.out) == (0, b"")
-    one_line(done, "committed", str(XID))
-    assert run("message", "get", "errors").out == b"added"
-    assert run("message", "get", "orders").code == 3
+    one_line(done, said, str(XID))
+    for queue, expected in (("errors", added), ("orders", taken)):
+        got = run("message", "get", queue)
+        assert (got.code, got.out) == expected
     assert run("transaction", "forget", XID).code == 0
     assert run("transaction", "list").out == b""
-
-
-def test_rollback_undoes_it_all(run: Run, in_doubt: Path) -> None:
-    done = run("transaction", "rollback", XID)
-    assert (done.code, done.out) == (0, b"")
-    one_line(done, "rolled back", str(XID))
-    assert run("message", "get", "errors").code == 3
-    assert run("message", "get", "orders").out == b"taken"
 
 
 @pytest.mark.parametrize("verb", ["commit", "rollback", "forget"])
