@@ -22,7 +22,7 @@ from tests.led import another_process_leads
 from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
 from tests.strides import Stride, left_out
-from xaspool_scripts.signals import ENDING
+from xaspool_scripts.terminal.signals import ENDING
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)

@@ -6,26 +6,26 @@ from typing import Any
 
 import click
 
-from xaspool_scripts.common import Program
+from xaspool_scripts.terminal.program import Program
 
 # The commands by name. Each has the name of its module, and the name of its function in the module.
 _MODULES = {
-    "check": ("admin_check", "check"),
-    "console": ("admin_console", "console"),
-    "docs": ("admin_docs", "docs"),
-    "doctor": ("admin_doctor", "doctor"),
-    "export": ("admin_archive", "export"),
-    "import": ("admin_archive", "import_"),
-    "init": ("admin_init", "init"),
-    "message": ("admin_message", "message"),
+    "check": ("commands.check", "check"),
+    "console": ("commands.console", "console"),
+    "docs": ("commands.docs", "docs"),
+    "doctor": ("commands.doctor", "doctor"),
+    "export": ("commands.archive", "export"),
+    "import": ("commands.archive", "import_"),
+    "init": ("commands.init", "init"),
+    "message": ("commands.message", "message"),
     "metrics": ("watch.metrics", "metrics"),
-    "mirror": ("admin_mirror", "mirror"),
-    "quarantine": ("admin_quarantine", "quarantine"),
-    "queue": ("admin_queue", "queue"),
-    "subscription": ("admin_subscription", "subscription"),
+    "mirror": ("commands.mirror", "mirror"),
+    "quarantine": ("commands.quarantine", "quarantine"),
+    "queue": ("commands.queue", "queue"),
+    "subscription": ("commands.subscription", "subscription"),
     "top": ("watch.top.command", "top"),
-    "tour": ("admin_tour", "tour"),
-    "transaction": ("admin_transaction", "transaction"),
+    "tour": ("commands.tour", "tour"),
+    "transaction": ("commands.transaction", "transaction"),
 }
 
 

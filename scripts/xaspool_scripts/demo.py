@@ -21,8 +21,8 @@ import click
 
 import spool
 from forwarder import Pipeline
-from xaspool_scripts.common import Boundary, Failure
 from xaspool_scripts.sample import PIPELINE, SENTENCE, describe
+from xaspool_scripts.terminal.program import Boundary, Failure
 
 _QUEUES = ("by-python", "by-http")
 _REPLIES, _SAMPLE, _SAMPLE_REPLIES = "replies", "sample", "sample-replies"

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.codes import exit_code
-from xaspool_scripts.common import SingleProgram, json_option, note, opened
-from xaspool_scripts.output import write_json
-from xaspool_scripts.signals import ending_signals
-from xaspool_scripts.wording import plural
+from xaspool_scripts.terminal.codes import exit_code
+from xaspool_scripts.terminal.output import write_json
+from xaspool_scripts.terminal.program import SingleProgram, json_option, note, opened
+from xaspool_scripts.terminal.signals import ending_signals
+from xaspool_scripts.terminal.wording import plural
 
 if TYPE_CHECKING:
     from spool.intake import IntakeCounts

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.codes import WRONG_USAGE
-from xaspool_scripts.common import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
-from xaspool_scripts.listening import address, end_signal, tls_options
-from xaspool_scripts.options import size
-from xaspool_scripts.output import write_json
+from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.listening import address, end_signal, tls_options
+from xaspool_scripts.terminal.options import size
+from xaspool_scripts.terminal.output import write_json
+from xaspool_scripts.terminal.program import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
 
 if TYPE_CHECKING:
     from forwarder.serving.server import SpaceServer

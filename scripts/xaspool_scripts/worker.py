@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.codes import WRONG_USAGE, code_of_effects
-from xaspool_scripts.common import (
+from xaspool_scripts.start import ended_by
+from xaspool_scripts.terminal.codes import WRONG_USAGE, code_of_effects
+from xaspool_scripts.terminal.options import by_queue, duration_or_forever
+from xaspool_scripts.terminal.output import delayed_in, prints_to_stderr, write_json
+from xaspool_scripts.terminal.program import (
     Failure,
     SingleProgram,
     describe,
@@ -23,10 +26,7 @@ from xaspool_scripts.common import (
     open_space,
     typed_values,
 )
-from xaspool_scripts.options import by_queue, duration_or_forever
-from xaspool_scripts.output import delayed_in, prints_to_stderr, write_json
-from xaspool_scripts.signals import ending_signals, name_of
-from xaspool_scripts.start import ended_by
+from xaspool_scripts.terminal.signals import ending_signals, name_of
 
 if TYPE_CHECKING:
     from spool import Space, Worker, WorkSummary

@@ -21,8 +21,9 @@ import spool
 from forwarder import Forwarder
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import OLD, PressedDisk, expect_whole, furnish
-from xaspool_scripts import common, forward
-from xaspool_scripts.signals import ENDING
+from xaspool_scripts import forward
+from xaspool_scripts.terminal import program as common
+from xaspool_scripts.terminal.signals import ENDING
 
 # Python tells a hook of everything that matters: imports, opened files, locks. At one of these SIGINT comes.
 PROGRAM = """if True:

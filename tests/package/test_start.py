@@ -21,7 +21,7 @@ RARE = {
 OF_THE_ENGINE = {"spool.admin.doctor", "spool.admin.export", "spool.aio", "spool.intake", "spool.policies.capacity"}
 OF_EVERY_SPACE = {"spool.opening", "spool.space", "spool.recovery", "msgpack", "sortedcontainers", "logging", "json"}
 OTHER_COMMANDS = {
-    f"xaspool_scripts.admin_{name}"
+    f"xaspool_scripts.commands.{name}"
     for name in ("archive", "check", "docs", "doctor", "get", "init", "message", "put", "quarantine", "rearrange")
 }
 

@@ -172,7 +172,7 @@ def test_a_verified_export_is_read_back_before_it_has_its_name(run: Run, path: P
     one_line(done, "and proved it")
     first = file.read_bytes()
     _put(path, 1)
-    with mock.patch("xaspool_scripts.admin_archive._NewFile.make_durable", _flip_a_bit):
+    with mock.patch("xaspool_scripts.commands.archive._NewFile.make_durable", _flip_a_bit):
         done = run("export", "--verify", "--replace", file)
     assert done.code == 4
     one_line(done, str(file), "its bytes cannot be read back")

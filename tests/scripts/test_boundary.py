@@ -16,8 +16,9 @@ from click.testing import CliRunner
 import spool
 from tests.scripts.conftest import PROGRAMS, Run, execute, leaves, mounted, one_line
 from tests.strides import Stride
-from xaspool_scripts import admin_console, admin_queue
 from xaspool_scripts.admin import main
+from xaspool_scripts.commands import console as admin_console
+from xaspool_scripts.commands import queue as admin_queue
 
 GARBAGE = [
     "", " ", "-", "--", "--nonsense", "-x", "orders", "nowhere", "0", "-1", "1e400", "nan", "inf", "../..", "/",

@@ -17,9 +17,10 @@ from spool.admin.findings import Kind
 from spool.policies.subscriptions import register
 from tests.scripts.conftest import leaves
 from tests.scripts.test_help import commands, programs
-from xaspool_scripts import codes, common
 from xaspool_scripts.forward import print_summary
 from xaspool_scripts.start import INTERRUPTED
+from xaspool_scripts.terminal import codes
+from xaspool_scripts.terminal import program as common
 
 XID = xa.Xid(7, b"g", b"b")
 

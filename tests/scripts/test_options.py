@@ -5,7 +5,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
-from xaspool_scripts.options import duration, duration_or_forever, moment, short_duration, size
+from xaspool_scripts.terminal.options import duration, duration_or_forever, moment, short_duration, size
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_spool_serve_names_the_address_of_each_space_and_ends_with_a_signal(
     ("module", "command", "words"),
     [
         ("serve", "spool-serve", ["-s"]),
-        ("admin_console", "spool-admin", ["console", "-s"]),
+        ("commands.console", "spool-admin", ["console", "-s"]),
         ("watch.metrics", "spool-admin", ["metrics", "-s"]),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import spool
 from tests.scripts.conftest import start
 from tests.scripts.exporters import serving
-from xaspool_scripts.signals import ENDING, handle_ending
+from xaspool_scripts.terminal.signals import ENDING, handle_ending
 
 WAIT = 60
 
@@ -76,7 +76,7 @@ def test_a_server_ends_in_order_at_a_signal(path: Path) -> None:
 def test_nohup_keeps_a_program_alive() -> None:
     code = (
         "import os, signal\n"
-        "from xaspool_scripts.signals import handle_ending\n"
+        "from xaspool_scripts.terminal.signals import handle_ending\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"  # as nohup does
         "handle_ending(lambda number, frame: print(signal.Signals(number).name, flush=True))\n"
         "os.kill(os.getpid(), signal.SIGHUP)\n"

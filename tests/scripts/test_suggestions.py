@@ -8,7 +8,7 @@ from click.testing import CliRunner
 import spool
 from tests.scripts.conftest import Run, one_line
 from tests.scripts.test_help import commands, programs
-from xaspool_scripts import suggestions
+from xaspool_scripts.terminal import suggestions
 
 
 @pytest.mark.parametrize(

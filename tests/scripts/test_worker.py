@@ -79,7 +79,7 @@ def test_with_json_a_function_prints_to_stderr(path: Path) -> None:
 def test_with_json_programs_that_a_function_starts_print_to_stderr() -> None:
     code = (
         "import os\n"
-        "from xaspool_scripts.output import prints_to_stderr, write_json\n"
+        "from xaspool_scripts.terminal.output import prints_to_stderr, write_json\n"
         "with prints_to_stderr():\n"
         "    os.system('echo told')\n"
         "    write_json(1)\n"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import Failure, SpaceCommand, describe, json_option, note, space_path
-from xaspool_scripts.listening import address, end_signal
-from xaspool_scripts.output import write_bytes, write_json
+from xaspool_scripts.terminal.listening import address, end_signal
+from xaspool_scripts.terminal.output import write_bytes, write_json
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, describe, json_option, note, space_path
 from xaspool_scripts.watch import prometheus
 from xaspool_scripts.watch.space import published_option, watched_space
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from spool.model.durations import BOUNDS_SECONDS
 from spool.watch.health import Cause, routes, troubles
-from xaspool_scripts.wording import printable
+from xaspool_scripts.terminal.wording import printable
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family

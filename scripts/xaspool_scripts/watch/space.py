@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.common import opened, space_path
+from xaspool_scripts.terminal.program import opened, space_path
 
 if TYPE_CHECKING:
     import spool

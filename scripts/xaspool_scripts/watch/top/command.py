@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import SpaceCommand, describe, json_option
-from xaspool_scripts.options import short_duration
-from xaspool_scripts.output import write_bytes, write_json
+from xaspool_scripts.terminal.options import short_duration
+from xaspool_scripts.terminal.output import write_bytes, write_json
+from xaspool_scripts.terminal.program import SpaceCommand, describe, json_option
 from xaspool_scripts.watch.space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:

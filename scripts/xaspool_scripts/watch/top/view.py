@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from spool.watch.units import size
+from xaspool_scripts.terminal.wording import plural
 from xaspool_scripts.watch.top.figures import COLUMNS, NAME, RATE, Column, Row, quantiles, total_rates
 from xaspool_scripts.watch.top.model import Prompt, State, View, body_height, page, shown_findings
 from xaspool_scripts.watch.top.pages import HEADING, WARNING
 from xaspool_scripts.watch.top.texts import clean, cut, fit, milliseconds, number, old, rate
-from xaspool_scripts.wording import plural
 
 _BOLD, _SELECTED, _DIM = "bold", "reverse", "dim"
 _TROUBLE = "bold red"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.codes import WRONG_USAGE
-from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
-from xaspool_scripts.listening import address, end_signal
-from xaspool_scripts.output import write_bytes, write_json
+from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.listening import address, end_signal
+from xaspool_scripts.terminal.output import write_bytes, write_json
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, json_option, note, space_path
+from xaspool_scripts.terminal.wording import printable
 from xaspool_scripts.watch.space import Watched, published_option, watched_space
-from xaspool_scripts.wording import printable
 
 if TYPE_CHECKING:
     from xaspool_console.server import ConsoleServer

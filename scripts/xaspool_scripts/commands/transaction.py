@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spool.watch.units import age
-from xaspool_scripts.common import Commands, Failure, complete_prepared, json_option, note, opened
-from xaspool_scripts.output import moment, pairs, write_all, write_json
-from xaspool_scripts.wording import on_terminal
+from xaspool_scripts.terminal.output import moment, pairs, write_all, write_json
+from xaspool_scripts.terminal.program import Commands, Failure, complete_prepared, json_option, note, opened
+from xaspool_scripts.terminal.wording import on_terminal
 
 if TYPE_CHECKING:
     from xa import ResourceManager, Xid

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.bodies import message_object
-from xaspool_scripts.common import SpaceCommand, complete_queue, json_option, opened
-from xaspool_scripts.options import duration_or_forever, message_id
-from xaspool_scripts.output import flush_directory, write_bytes, write_json
-from xaspool_scripts.wording import on_terminal
+from xaspool_scripts.terminal.bodies import message_object
+from xaspool_scripts.terminal.options import duration_or_forever, message_id
+from xaspool_scripts.terminal.output import flush_directory, write_bytes, write_json
+from xaspool_scripts.terminal.program import SpaceCommand, complete_queue, json_option, opened
+from xaspool_scripts.terminal.wording import on_terminal
 
 if TYPE_CHECKING:
     from spool import Space, Transaction

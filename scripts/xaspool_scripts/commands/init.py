@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from spool.model.settings import SPACE_OPTIONS
-from xaspool_scripts.codes import WRONG_USAGE
-from xaspool_scripts.common import Failure, note, typed_values
-from xaspool_scripts.options import confirm, given, group, options_of, yes_option
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.options import confirm, given, group, options_of, yes_option
+from xaspool_scripts.terminal.program import Failure, note, typed_values
+from xaspool_scripts.terminal.wording import plural, printable
 
 _MAX_NAMED = 3
 

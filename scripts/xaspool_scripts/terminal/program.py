@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xaspool_scripts.codes import FAILED, NOTHING_THERE, WRONG_USAGE
 from xaspool_scripts.ownership import explain
 from xaspool_scripts.start import INTERRUPTED, write_at_once
-from xaspool_scripts.wording import printable
+from xaspool_scripts.terminal.codes import FAILED, NOTHING_THERE, WRONG_USAGE
+from xaspool_scripts.terminal.wording import printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -140,7 +140,7 @@ def _report(program: str, error: BaseException, typed: list[str]) -> int:
 
 def _print_misuse(program: str, error: click.UsageError, typed: list[str]) -> None:
     """Print the error on one line, with a suggestion and the command that shows the usage."""
-    from xaspool_scripts.suggestions import suggestion
+    from xaspool_scripts.terminal.suggestions import suggestion
 
     is_unknown = isinstance(error, click.NoSuchOption)  # (click adds guesses to its text)
     text = (error.message if is_unknown else describe(error)).rstrip(".")

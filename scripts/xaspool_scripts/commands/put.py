@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from spool.model.message import PUT_OPTIONS
-from xaspool_scripts.codes import WRONG_USAGE
-from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
-from xaspool_scripts.options import given, lifetime, options_of
-from xaspool_scripts.output import answering, write_bytes, write_json
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.options import given, lifetime, options_of
+from xaspool_scripts.terminal.output import answering, write_bytes, write_json
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import Space

@@ -4,10 +4,10 @@ from dataclasses import asdict
 
 import click
 
-from xaspool_scripts.common import Commands, json_option, note, opened
-from xaspool_scripts.options import confirm, yes_option
-from xaspool_scripts.output import moment, write_all
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.terminal.options import confirm, yes_option
+from xaspool_scripts.terminal.output import moment, write_all
+from xaspool_scripts.terminal.program import Commands, json_option, note, opened
+from xaspool_scripts.terminal.wording import plural, printable
 
 
 @click.group(cls=Commands)

@@ -9,13 +9,21 @@ import click
 from spool.model.message import PUT_OPTIONS
 from spool.watch.units import span
 from xaspool_console.reasons import count_failed, named
-from xaspool_scripts.bodies import JSON_BYTES, message_object
-from xaspool_scripts.codes import WRONG_USAGE
-from xaspool_scripts.common import Failure, SpaceCommand, complete_queue, json_option, note, opened
-from xaspool_scripts.options import confirm, dry_run_option, filter_options, given, options_of, progress, yes_option
-from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import answering, moment, write_answer, write_json
-from xaspool_scripts.wording import plural
+from xaspool_scripts.terminal.bodies import JSON_BYTES, message_object
+from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.options import (
+    confirm,
+    dry_run_option,
+    filter_options,
+    given,
+    options_of,
+    progress,
+    yes_option,
+)
+from xaspool_scripts.terminal.options import message_id as message_id_type
+from xaspool_scripts.terminal.output import answering, moment, write_answer, write_json
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.wording import plural
 
 if TYPE_CHECKING:
     from spool import Space

@@ -9,8 +9,7 @@ import click
 
 from spool.model.settings import QUEUE_OPTIONS
 from spool.watch.units import age, span
-from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened
-from xaspool_scripts.options import (
+from xaspool_scripts.terminal.options import (
     confirm,
     dry_run_option,
     filter_options,
@@ -21,8 +20,9 @@ from xaspool_scripts.options import (
     short_duration,
     yes_option,
 )  # fmt: skip
-from xaspool_scripts.output import pairs, show, write_all, write_answer, write_json
-from xaspool_scripts.wording import on_terminal, plural
+from xaspool_scripts.terminal.output import pairs, show, write_all, write_answer, write_json
+from xaspool_scripts.terminal.program import Commands, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.wording import on_terminal, plural
 
 if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats, Space
@@ -119,10 +119,10 @@ def purge(queue: str, **options: Any) -> None:
       spool-admin queue purge orders --header tenant=acme --yes
       spool-admin queue purge errors --reason "no such article" --yes
     """
-    from xaspool_scripts import admin_rearrange  # only commands on messages need it
+    from xaspool_scripts.commands import rearrange  # only commands on messages need it
 
     with opened() as space:
-        admin_rearrange.purge(space, queue, **options)
+        rearrange.purge(space, queue, **options)
 
 
 @queue.command()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from xaspool_scripts.common import Failure
+from xaspool_scripts.terminal.program import Failure
 
 _INDEX = "README"
 

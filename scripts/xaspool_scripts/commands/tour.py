@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.common import note
 from xaspool_scripts.sample import SENTENCE
-from xaspool_scripts.wording import printable
+from xaspool_scripts.terminal.program import note
+from xaspool_scripts.terminal.wording import printable
 
 if TYPE_CHECKING:
     pass

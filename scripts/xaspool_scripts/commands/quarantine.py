@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.bodies import as_json_fields
-from xaspool_scripts.common import (
+from xaspool_scripts.terminal.bodies import as_json_fields
+from xaspool_scripts.terminal.options import confirm, yes_option
+from xaspool_scripts.terminal.output import moment, pairs, short, table, write_json
+from xaspool_scripts.terminal.output import show as as_text
+from xaspool_scripts.terminal.program import (
     AnyFunction,
     Commands,
     Failure,
@@ -18,10 +21,7 @@ from xaspool_scripts.common import (
     note,
     opened,
 )
-from xaspool_scripts.options import confirm, yes_option
-from xaspool_scripts.output import moment, pairs, short, table, write_json
-from xaspool_scripts.output import show as as_text
-from xaspool_scripts.wording import on_terminal, plural, printable
+from xaspool_scripts.terminal.wording import on_terminal, plural, printable
 
 if TYPE_CHECKING:
     from spool import QuarantinedFile, Space

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import AnyFunction, Failure, complete_queue
+from xaspool_scripts.terminal.program import AnyFunction, Failure, complete_queue
 
 if TYPE_CHECKING:
     from spool.model.checks import Option

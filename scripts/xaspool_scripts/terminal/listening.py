@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from xaspool_scripts.signals import handle_ending
+from xaspool_scripts.terminal.signals import handle_ending
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

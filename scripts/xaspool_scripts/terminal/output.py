@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from xaspool_scripts.common import Failure, describe, note
-from xaspool_scripts.wording import printable
+from xaspool_scripts.terminal.program import Failure, describe, note
+from xaspool_scripts.terminal.wording import printable
 
 if TYPE_CHECKING:
     from spool import Space

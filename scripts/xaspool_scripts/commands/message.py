@@ -9,13 +9,14 @@ import click
 
 from spool.watch.units import age
 from xaspool_console.reasons import count_failed
-from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies
-from xaspool_scripts.bodies import message_object
-from xaspool_scripts.codes import DAMAGE_LEFT
-from xaspool_scripts.common import Commands, Failure, complete_queue, json_option, note, opened
-from xaspool_scripts.options import filter_options, given, message_id
-from xaspool_scripts.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json
-from xaspool_scripts.wording import on_terminal, plural, printable
+from xaspool_scripts.commands import get, put, rearrange
+from xaspool_scripts.terminal import bodies
+from xaspool_scripts.terminal.bodies import message_object
+from xaspool_scripts.terminal.codes import DAMAGE_LEFT
+from xaspool_scripts.terminal.options import filter_options, given, message_id
+from xaspool_scripts.terminal.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json
+from xaspool_scripts.terminal.program import Commands, Failure, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.wording import on_terminal, plural, printable
 
 if TYPE_CHECKING:
     from spool import Holder, QueueEntry
@@ -36,8 +37,8 @@ _LEAST_WIDTH = 8  # of the last column
 _GAP, _BORDERS = 2, 3  # between two columns: outside of a terminal, and on a terminal
 
 _COMMANDS = (
-    admin_get.get, admin_put.put, admin_rearrange.change, admin_rearrange.delete, admin_rearrange.move,
-    admin_rearrange.redrive,
+    get.get, put.put, rearrange.change, rearrange.delete, rearrange.move,
+    rearrange.redrive,
 )  # fmt: skip
 
 

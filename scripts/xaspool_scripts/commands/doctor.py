@@ -5,10 +5,10 @@ import os
 import click
 
 from xaspool_scripts import ownership
-from xaspool_scripts.codes import FAILED
-from xaspool_scripts.common import Failure, SpaceCommand, json_option, note, space_path
-from xaspool_scripts.output import write_all
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.terminal.codes import FAILED
+from xaspool_scripts.terminal.output import write_all
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, json_option, note, space_path
+from xaspool_scripts.terminal.wording import plural, printable
 
 _USE = ("space", "room", "owner", "writing")  # these and the directories refuse a space, but lose no message
 

@@ -4,11 +4,11 @@ import os
 
 import click
 
-from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
-from xaspool_scripts.common import Commands, json_option, new_space_path, note, space_path
-from xaspool_scripts.options import progress
-from xaspool_scripts.output import table, write_json
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.terminal.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
+from xaspool_scripts.terminal.options import progress
+from xaspool_scripts.terminal.output import table, write_json
+from xaspool_scripts.terminal.program import Commands, json_option, new_space_path, note, space_path
+from xaspool_scripts.terminal.wording import plural, printable
 
 
 @click.group(cls=Commands)

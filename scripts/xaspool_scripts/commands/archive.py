@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from xaspool_scripts.codes import DAMAGE_LEFT, FAILED, WRONG_USAGE
-from xaspool_scripts.common import Failure, SpaceCommand, new_space_path, note, opened
-from xaspool_scripts.options import progress
-from xaspool_scripts.output import flush_directory
-from xaspool_scripts.wording import plural, printable
+from xaspool_scripts.terminal.codes import DAMAGE_LEFT, FAILED, WRONG_USAGE
+from xaspool_scripts.terminal.options import progress
+from xaspool_scripts.terminal.output import flush_directory
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, new_space_path, note, opened
+from xaspool_scripts.terminal.wording import plural, printable
 
 if TYPE_CHECKING:
     from spool import ExportReport

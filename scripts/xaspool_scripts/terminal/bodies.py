@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.wording import on_terminal, printable
+from xaspool_scripts.terminal.wording import on_terminal, printable
 
 if TYPE_CHECKING:
     from spool.model.message import Message

@@ -1,0 +1,1 @@
+"""The parts of all programs: options, exit codes, output, wording, signals."""
