@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, cast
+from weakref import finalize
 
 from spool import Space
 from spool.engine import BranchExists, CoordinatedTransaction, Joinable, UnknownBranch, WaitExpired, deferred
@@ -326,6 +327,11 @@ class ResourceManager:
         raise XAError(XAER_NOTA, f"there is no branch {xid}")
 
 
+def _drop_unprepared(branches: dict[Xid, Branch], xid: Xid) -> None:
+    if xid in branches and branches[xid].state is not BranchState.PREPARED:
+        branches.pop(xid, None)
+
+
 class _BranchBlock:
     """The work in a new branch, as a ``with`` statement: see ``ResourceManager.branch``."""
 
@@ -338,6 +344,9 @@ class _BranchBlock:
         with deferred(self._roll_back):
             self._manager.start(self._xid)
             self._begun = True
+            # A signal just before ``__exit__`` can prevent it: then the housekeeper rolls back the branch. After
+            # ``__exit__`` no code runs when the block is freed: Python would ignore the exception of a handler there.
+            self._when_dropped = finalize(self, _drop_unprepared, self._manager._branches, self._xid)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -348,14 +357,7 @@ class _BranchBlock:
             elif self._state() is BranchState.ACTIVE:
                 self._manager.end(self._xid, TMSUCCESS)
             self._begun = False
-
-    def __del__(self) -> None:
-        """Have the housekeeper roll back the branch if ``__exit__`` did not run.
-
-        A signal just before ``__exit__`` can prevent it.
-        """
-        if self._begun and self._state() is not BranchState.PREPARED:
-            self._manager._branches.pop(self._xid, None)
+            self._when_dropped.detach()
 
     def _state(self) -> BranchState | None:
         """Return the state of the branch; None if the branch has ended."""

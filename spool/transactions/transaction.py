@@ -440,6 +440,7 @@ class Transaction:
         self.state = state
         if self._guard is not None:
             self._guard.dismiss()
+            self._guard = None  # freed in this call: Python ignores the exception of a signal's handler in ``__del__``
         self._end_promises(why)
         self._branch.release(taken=state is not TransactionState.ROLLED_BACK)
 

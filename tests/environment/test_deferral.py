@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import spool
+import xa
 from spool.runtime import calls
 from spool.runtime.calls import CallGuard
 from tests.children import exit_code_of
@@ -366,3 +367,27 @@ def test_another_signals_handler_that_raises_does_not_keep_the_deferral(
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert calls._deferral.depth == 0
+
+
+def test_a_transaction_that_has_ended_runs_no_code_when_it_is_freed(memory: Path) -> None:
+    """Otherwise a handler that raises could be called there, and Python would ignore its exception."""
+    xid = xa.Xid(7, b"one", b"")
+    with spool.create(memory / "space") as space, xa.TransactionManager(memory / "decisions") as manager:
+        space.create_queue("orders")
+        rm = xa.ResourceManager(space)
+        begun = space.transaction(), manager.transaction(), rm.branch(xid)
+        for transaction in begun:
+            with transaction:
+                if transaction is begun[1]:
+                    begun[1].enlist(space)
+                space.put("orders", "tea")
+        rm.commit(xid, xa.TMONEPHASE)
+        ended = list(begun)
+        del begun, transaction
+        called: list[str] = []
+        while ended:
+            sys.setprofile(lambda frame, event, _: called.append(f"{event} {frame.f_code.co_qualname}"))
+            ended.pop()
+            sys.setprofile(None)
+        own = sys._getframe().f_code.co_qualname
+        assert {name for name in called if name.startswith("call ") and not name.endswith(own)} == set()

@@ -145,7 +145,7 @@ class Outcomes:
             self._changed.notify_all()
 
     def drop(self, id: TransactionId) -> None:
-        """End a transaction that the program dropped. Takes no lock, so a ``__del__`` may call it."""
+        """End a transaction that the program dropped. Takes no lock, so a finalizer may call it."""
         self._open.pop(id.serial, None)
 
     def wait(self, seconds: float) -> bool:

@@ -16,6 +16,7 @@ import os
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
+from weakref import finalize
 
 from spool import Space
 from spool.decisions import DecisionLog
@@ -87,6 +88,10 @@ class GlobalTransaction:
         self.manager: object = None
         self._process = os.getpid()
         self.state = State.ACTIVE
+        # Forget a transaction that the program drops; the housekeeper rolls back its branches in spaces. A transaction
+        # that has ended runs no code when it is freed: Python would ignore the exception of a signal's handler there.
+        self._when_dropped = finalize(self, outcomes.drop, id)
+        self._when_dropped.atexit = False
 
     def __repr__(self) -> str:
         return f"<global transaction {self.id}: {self.state.value}>"
@@ -189,14 +194,16 @@ class GlobalTransaction:
                 self._outcomes.decide(self.id)
                 interrupt = self._decide()
             except CommitUnknown:
-                self.state = State.UNKNOWN
+                self._end(State.UNKNOWN)
                 self._outcomes.keep_unknown(self.id, self._voted, self._table)
+                self._free()
                 raise
             except BaseException as error:
                 self._roll_back(f"its commit failed: {storable(error)}")
                 raise
-            self.state = State.COMMITTED
+            self._end(State.COMMITTED)
             self._outcomes.complete(self.id, self._voted, self._table)
+            self._free()
             if interrupt is not None:
                 raise interrupt
 
@@ -205,6 +212,14 @@ class GlobalTransaction:
         with deferred():
             self._check_active()
             self._roll_back(reason)
+
+    def _end(self, state: State) -> None:
+        self.state = state
+        self._when_dropped.detach()
+
+    def _free(self) -> None:
+        """Free the branches in this call, because their ``__del__`` runs code."""
+        self._branches, self._voted, self._single = [], [], None
 
     def _check_active(self) -> None:
         if os.getpid() != self._process:
@@ -260,7 +275,7 @@ class GlobalTransaction:
 
     def _roll_back(self, reason: str) -> None:
         """Roll back every branch. A branch that fails does not keep the others from their rollback."""
-        self.state = State.ROLLED_BACK
+        self._end(State.ROLLED_BACK)
         interrupt: BaseException | None = None
         if self._last is not None:
             try:
@@ -275,13 +290,9 @@ class GlobalTransaction:
                 self._outcomes.roll_back_later(branch, error)
                 interrupt = interrupt or (None if isinstance(error, Exception) else error)
         self._outcomes.forget(self.id)
+        self._free()
         if interrupt is not None:
             raise interrupt
-
-    def __del__(self) -> None:
-        """Forget a transaction that the program dropped; its branches in spaces are rolled back by the housekeeper."""
-        if self.state is State.ACTIVE:
-            self._outcomes.drop(self.id)
 
     def __enter__(self) -> Self:
         return self
