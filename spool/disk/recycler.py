@@ -31,6 +31,7 @@ _FREE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+").fullmatch
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
+_STOCK_FILL = b"\xff"  # a copy of the space may have holes in the place of zeros, and a full disk cannot fill the holes
 STOCKED_BYTES = _STOCK * _STOCK_BYTES
 _NUMBER = "%010x"
 
@@ -119,7 +120,7 @@ class Recycler:
         for _ in range(missing):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
             try:
-                write_new(self.disk, name, bytes(_STOCK_BYTES), durable=False)
+                write_new(self.disk, name, _STOCK_FILL * _STOCK_BYTES, durable=False)
             except OSError:
                 unlink_if_there(self.disk, name)
                 raise

@@ -1,7 +1,11 @@
 """The pool of consumed files: a file is found once it is durable there, and overwritten only if it has one name."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from spool.disk import Disk
 from spool.disk.durability import durability_of
 from spool.disk.recycler import MAX_BYTES, QUIET_BYTES, Recycler
 from spool.disk.stat import Guarantees
@@ -72,6 +76,15 @@ def test_an_empty_pool_is_stocked_and_its_files_can_be_taken(disk: SimulatedDisk
     assert taken(pool)
     assert taken(pool)
     assert not taken(pool)
+
+
+def test_the_stock_in_a_copy_without_holes_for_zeros_still_has_its_room(tmp_path: Path) -> None:
+    """A file with holes cannot be overwritten on a full disk."""
+    (tmp_path / layout.FREE).mkdir()
+    Recycler(Disk(str(tmp_path))).stock()
+    subprocess.run(["cp", "-r", "--sparse=always", tmp_path / layout.FREE, tmp_path / "copy"], check=True)
+    copies = [path.stat() for path in (tmp_path / "copy").iterdir()]
+    assert [copy.st_blocks * 512 >= copy.st_size for copy in copies] == [True, True]
 
 
 @pytest.mark.parametrize(
