@@ -168,7 +168,9 @@ class Arrivals:
 
     def announce_all(self) -> None:
         """Wake all calls, because any message may have become free."""
-        end = self._first + self._count * FUTEX_BYTES
-        for at in range(self._first, end, FUTEX_BYTES) if self.wakes else ():
-            if self._memory[at : at + WORD_BYTES] != CLEAR:
-                self._memory.change(at + WORD_BYTES, _odd(time_word()))
+        if not self.wakes:
+            return
+        there = self._memory[self._first : self._first + self._count * FUTEX_BYTES]
+        for at in range(0, len(there), FUTEX_BYTES):
+            if there[at : at + WORD_BYTES] != CLEAR:
+                self._memory.change(self._first + at + WORD_BYTES, _odd(time_word()))
