@@ -105,4 +105,4 @@ def session(path: Path) -> Iterator[str]:
 def _masked(text: str) -> str:
     text = re.sub(r"[0-9a-f]{32}", "ID", text)
     text = re.sub(r"(position +|exported )[\d,]+( files with [\d,]+ messages?)?", r"\1…", text)
-    return re.sub(r"\d{4}-\d\d-\d\d\S*( \d\d:\d\d\S*)?|\b\d+(\.\d+)? (ms|s|KiB|B|MiB)\b", "…", text)
+    return re.sub(r"\d{4}-\d\d-\d\d\S*( \d\d:\d\d\S*)?|\b\d+(\.\d+)? (ms|s|KiB|B|MiB)\b *", "…", text)

@@ -46,7 +46,7 @@ def old(seconds: float | None) -> str:
 
 
 def milliseconds(*seconds: float | None) -> str:
-    """Return upper bounds in milliseconds, e.g. ``≤0.5/2.5 ms``; infinite for a duration beyond the last bound."""
+    """Return upper bounds in milliseconds, e.g. ``≤0.5/2.5 ms``; "inf" for a duration beyond the last bound."""
     known = [f"{each * 1_000:g}" for each in seconds if each is not None]
     return f"≤{'/'.join(known)} ms" if known else UNKNOWN
 
