@@ -347,6 +347,7 @@ class _BranchBlock:
             # A signal just before ``__exit__`` can prevent it: then the housekeeper rolls back the branch. After
             # ``__exit__`` no code runs when the block is freed: Python would ignore the exception of a handler there.
             self._when_dropped = finalize(self, _drop_unprepared, self._manager._branches, self._xid)
+            self._when_dropped.atexit = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
