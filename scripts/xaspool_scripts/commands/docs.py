@@ -37,7 +37,7 @@ def _pages() -> dict[str, Path]:
     except importlib.metadata.PackageNotFoundError:
         files = []
     installed = [Path(str(file.locate())) for file in files if file.match("share/doc/xaspool/docs/*.md")]
-    pages = installed or list((Path(__file__).parents[2] / "docs").glob("*.md"))
+    pages = installed or list((Path(__file__).parents[3] / "docs").glob("*.md"))
     if not pages:
         raise Failure("the pages were not installed: they are in the folder docs of the source distribution")
     return {file.stem: file for file in pages}
