@@ -1,7 +1,5 @@
 """Texts of the pages: numbers, times, and text of others with its control characters made visible."""
 
-from datetime import datetime
-
 from markupsafe import Markup
 
 from spool.model.text import printable
@@ -52,12 +50,7 @@ def duration(seconds: float | None) -> str:
 
 def moment(seconds: float | None) -> str:
     """Return a time as text, in the server's time zone."""
-    if seconds is None:
-        return NOTHING
-    try:
-        return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:.0f}"
+    return NOTHING if seconds is None else units.moment(seconds)
 
 
 def short(text: str, most: int) -> str:

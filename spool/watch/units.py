@@ -1,6 +1,7 @@
-"""Sizes and times as short texts for people. Pure."""
+"""Sizes and times as short texts for people."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 _TIMES = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
@@ -14,6 +15,14 @@ def size(count: float) -> str:
             return f"{count:.1f} {unit}" if unit != "B" and count < 9.95 else f"{count:.0f} {unit}"
         count /= 1_000
     raise AssertionError("the last unit has no limit")
+
+
+def moment(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, as text in the local time zone."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f}"
 
 
 def age(seconds: float) -> str:

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, is_dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from spool.watch import units
 from xaspool_scripts.terminal.program import Failure, describe, note
 from xaspool_scripts.terminal.wording import printable
 
@@ -195,12 +195,7 @@ def show(value: object) -> str:
 
 def moment(seconds: float | None) -> str | None:
     """Return a time as text, in the local time zone."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:.0f}"
+    return None if seconds is None else units.moment(seconds)
 
 
 def delayed_in(space: "Space", queue: str) -> str:
