@@ -76,7 +76,8 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
                 with self._engine.call, turn:
                     while (earlier := self._turns.setdefault(xid, turn)) is not turn:
                         with earlier:  # the earlier call holds this lock until its end
-                            pass
+                            if self._turns.get(xid) is earlier:  # an exception kept that call from removing it
+                                del self._turns[xid]
                     try:
                         return method(self, xid, *arguments, **options)
                     finally:

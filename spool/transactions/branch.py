@@ -221,7 +221,7 @@ class DropGuard:
         self._branch = None
 
     def __del__(self) -> None:
-        branch = self._branch
+        branch = getattr(self, "_branch", None)  # (it is missing after an exception inside ``__init__``)
         if branch is None or self._store.closed:
             return
         self._store.dropped.append(partial(_undo, branch, self._promises))

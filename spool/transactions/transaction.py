@@ -9,7 +9,7 @@ outcome in every future of a submitted message. If its file has a number already
 
 import enum
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -33,7 +33,7 @@ from spool.policies.deduplication import check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
 from spool.runtime.clock import LockTimeout, WaitExpired
-from spool.runtime.context import Block, associate, dissociate
+from spool.runtime.context import Block, Joinable, associate, dissociate, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.runtime.tracing import API, begin_receive, begin_send
@@ -415,8 +415,11 @@ class Transaction:
 
         The transaction is rolled back if possible. No attempt is counted if the transaction only waited for a lock of
         the space. The outcome is unknown if the transaction's file has a number, or if a vote could be neither made
-        durable nor withdrawn.
+        durable nor withdrawn. If the error tears the call, the space closes, and the rollback follows from that: this
+        thread may still hold a lock that a rollback of its own would wait for.
         """
+        if is_torn_by(error):
+            self._store.guard.tear(error)
         seen = self._store.translate_error(doing, error) if isinstance(error, OSError) else error
         if self.state in (TransactionState.ACTIVE, TransactionState.COMMITTING) and not self._store.closed:
             file = self._branch.file
@@ -473,7 +476,7 @@ class Transaction:
         raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
 
     def __enter__(self) -> Self:
-        with calls.deferred(partial(leave, self)):
+        with calls.deferred(partial(_undo_enter, self, len(self._blocks), joined_by_caller.get())):
             enter(self)
             return self
 
@@ -505,6 +508,12 @@ def leave(transaction: Transaction) -> None:
     block = transaction._blocks.pop()
     if not dissociate(transaction._store, transaction, block):
         transaction.ended_elsewhere = block
+
+
+def _undo_enter(transaction: Transaction, blocks: int, joined: Mapping[int, Joinable]) -> None:
+    """Restore the number of blocks and the caller's transactions from before ``enter``, which an exception cut off."""
+    del transaction._blocks[blocks:]
+    joined_by_caller.set(joined)
 
 
 def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:

@@ -56,6 +56,8 @@ SESSION = (
 ELSEWHERE = {"console", "docs", "doctor", "import", "init", "metrics", "mirror begin", "mirror drop", "mirror restore",
     "mirror show", "quarantine list", "quarantine show", "queue list", "queue show", "subscription list", "top", "tour",
     "transaction show"}  # fmt: skip
+# Records of the log about another process that has a lock at this moment.
+_ABOUT_OTHERS = re.compile(r"^spool-admin: warning: (waiting for|files that are not needed remain).*\n", re.MULTILINE)
 
 
 def test_the_session_has_each_command_that_changes_something() -> None:
@@ -105,4 +107,5 @@ def session(path: Path) -> Iterator[str]:
 def _masked(text: str) -> str:
     text = re.sub(r"[0-9a-f]{32}", "ID", text)
     text = re.sub(r"(position +|exported )[\d,]+( files with [\d,]+ messages?)?", r"\1…", text)
-    return re.sub(r"\d{4}-\d\d-\d\d\S*( \d\d:\d\d\S*)?|\b\d+(\.\d+)? (ms|s|KiB|B|MiB)\b *", "…", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d\S*( \d\d:\d\d\S*)?|\b\d+(\.\d+)? (ms|s|min|KiB|B|MiB)\b", "…", text)
+    return re.sub(" +", " ", _ABOUT_OTHERS.sub("", text))  # (the width of a column depends on what was masked)
