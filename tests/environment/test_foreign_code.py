@@ -113,6 +113,7 @@ def planted_cases() -> Iterator[Any]:
         yield pytest.param(history, kind, where, marks=marks, id=name)
 
 
+@pytest.mark.timeout(1800)  # (with --long, thousands of spaces)
 @pytest.mark.parametrize(("history", "kind", "where"), [*planted_cases()])
 def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     history: History,
