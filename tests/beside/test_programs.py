@@ -56,6 +56,7 @@ def test_an_intake_that_watches_takes_file_after_file(path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("ends", ["commit", "one phase", "rollback", "two managers"])
 def test_each_branch_ends_as_it_is_decided(path: Path, ends: str) -> None:
     with spool.open(path) as space, spool.open(path) as other:

@@ -72,6 +72,7 @@ def test_the_zoo_has_every_kind(made: Zoo) -> None:
     assert directories == {*layout.OWN_NAMES}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_e12_a_flipped_bit(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
     name, data = _content(made, kind)
@@ -80,6 +81,7 @@ def test_e12_a_flipped_bit(made: Zoo, judged: Judged, kind: str, stride: Stride)
         judged(damages.flips(name, data, 3 if step == 1 else 1, random.Random(kind)), step)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_e12_a_file_that_is_cut_off(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
     name, data = _content(made, kind)
@@ -88,6 +90,7 @@ def test_e12_a_file_that_is_cut_off(made: Zoo, judged: Judged, kind: str, stride
         judged(damages.cuts(name, data, random.Random(kind)), step)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_e03_zeroes_noise_surplus_and_other_things_under_the_name(
     made: Zoo, judged: Judged, kind: str, stride: Stride

@@ -62,6 +62,7 @@ def _is_usable(machine: Machine, answers: Answers) -> None:
             assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
 
 
+@pytest.mark.every(3)
 @THREE_RULES
 def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rules) -> None:
     whole, _ = _cut_at(None, rules)
@@ -110,6 +111,7 @@ def exported() -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.every(3)
 @THREE_RULES
 def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, exported: bytes) -> None:
     whole = Machine(NO_FILES, **rules.told)

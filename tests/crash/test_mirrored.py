@@ -57,7 +57,7 @@ BY_NAME = pytest.mark.parametrize("name", MIRRORED)
         for rules, side in (RULES[:2] if name == LONGEST else RULES)
     ],
 )
-@pytest.mark.every(3)
+@pytest.mark.every(8)
 def test_either_disk_is_enough_after_every_power_cut(
     name: str, rules: Rules, side: str, stride: Stride, record_property
 ) -> None:
@@ -72,6 +72,7 @@ class CutsOfTheMirror(Explorer):
         return (call, args) == ("flush", ("mirror", ""))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "per_cut"), [("adoption", 8), ("adopted get and reclaimed", 1)])
 def test_either_disk_is_enough_after_a_power_cut_while_the_mirror_is_updated(
     name: str, per_cut: int, record_property
@@ -110,6 +111,7 @@ def test_the_first_messages_of_a_history_are_on_its_mirror(name: str) -> None:
     explorer._expect_of_mirror(explorer._set_up(), frozenset([MIRRORED[name].begin]))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["put", "two-phase commit", "adopted get and reclaimed"])
 def test_a_commit_that_a_live_process_finishes_reaches_the_mirror(name: str, record_property) -> None:
     record(

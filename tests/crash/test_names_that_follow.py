@@ -115,6 +115,7 @@ TAKEN_IN = History("taken in", _spares_and_dropped, TAKEN, _taken_in, finish=_ta
 HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, TAKEN_IN)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
 def test_commits_in_overwritten_files_survive_every_power_cut(history: History, record_property) -> None:
     record(Explorer(history, Rules.NAMES_FOLLOW, per_cut=6, again=60).explore(), record_property)
@@ -155,7 +156,7 @@ STAMPED_BEFORE = Bug(
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
-@pytest.mark.every(3)
+@pytest.mark.slow
 def test_a_rule_that_is_left_out_is_missed(bug: Bug, record_property) -> None:
     record_property("planted bugs", 1)
     (history,) = (history for history in HISTORIES if history.name == bug.noticed_by)

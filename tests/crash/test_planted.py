@@ -88,6 +88,7 @@ def test_a_checkpoint_that_goes_too_far_is_missed() -> None:
         cut_in_turn(explorer_of(READ_TOO_FAR.noticed_by), 0)
 
 
+@pytest.mark.slow
 def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:
     explorer = explorer_of(FINISHED_AS_IT_LIES.noticed_by)
     with planted(FINISHED_AS_IT_LIES), pytest.raises(Unexplained):
@@ -136,6 +137,7 @@ def test_a_vote_that_is_not_made_durable_is_missed() -> None:
         die_and_cut(explorer, 0, "flush")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "victim", "described"), OF_GROUPS_AND_MIRRORS, ids=lambda x: x.what if isinstance(x, Bug) else ""
 )

@@ -55,6 +55,7 @@ def leader_comes_back(explorer: Interleaver) -> None:
         explorer.play((Stop(stopped), Switch(step, LEADS)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
 def test_a_process_dies_at_any_step(victim: int, stride: Stride, record_property) -> None:
     explorer = explorer_of("posted commits", every=stride(EVERY))
@@ -62,6 +63,7 @@ def test_a_process_dies_at_any_step(victim: int, stride: Stride, record_property
     record_property("posted commits: schedules", explorer.count.schedules)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
 @pytest.mark.parametrize("scenario", ["posted decision", "posted decision beside a rollback"])
 def test_a_process_dies_beside_a_posted_decision(scenario: str, victim: int, stride: Stride, record_property) -> None:
@@ -76,6 +78,7 @@ def test_a_branch_is_rolled_back_at_any_step_of_a_leader(stride: Stride) -> None
     rollback_beside_a_leader(explorer_of("posted decision beside a rollback", every=stride(EVERY)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("owner", [REPLIES, TAKES], ids=NAMES.get)
 def test_an_owner_dies_at_any_step_of_the_leader(owner: int, stride: Stride) -> None:
     owner_dies_beside_a_leader(explorer_of("posted commits", every=stride(EVERY)), owner)
@@ -85,6 +88,7 @@ def test_a_leader_and_an_owner_die_together(stride: Stride) -> None:
     leader_and_owner_die(explorer_of("posted commits", every=stride(EVERY)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("leader", [LEADS, LEADS_NEXT], ids=NAMES.get)
 def test_a_leader_stops_at_any_step(leader: int, stride: Stride) -> None:
     leader_stops(explorer_of("posted commits", every=stride(EVERY)), leader)
@@ -119,7 +123,7 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("bug", "drive"), BUGS, ids=lambda x: x.what if isinstance(x, Bug) else "")
 def test_a_rule_of_posted_commits_that_is_broken_is_missed(
     bug: Bug, drive: Callable[[Interleaver], None], record_property

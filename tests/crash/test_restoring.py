@@ -97,6 +97,7 @@ def test_a_space_with_a_mirror_whose_making_was_cut_anywhere_can_be_made_or_open
     each_cut(make, NO_FILES, rules, look)
 
 
+@pytest.mark.every(2)
 @TWO_RULES
 def test_a_restore_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, mirrored: Image) -> None:
     def look(machine: Machine, answered: bool) -> None:

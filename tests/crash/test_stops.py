@@ -31,6 +31,7 @@ WRITE = "a write and its replay"
 TASK, HOLDER, WRITER, REPLAYER = 0, 2, 4, 5
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
 def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(
     stop: Stop, stride: Stride, record_property
@@ -59,6 +60,7 @@ def test_a_commit_makes_a_branch_durable_whose_owner_died_at_its_flush() -> None
     die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 @pytest.mark.parametrize("scenario", GROUPS)
 def test_a_group_commits_whole_or_not_when_its_leader_dies_at_any_step(

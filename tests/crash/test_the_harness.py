@@ -84,7 +84,7 @@ class _DirectoryIsNotFlushed(SimulatedDisk):
         (_PrepareIsNotFlushed, "prepare", Rules.NEW_NAMES),
     ],
 )
-@pytest.mark.every(3)
+@pytest.mark.slow
 def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
     with pytest.raises(Violation) as found:
         Explorer(BY_NAME[history], rules, disk=disk).explore()
@@ -97,7 +97,7 @@ def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
     ids=lambda rules: rules.value,
 )
 @pytest.mark.parametrize("disk", [_CopyIsNotFlushedFirst, _CopyIsNotFlushedAgain])
-@pytest.mark.every(2)
+@pytest.mark.slow
 def test_a_flush_that_recovery_leaves_out_is_found(disk, rules):
     with pytest.raises(Violation):
         Explorer(BY_NAME["put"], rules, recovery_disk=disk, again=3).explore()

@@ -125,6 +125,7 @@ def look_everywhere(machine: Machine, process: Watched, rules: Rules, plan: Plan
 BY_PROGRAM = pytest.mark.parametrize("program", [decides, decides_together], ids=lambda program: program.__name__)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("rules", "spread"),
     [

@@ -71,6 +71,7 @@ DEFAULT: dict[Program, set[Rules]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("program", "rules"),
     [

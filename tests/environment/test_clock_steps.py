@@ -167,6 +167,7 @@ def play(story: tuple[str, ...], step: float, at: int) -> int:
     return next(user._moments)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step / DAY:+g} days")
 def test_a_step_of_the_clock_at_any_moment_of_a_story(step: float, record_property) -> None:
     moments = play(STORY, step, -1)

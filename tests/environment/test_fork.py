@@ -189,6 +189,7 @@ def tell_and_end(forked: Forked, space: spool.Space, path: Path, ended: str) -> 
 TOLD = "the space was opened before this process was forked: open it again in the child"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]

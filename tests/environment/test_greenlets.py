@@ -53,6 +53,7 @@ print(os.path.exists(path + " new"))
 """
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("library", PATCHES)
 def test_a_process_with_replaced_threads_opens_no_space(path: Path, library: str) -> None:
     *refusals, there = run(f"{patch_of(library)}\n{OPEN}", path).splitlines()

@@ -206,6 +206,7 @@ def interrupted(history: History, path: Path, n: int, press: Callable[[], None] 
     return pressed, came
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_an_interrupt_at_each_call_of_the_disk_leaves_a_whole_space(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
@@ -301,6 +302,7 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
     assert at > 3
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_two_at_once_are_like_the_death_of_the_process(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]

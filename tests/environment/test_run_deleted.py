@@ -223,6 +223,7 @@ space.close()
 """
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_real_processes_stop_when_run_is_deleted_and_lose_nothing(seed: int, tmp_path: Path, record_property) -> None:
     numbers = random.Random(seed)

@@ -46,6 +46,7 @@ def _record(tally: Tally, record_property) -> None:
     print(tally)
 
 
+@pytest.mark.every(2)
 @BY_NAME
 def test_each_call_of_each_history_fails(history: History, stride: Stride, record_property) -> None:
     faults = Faults(history)
@@ -75,6 +76,7 @@ def test_each_call_of_creating_a_space_fails(record_property) -> None:
     _record(tally, record_property)
 
 
+@pytest.mark.every(3)
 @TWO_RULES
 @BY_NAME
 def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, record_property) -> None:

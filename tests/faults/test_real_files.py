@@ -45,6 +45,7 @@ def _play_on(path: Path, history: History, plan: Plan) -> frozenset[Contents]:
     return outcome.allowed
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("history", SOME, ids=str)
 def test_each_call_fails_on_real_files(history: History, tmp_path: Path, stride: Stride) -> None:
     template = _template(tmp_path / "template", history)

@@ -215,6 +215,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_runs_a_python_job_on_a_machine_without_java(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")

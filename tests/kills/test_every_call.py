@@ -54,6 +54,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(call, flush, marks=pytest.mark.slow if slow else ())
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("call", "flush"), list(cases()))
 def test_nothing_acknowledged_is_lost_by_a_kill_at(
     call: str, flush: str, life: Life, scaffold: Scaffold, stride: Stride, record_property
@@ -102,6 +103,7 @@ def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaff
     print(f"{call}: recovery killed at {kills} calls")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("call", ["pwrite64", "renameat2", "unlinkat", "mkdirat", "fsync"])
 def test_spool_intake_takes_each_file_once_whenever_it_is_killed(
     call: str, life: Life, scaffold: Scaffold, record_property

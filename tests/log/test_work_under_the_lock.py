@@ -260,6 +260,7 @@ def longest_hold(directory: Path, operation: Callable[[spool.Space, int], None],
     return _work[-1].longest
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 def test_the_number_lock_is_held_no_longer_for_more_messages(
     tmp_path: Path, operation: Callable[[spool.Space, int], None]

@@ -191,6 +191,7 @@ def test_x05_a_stream_whose_commit_was_lost_goes_on_without_a_double(
     assert_nothing_is_left(space)
 
 
+@pytest.mark.slow
 def test_x05_a_stream_whose_tasks_fail_leaves_nothing_and_goes_on(
     spark: "SparkSession", space: spool.Space, lines: "DataFrame", tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def most_memory(process: int) -> int:
     return int(line) << 10
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("call", ["action", "read"])
 def test_a_large_message_without_a_token_is_not_kept(tmp_path: Path, call: str) -> None:
     """Arrow Flight alone reads the whole message before it looks at the token."""

@@ -61,6 +61,7 @@ def forwarder_on(cluster: Any, directory: Path, *options: str) -> RunningForward
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_x05_workers_on_machines_that_do_not_see_the_space_forward_each_message_once(
     cluster: Any, directory: Path
 ) -> None:
