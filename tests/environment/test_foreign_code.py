@@ -156,6 +156,33 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     record_property("interrupts that closed the space", torn)
 
 
+@pytest.mark.parametrize(
+    "history", [each for each in PLANTED_IN if each.run in (transaction, one_phase)], ids=lambda each: each.run.__name__
+)
+def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread_wait_for_that_lock(
+    history: History, memory: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception comes at each line of the functions that take locks and turns."""
+    for at in itertools.count(1):
+        path, waits = memory / str(at), []
+        furnish(path, history.consumed)
+        space, _ = opened(path)
+        monkeypatch.setattr(space._store.clock, "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
+        lines = Lines(at, only=("try_lock", "_hold_number", "_issue", "call"), press=raising(TimeoutError))
+
+        def run(space: spool.Space = space, lines: Lines = lines) -> None:
+            with traced(lines):
+                history.run(space)
+
+        with suppress(TimeoutError, spool.SpoolError, xa.XAError):
+            in_another_thread(run)
+        assert waits == [], at
+        in_another_thread(space.close)
+        if lines.seen < at:
+            break
+    assert at > 40
+
+
 # -- calls in the middle of a call ------------------------------------------------------------------------------------
 
 
