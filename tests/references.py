@@ -47,11 +47,10 @@ class Module:
 
 
 @cache
-def modules(packages: tuple[str, ...] = PACKAGES) -> list[Module]:
-    return [_read(path) for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+def modules() -> list[Module]:
+    return [_read(path) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-@cache
 def _read(path: Path) -> Module:
     text, module = path.read_text(), Module(path)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -104,7 +103,7 @@ def unknown_names() -> list[str]:
 
 def _is_known(name: str, module: Module, is_reference: bool) -> bool:
     first, _, rest = name.rpartition(".")
-    if rest in _of_python() or name in _files() | _OF_OTHERS:
+    if rest in _of_python() or name in _files() or name in _OF_OTHERS:
         return True
     if first:
         begin, owner = first.partition(".")[0], first.rpartition(".")[2]
@@ -113,15 +112,15 @@ def _is_known(name: str, module: Module, is_reference: bool) -> bool:
         owners = [found for found in modules() if found.path.stem == owner]
         if owners and begin not in module.used:
             return any(rest in found.defined | found.fields for found in owners) or rest in _stems()
-        return begin in module.used | _defined() | _stems() and rest in _defined() | _fields() | _stems()
+        return (begin in module.used or begin in _named()) and (rest in _named() or rest in _fields())
     if is_reference:
-        return name in _defined() | _stems()
-    return name in _used_beside(module.path.parent) | _defined() | _fields() | _stems()
+        return name in _named()
+    return name in _named() or name in _fields() or name in _used_beside(module.path.parent)
 
 
 def unknown_words(words: Iterable[str]) -> list[str]:
     """Return the names in backticks on a page that no module has. (File names with an ending do not count.)"""
-    known = _defined() | _fields() | _stems() | {name for module in modules() for name in module.used}
+    known = _named() | _fields() | {name for module in modules() for name in module.used}
     names = [word.removesuffix("()") for word in words if _NAME.fullmatch(word)]
     return [name for name in names if name.rpartition(".")[2] not in known | {"md", "py", "toml"}]
 
@@ -148,6 +147,11 @@ def _defined() -> set[str]:
 
 
 @cache
+def _named() -> set[str]:
+    return _defined() | _stems()
+
+
+@cache
 def _fields() -> set[str]:
     return {name for module in modules() for name in module.fields}
 
@@ -170,9 +174,9 @@ def pages() -> list[Path]:
 
 @cache
 def sources() -> list[Module]:
-    """Pages and modules, with those of the tests, as texts."""
-    read = [Module(page, [(1, page.read_text())]) for page in pages()]
-    return [*read, *modules((*PACKAGES, "tests"))]
+    """Pages and modules, with those of the tests, as whole texts."""
+    paths = [path for package in (*PACKAGES, "tests") for path in sorted((ROOT / package).rglob("*.py"))]
+    return [Module(path, [(1, path.read_text())]) for path in [*pages(), *paths]]
 
 
 def missing_files() -> list[str]:
