@@ -43,7 +43,7 @@ def of_page(page: Path, environment: dict[str, str], request: pytest.FixtureRequ
     return {**environment, **given}
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("page", read(README, FIRST_STEPS))
 def test_a_page_runs_as_it_says_while_another_process_leads(
     page: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest

@@ -14,6 +14,7 @@ from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Opened, Served, failed_id, log_in, serving
+from tests.strides import Stride
 from xaspool_console.quarantine import token_of
 
 pytestmark = pytest.mark.chromium
@@ -41,12 +42,13 @@ def addresses(served: Served) -> list[str]:
 # -- accessibility -----------------------------------------------------------------------------------------------------
 
 
-def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, opened: Opened) -> None:
+def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, opened: Opened, stride: Stride) -> None:
+    """On each page with --long, and on every fourth without."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened()
     log_in(page, changing)
     found = []
-    for address in addresses(changing):
+    for address in addresses(changing)[:: stride(4)]:
         page.emulate_media(color_scheme="light")
         page.goto(changing.root + address)
         violations = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]

@@ -61,6 +61,7 @@ def spark(place: Path) -> "Iterator[SparkSession]":
 
 @pytest.mark.spark
 class TestSession:
+    @pytest.mark.slow
     def test_the_start_is_quiet(self, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
         # The first to ask for the session, so that it starts here.
         session.warm_up(request.getfixturevalue("spark"))

@@ -10,7 +10,7 @@ from tests.package.conftest import Installation
 FURTHER = ("workers", "dropping-files", "transactions-and-xa", "operations")
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "name",
     [

@@ -72,6 +72,7 @@ def _check(found: dict[str, Written], trace: str, put: str) -> None:
     assert processed.attributes["xaspool.outcome"] == "replied"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 def test_a_service_in_a_task_of_spark_runs_within_the_span(

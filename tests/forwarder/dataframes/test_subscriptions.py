@@ -316,6 +316,7 @@ def test_a_damaged_message_fails_the_query_unless_fail_on_data_loss_is_false(spa
 
 @pytest.mark.spark
 class TestSpark:
+    @pytest.mark.slow
     def test_x05_a_stopped_query_reads_messages_consumed_and_reclaimed_meanwhile(
         self, spark: "SparkSession", space: spool.Space, tmp_path: Path
     ) -> None:

@@ -67,6 +67,7 @@ def test_x05_every_row_is_written_once_though_tasks_fail_and_are_tried_again(
     assert_nothing_is_left(space)
 
 
+@pytest.mark.slow
 def test_x05_of_a_job_that_fails_nothing_is_written(spark: "SparkSession", space: spool.Space) -> None:
     forwarder.register(spark)
     with pytest.raises(PySparkException, match="this attempt fails"):
@@ -179,6 +180,7 @@ def test_x05_a_micro_batch_that_is_not_in_the_checkpoint_is_not_written_twice(
     assert_nothing_is_left(space)
 
 
+@pytest.mark.slow
 def test_x05_a_stream_whose_commit_was_lost_goes_on_without_a_double(
     spark: "SparkSession", space: spool.Space, lines: "DataFrame", tmp_path: Path
 ) -> None:
@@ -214,6 +216,7 @@ def test_x05_a_stream_whose_tasks_fail_leaves_nothing_and_goes_on(
     assert_nothing_is_left(space)
 
 
+@pytest.mark.slow
 def test_a_stream_with_a_new_checkpoint_under_an_old_name_is_refused(
     spark: "SparkSession", space: spool.Space, lines: "DataFrame", tmp_path: Path
 ) -> None:

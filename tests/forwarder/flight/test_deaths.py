@@ -82,6 +82,7 @@ def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space
         _commit(remote, session, [RemotelyWritten(session, vote, 1)], None)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_x05_a_write_that_the_death_of_its_server_broke_is_repeated_once(
     spark: "SparkSession", space: spool.Space

@@ -79,6 +79,7 @@ def test_x05_a_batch_that_was_written_is_not_written_again(
     assert len(bodies(space)) == 10
 
 
+@pytest.mark.slow
 def test_x05_a_remote_stream_goes_on_where_it_ended(
     spark: "SparkSession", space: spool.Space, serve: Serve, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_x05_a_remote_stream_goes_on_where_it_ended(
     assert sorted(bodies(space, "replies")) == [b"a", b"b", b"c", b"d", b"e"]
 
 
+@pytest.mark.slow
 def test_x05_a_remote_subscription_keeps_messages_that_others_take(
     spark: "SparkSession", space: spool.Space, address: str, tmp_path: Path
 ) -> None:
