@@ -55,6 +55,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.every(2)
+@pytest.mark.timeout(1800)  # (with --long, at each of some hundred calls)
 @pytest.mark.parametrize(("call", "flush"), list(cases()))
 def test_nothing_acknowledged_is_lost_by_a_kill_at(
     call: str, flush: str, life: Life, scaffold: Scaffold, stride: Stride, record_property
