@@ -222,7 +222,7 @@ class ResourceManager:
             if voted:
                 branch.state = state
             else:
-                del self._branches[xid]
+                self._forget_ended(xid, branch)
         return XA_OK if voted else XA_RDONLY
 
     @_about_a_branch(XA_RETRY)
@@ -247,8 +247,10 @@ class ResourceManager:
         try:
             branch = self._branches.get(xid) or self._raise_not_here(xid)
             branch.after(Call.COMMIT_ONE_PHASE)
-            del self._branches[xid]
-            branch.transaction.commit()
+            try:
+                branch.transaction.commit()
+            finally:
+                self._forget_ended(xid, branch)
         except (SpoolError, OSError) as error:
             raise _translated(error, XA_RBROLLBACK) from error
         return XA_OK
@@ -260,14 +262,21 @@ class ResourceManager:
         if branch is not None:
             branch.after(Call.ROLLBACK)
             if branch.state is not BranchState.PREPARED:
-                del self._branches[xid]
-                if branch.transaction.is_active:
-                    branch.transaction.rollback("its transaction manager rolled it back")
+                try:
+                    if branch.transaction.is_active:
+                        branch.transaction.rollback("its transaction manager rolled it back")
+                finally:
+                    self._forget_ended(xid, branch)
                 return XA_OK
         self._answer_decided(xid)
         self._engine.roll_back_branch(xid)
         self._branches.pop(xid, None)
         return XA_OK
+
+    def _forget_ended(self, xid: Xid, branch: Branch) -> None:
+        """Forget a branch, unless an exception came before its transaction could end: then ``rollback`` still ends it."""
+        if not branch.transaction.is_active:
+            del self._branches[xid]
 
     def recover(self, flags: int = TMSTARTRSCAN | TMENDRSCAN) -> list[Xid]:
         """Return the branches that wait for their coordinators, like xa_recover of the XA Specification.

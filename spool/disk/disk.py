@@ -441,6 +441,8 @@ class Disk:
         try:
             flush(handle)
         except OSError as error:
+            if error.errno is None:  # no error of the system: e.g. another thread has raised TimeoutError here
+                raise
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
     def flush_everything(self, handle: int) -> None:

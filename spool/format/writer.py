@@ -19,6 +19,7 @@ from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.model import layout
 from spool.model.xid import Xid
+from spool.runtime.tearing import raise_if_torn
 
 log = logging.getLogger("spool")
 
@@ -182,4 +183,5 @@ class CommitFileWriter:
             try:
                 unlink_unless_gone(self.disk, self.name)
             except OSError as error:
+                raise_if_torn(error)
                 log.warning("%s could not be removed: %s", self.name, error)

@@ -20,6 +20,7 @@ from spool.log.commit_request import ADOPTION, CommitRequest
 from spool.log.visibility import catch_up, prepared_contents
 from spool.model import layout
 from spool.model.xid import FORMATS_USED_ONCE, Xid
+from spool.runtime.tearing import raise_if_torn
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -132,6 +133,7 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
     except FlushFailed:
         store.stop()
     except OSError as error:
+        raise_if_torn(error)
         log.warning("commit %d keeps the name of its prepared branch: %s", number, error)
 
 

@@ -32,6 +32,7 @@ from spool.model import layout
 from spool.model.position import PositionRanges
 from spool.model.xid import FORMATS_USED_ONCE, Xid
 from spool.runtime.clock import Deadline
+from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import Files, PreparedBranches, View
 from spool.store.settings import Settings
 from spool.store.store import Store
@@ -197,6 +198,7 @@ def apply_own(store: Store) -> None:
                 if not apply(store.files, view.prepared, view.index, commit):
                     rebuild(store)
             except (OSError, SpoolError) as error:
+                raise_if_torn(error)
                 log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
                 return
 

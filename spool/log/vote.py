@@ -124,6 +124,7 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
             return None
         error = copy.copy(failed)
     except OSError as raised:
+        raise_if_torn(raised)
         error = raised
         if isinstance(raised, FlushFailed):
             failed = raised
@@ -162,6 +163,7 @@ def _withdraw(store: Store, xid: Xid, why: OSError) -> Exception:
     try:
         unlist(store, xid, store.deadline())
     except (OSError, WaitExpired) as error:
+        raise_if_torn(error)
         text = f"branch {xid} could not be made durable ({why}) and is still listed ({error}): roll it back later"
         unknown = CommitUnknown(text)
         unknown.__cause__ = error
@@ -178,6 +180,7 @@ def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
             try:
                 store.files.mirror.forget_vote(xid)
             except OSError as error:
+                raise_if_torn(error)
                 log.warning(
                     "%s keeps the vote of branch %s until the space is opened again: %s",
                     store.files.mirror.disk.root,

@@ -28,6 +28,7 @@ from spool.format.reader import prove, read_header
 from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
+from spool.runtime.tearing import raise_if_torn
 from spool.store.identity import find_id, read_id, write_id
 from spool.store.settings import replace_text
 
@@ -107,6 +108,7 @@ class Mirror:
             for one in adopts:
                 self.forget_vote(one.xid)
         except (OSError, CorruptedFile) as error:
+            raise_if_torn(error)
             code = error.errno if isinstance(error, OSError) else None
             raise FlushFailed(code or 0, f"the mirror {self.disk.root} cannot take commit {number}: {error}") from error
 
@@ -155,6 +157,7 @@ class Mirror:
         try:
             yield
         except OSError as error:
+            raise_if_torn(error)
             raise FlushFailed(
                 error.errno or 0, f"the mirror {self.disk.root} cannot take the vote of branch {xid}: {error}"
             ) from error

@@ -24,6 +24,7 @@ from spool.policies import retries
 from spool.policies.claim_journal import ClaimJournal
 from spool.policies.deduplication import DeduplicationKeys
 from spool.runtime.clock import LockTimeout, WaitExpired
+from spool.runtime.tearing import raise_if_torn
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions import claiming
@@ -151,6 +152,7 @@ class Branch:
             if journal is not None:
                 journal.remove()
         except OSError as error:
+            raise_if_torn(error)
             log.warning("a journal of claims could not be removed: %s", error)
 
     def undo(self, reason: str) -> None:
@@ -167,6 +169,7 @@ class Branch:
         except NotOpen:
             self._left = True
         except (OSError, SpoolError) as error:
+            raise_if_torn(error)
             log.warning("a rollback could not be recorded (%s): its messages return, and no attempt is counted", error)
 
     def release(self, *, taken: bool) -> None:

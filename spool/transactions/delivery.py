@@ -32,6 +32,7 @@ from spool.model.message import (
 )
 from spool.model.position import Position, PositionRanges, subtract_ranges
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
+from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import Files, View
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, claim, give_back, nothing_free, release, release_groups
@@ -279,6 +280,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         try:
             described["body"] = store.files.cache.unproven(run, position.ordinal)
         except (CorruptedFile, OSError) as error:
+            raise_if_torn(error)
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"
     text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"

@@ -183,6 +183,43 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
     assert at > 40
 
 
+@pytest.mark.timeout(1800)  # (with --long, hundreds of spaces)
+@pytest.mark.parametrize("history", PLANTED_IN, ids=lambda each: each.run.__name__)
+def test_x18_an_exception_of_another_thread_after_each_call_of_the_system_stops_no_other_process(
+    history: History, memory: Path, quiet: None, stride: Stride
+) -> None:
+    """A thread is in a call of the system most of the time, so an exception that another thread raises mostly comes
+    just after such a call. ``TimeoutError`` is an OSError, but no failure of the disk."""
+    step = stride(5)
+    for at in itertools.count(1, step):
+        path, left = memory / str(at), [at]
+        furnish(path, history.consumed)
+        space = spool.open(path)  # (on a disk that flushes)
+        with spool.open(path) as other:
+
+            def watch(frame: Any, event: str, argument: object, left: list[int] = left) -> None:
+                if event == "c_return" and frame.f_globals["__name__"].startswith("spool.disk."):
+                    left[0] -= 1
+                    if left[0] == 0:
+                        raise TimeoutError("planted")
+
+            def run(space: spool.Space = space, watch: Any = watch) -> None:
+                sys.setprofile(watch)
+                try:
+                    history.run(space)
+                finally:
+                    sys.setprofile(None)
+
+            with suppress(TimeoutError, spool.SpoolError, xa.XAError):
+                in_another_thread(run)
+            in_another_thread(space.close)
+            assert other.get("orders", message_id=other.put("orders", "goes on")).body == "goes on"
+        expect_whole(path, opened(path)[0], *history.allowed)
+        if left[0] > 0:
+            break
+    assert at > 20
+
+
 # -- calls in the middle of a call ------------------------------------------------------------------------------------
 
 
@@ -273,14 +310,24 @@ def test_x18_a_call_by_a_finalizer_at_each_line_is_refused_at_once(
 def test_x18_a_message_submitted_by_a_finalizer_at_each_line_is_put_when_the_call_has_ended(
     stocked: spool.Space, stride: Stride
 ) -> None:
-    futures = []
-    plant = lambda: futures.append(stocked.submit("late", len(futures)))  # noqa: E731
+    """Where a block is left whose transaction has just ended, the message is refused."""
+    futures, refused = [], 0
+
+    def plant() -> None:
+        nonlocal refused
+        try:
+            futures.append(stocked.submit("late", len(futures)))
+        except spool.ProtocolError as error:
+            assert "the transaction is committed: begin a new one" in str(error)
+            refused += 1
+
     for step in STEPS:
         for at in range(1, lines_of(step, stocked) + 1, stride(29)):
             with traced(Lines(at, press=plant)):
                 step(stocked)
     ids = [future.result(PATIENT_SECONDS) for future in futures]
     assert len(ids) > 20
+    assert refused < 10
     assert [message.id for message in stocked.browse("late")] == ids
     assert [message.body for message in stocked.browse("late")] == list(range(len(ids)))
 
