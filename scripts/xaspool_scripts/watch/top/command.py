@@ -4,7 +4,9 @@ import os
 import select
 import signal
 import sys
+import termios
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -17,6 +19,7 @@ from xaspool_scripts.terminal.options import short_duration
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import SpaceCommand, describe, json_option
 from xaspool_scripts.watch.space import Watched, published_option, watched_space
+from xaspool_scripts.watch.top.keys import ESCAPE_SECONDS, Decoder
 
 if TYPE_CHECKING:
     import logging
@@ -33,6 +36,8 @@ _DEFAULT_SECONDS = 2.0
 _MOST_SHARE, _LONGEST_PACE = 0.007, 10.0  # of a processor, and in seconds: for a program without --interval
 _MOST_READ = 4_096
 _PATIENCE_SECONDS = 1.0
+_LOOK_SECONDS = 0.25  # between two looks at the signals and at the size of the terminal
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # another screen, no cursor, no wrapping of long lines
 _LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 
@@ -69,7 +74,8 @@ def top(interval: float | None, published: bool, once: bool, sort: str, as_json:
         if once or not _is_interactive():
             _print_once(watched, state)
         else:
-            _run(watched, state, is_automatic=interval is None)
+            with _warnings() as warnings, Screen() as screen:
+                _Live(watched, state, screen, warnings, interval is None).run()
 
 
 def _is_interactive() -> bool:
@@ -108,199 +114,159 @@ def _sample(watched: Watched) -> "Sample":
 
 
 class _Gone(Exception):
-    """The terminal is closed, or a signal arrived while the program wrote to the terminal."""
-
-
-class Signals:
-    """The signals of the process, as flags. A signal wakes up ``wait``.
-
-    A signal never interrupts a reading of the space; only a second Ctrl-C does. It interrupts a write, because a
-    terminal that takes no output could delay the end for ever.
-    """
-
-    _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
-
-    def __init__(self) -> None:
-        self.is_ended = self.is_interrupted = self.is_writing = False
-        self.is_resized = self.is_suspended = self.is_continued = False
-        self.is_restoring = False  # while the terminal gets back its former state, no signal interrupts that
-        self.waker, self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Signals":
-        self._woken = signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        for number in self._CAUGHT:
-            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGWINCH:
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._woken)
-        os.close(self.waker)
-        os.close(self._wakes)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGWINCH:
-            self.is_resized = True
-        elif number == signal.SIGTSTP:
-            self.is_suspended = True
-        elif number == signal.SIGCONT:
-            self.is_continued = True
-        else:
-            is_second = number == signal.SIGINT and self.is_interrupted
-            self.is_interrupted |= number == signal.SIGINT
-            self.is_ended = True
-            if self.is_writing and not self.is_restoring:
-                self.is_writing = False
-                raise _Gone
-            if is_second and not self.is_restoring:
-                raise KeyboardInterrupt
-
-    def suspend(self) -> None:
-        """Stop this process as Ctrl-Z does, until SIGCONT."""
-        self.is_suspended = False
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, self._note)
+    """The terminal is closed, or a signal ends the program."""
 
 
 class Screen:
-    """The terminal: its other screen while pictures are drawn, and its former state afterwards."""
+    """The terminal: its other screen while pictures are drawn, and its former state afterwards.
 
-    def __init__(self, signals: Signals) -> None:
-        from xaspool_scripts.watch.top.keys import KeyMode
+    A signal interrupts only the waiting for keys and the writing, because a terminal that takes no output could delay
+    the end for ever. A second Ctrl-C also interrupts a reading of the space.
+    """
 
+    def __init__(self) -> None:
+        """Raises termios.error if the input is no terminal."""
         assert sys.stdin is not None
         assert sys.stdout is not None
-        self.input, self.output = sys.stdin.fileno(), sys.stdout.fileno()
-        self._signals = signals
-        self._mode = KeyMode(self.input)
-        self._is_stuck = False  # the terminal took no output
+        self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
+        self._mode = termios.tcgetattr(self._input)
+        self._handlers: dict[int, Any] = {}
+        self._arrived: set[int] = set()  # the signals
+        self._is_drawn = self._is_interruptible = False
 
     def __enter__(self) -> "Screen":
-        self.enter()
+        for number in (*_ENDING, signal.SIGTSTP, signal.SIGCONT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.leave()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """End quietly after _Gone, and with KeyboardInterrupt after Ctrl-C."""
+        self._leave()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if signal.SIGINT in self._arrived:
+            raise KeyboardInterrupt
+        return isinstance(error, _Gone)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        is_second = number == signal.SIGINT and number in self._arrived
+        self._arrived.add(number)
+        if number in _ENDING and (self._is_interruptible or (is_second and self._is_drawn)):
+            raise _Gone
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        self._is_interruptible = True
+        try:
+            if self._arrived & _ENDING:
+                raise _Gone
+            yield
+        except OSError as error:
+            raise _Gone from error
+        finally:
+            self._is_interruptible = False
 
     def enter(self) -> None:
-        """Raises _Gone if the terminal is closed."""
-        import termios
-
-        self._signals.is_restoring = False
+        """Raises _Gone."""
+        mode = termios.tcgetattr(self._input)
+        mode[0] &= ~termios.IXON  # (Ctrl-S would stop the output, so that the program could not end)
+        mode[3] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+        self._is_drawn = True
         try:
-            self._mode.enter()
+            termios.tcsetattr(self._input, termios.TCSADRAIN, mode)
             self.write(_ENTER)
-        except termios.error as error:
-            raise _Gone from error
-        except BaseException:
-            self.leave()
-            raise
+        except BaseException as error:
+            self._leave()
+            raise _Gone if isinstance(error, termios.error) else error from error
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Give the terminal back. If it takes no output within a second, only its mode is restored."""
-        import termios
+        self._is_drawn = self._is_interruptible = False
+        with suppress(OSError, termios.error):  # (the terminal may be closed)
+            termios.tcflush(self._input, termios.TCIOFLUSH)
+            if select.select([], [self._output], [], _PATIENCE_SECONDS)[1]:
+                os.write(self._output, _LEAVE)
+        with suppress(termios.error):
+            termios.tcsetattr(self._input, termios.TCSANOW, self._mode)
 
-        self._signals.is_restoring = True
-        if self._is_stuck:
-            with suppress(termios.error):
-                termios.tcflush(self.output, termios.TCOFLUSH)
-        with suppress(OSError):
-            if select.select([], [self.output], [], _PATIENCE_SECONDS)[1]:
-                os.write(self.output, _LEAVE)
-        self._mode.leave()
+    def resume(self) -> bool:
+        """Stop this process if Ctrl-Z wants that. Return whether it goes on after a stop, with an empty screen."""
+        if signal.SIGTSTP in self._arrived:
+            self._leave()
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)
+            signal.signal(signal.SIGTSTP, self._note)
+        elif signal.SIGCONT not in self._arrived:
+            return False
+        self._arrived -= {signal.SIGTSTP, signal.SIGCONT}
+        self.enter()
+        return True
 
     def size(self) -> tuple[int, int]:
-        try:
-            columns, lines = os.get_terminal_size(self.output)
-        except OSError:
-            columns = lines = 0
+        columns, lines = 0, 0
+        with suppress(OSError):
+            columns, lines = os.get_terminal_size(self._output)
         return columns or 80, lines or 24  # (some serial lines have no size)
 
     def write(self, data: bytes) -> None:
         """Write all bytes. Raises _Gone."""
-        self._is_stuck = self._signals.is_writing = True
-        try:
-            if self._signals.is_ended:
-                raise _Gone
+        with self._interruptible():
             while data:
-                select.select([], [self.output], [])  # (an earlier program may have left the terminal non-blocking)
+                select.select([], [self._output], [])  # (an earlier program may have left the terminal non-blocking)
                 with suppress(BlockingIOError):
-                    data = data[os.write(self.output, data) :]
-        except OSError as error:
-            raise _Gone from error
-        finally:
-            self._signals.is_writing = False
-        self._is_stuck = False
+                    data = data[os.write(self._output, data) :]
 
-    def read(self) -> bytes:
-        """Return the bytes that the user typed. Raises _Gone."""
-        try:
-            data = os.read(self.input, _MOST_READ)
-        except BlockingIOError:
-            return b""
-        except OSError as error:
-            raise _Gone from error
-        if not data:
+    def read(self, seconds: float) -> bytes:
+        """Return the bytes that the user typed, or no bytes after this time. Raises _Gone."""
+        with self._interruptible():
+            if not select.select([self._input], [], [], seconds)[0]:
+                return b""
+            if data := os.read(self._input, _MOST_READ):
+                return data
             raise _Gone
-        return data
 
 
 @contextmanager
-def _warnings() -> "Iterator[list[str]]":
-    """Collect the warnings of the engine, which would be written into the picture. Print the last ones afterwards."""
+def _warnings() -> "Iterator[deque[logging.LogRecord]]":
+    """Keep the last warnings of the engine, which would be written into the picture. Print them afterwards."""
     import logging
 
     class Kept(logging.Handler):
         def emit(self, record: "logging.LogRecord") -> None:
-            found.append(" ".join(record.getMessage().split()))
-            del found[:-20]
+            kept.append(record)
 
-    found: list[str] = []
-    log, handler = logging.getLogger("spool"), Kept(logging.WARNING)
-    before, log.handlers = log.handlers, [handler]
+    kept: deque[logging.LogRecord] = deque(maxlen=20)
+    log = logging.getLogger("spool")
+    before, log.handlers = log.handlers, [Kept(logging.WARNING)]
     try:
-        yield found
+        yield kept
     finally:
         log.handlers = before
-        for text in found:
-            log.warning("%s", text)
-
-
-def _run(watched: Watched, state: "State", *, is_automatic: bool) -> None:
-    """Draw pictures and follow keys until the user or a signal ends the program."""
-    with _warnings() as warnings, Signals() as signals:
-        try:
-            with Screen(signals) as screen:
-                _Live(watched, state, signals, screen, warnings, is_automatic).run()
-        except _Gone:
-            pass
-        if signals.is_interrupted:
-            raise KeyboardInterrupt
+        for record in kept:
+            log.handle(record)
 
 
 class _Live:
     """The loop: read the space when the interval has passed, follow keys and signals, draw the picture."""
 
     def __init__(
-        self, watched: Watched, state: "State", signals: Signals, screen: Screen, warnings: list[str], automatic: bool
+        self, watched: Watched, state: "State", screen: Screen, warnings: "deque[logging.LogRecord]", automatic: bool
     ) -> None:
-        from xaspool_scripts.watch.top.keys import Decoder
         from xaspool_scripts.watch.top.view import Painter
 
-        self._watched, self._state, self._signals, self._screen = watched, state, signals, screen
+        self._watched, self._state, self._screen = watched, state, screen
         self._warnings, self._is_automatic = warnings, automatic
         self._decoder, self._painter = Decoder(), Painter(sys.stdout.encoding or "utf-8")
+        self._drawn: State | None = None
         self._due = 0.0  # the time of the next reading, by time.monotonic
         self._chosen = state.interval
 
     def run(self) -> None:
-        self._resize()
+        self._screen.enter()
         self._draw()  # at once, because the first reading may take long
-        while not (self._state.is_ended or self._signals.is_ended):
+        while not self._state.is_ended:
             began = time.thread_time()
             is_read = not self._state.is_paused and time.monotonic() >= self._due
             if is_read:
@@ -308,7 +274,7 @@ class _Live:
             self._draw()
             if is_read:
                 self._pace(time.thread_time() - began)
-            self._wait()
+            self._follow_keys()
 
     def _read_space(self) -> None:
         import spool
@@ -320,7 +286,8 @@ class _Live:
             self._state = failed(self._state, describe(error), time.time())
         else:
             self._state = sampled(self._state, sample, time.time())
-        self._state = replace(self._state, warning=self._warnings[-1] if self._warnings else "")
+        warning = " ".join(self._warnings[-1].getMessage().split()) if self._warnings else ""
+        self._state = replace(self._state, warning=warning)
 
     def _pace(self, cost: float) -> None:
         """Choose the time of the next reading. Without --interval, an expensive picture is made less often."""
@@ -332,54 +299,28 @@ class _Live:
         self._due = time.monotonic() + self._state.interval
 
     def _draw(self) -> None:
-        data = self._painter.paint(self._state)
-        if data:
-            self._screen.write(data)
-
-    def _resize(self) -> None:
+        """Draw the picture if the state, the size of the terminal or its contents have changed."""
         from xaspool_scripts.watch.top.model import resized
 
-        self._signals.is_resized = False
-        self._state = resized(self._state, *self._screen.size())
+        if self._screen.resume():
+            self._state = replace(self._state, redraws=self._state.redraws + 1)
+        if (size := self._screen.size()) != (self._state.width, self._state.height):
+            self._state = resized(self._state, *size)
+        if self._state is not self._drawn:
+            self._screen.write(self._painter.paint(self._state))
+            self._drawn = self._state
 
-    def _wait(self) -> None:
-        """Wait for a key, a signal, or the next reading."""
-        from xaspool_scripts.watch.top.keys import ESCAPE_SECONDS
-
-        left = None if self._state.is_paused else max(0.0, self._due - time.monotonic())
-        if self._decoder.is_waiting:
-            left = ESCAPE_SECONDS if left is None else min(left, ESCAPE_SECONDS)
-        ready, _, _ = select.select([self._screen.input, self._signals.waker], [], [], left)
-        if self._signals.waker in ready:
-            os.read(self._signals.waker, _MOST_READ)
-        self._follow_signals()
-        if self._screen.input in ready and not self._signals.is_ended:
-            self._follow_keys(self._decoder.feed(self._screen.read()))
-        elif self._decoder.is_waiting and not ready:
-            self._follow_keys(self._decoder.finish())
-
-    def _follow_signals(self) -> None:
-        if self._signals.is_ended:  # (SIGCONT follows the SIGHUP of a closed terminal)
-            return
-        if self._signals.is_suspended:
-            self._screen.leave()
-            self._signals.suspend()
-            self._signals.is_continued = True
-        if self._signals.is_continued:
-            self._signals.is_continued = False
-            self._screen.enter()
-            self._follow_keys(["redraw"])
-            self._resize()
-        if self._signals.is_resized:
-            self._resize()
-
-    def _follow_keys(self, keys: list[str]) -> None:
+    def _follow_keys(self) -> None:
+        """Wait for keys, for a time in which a signal or a new size of the terminal may wait, or for the next
+        reading."""
         from xaspool_scripts.watch.top.model import pressed
 
-        was_paused, interval = self._state.is_paused, self._state.interval
-        for key in keys:
-            if self._state.is_ended:
-                return
-            self._state = pressed(self._state, key)
-        if (was_paused and not self._state.is_paused) or self._state.interval != interval:
+        left = _LOOK_SECONDS if self._state.is_paused else min(_LOOK_SECONDS, self._due - time.monotonic())
+        before = self._state
+        data = self._screen.read(ESCAPE_SECONDS if self._decoder.is_waiting else max(0.0, left))
+        for key in self._decoder.feed(data) if data else self._decoder.finish():
+            if not self._state.is_ended:
+                self._state = pressed(self._state, key)
+        is_resumed = before.is_paused and not self._state.is_paused
+        if is_resumed or self._state.interval != before.interval:
             self._due = 0.0  # read the space at once

@@ -1,6 +1,7 @@
 """The figures of ``spool-admin top``: rates, latencies, troubles in words, and a row for each queue. Pure."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from xaspool_scripts.watch.top.texts import cut, number, old, rate
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics
 
-Counts = Mapping[tuple[str, ...], int]
+# The histograms of commits and flushes: the count of each bucket, by name and upper bound in seconds.
+Durations = Mapping[tuple[str, float], int]
 
 _NAMED = 60  # columns of a name in a sentence
 _QUARANTINE, _TRANSACTIONS = "spool-admin quarantine list", "spool-admin transaction list"
@@ -21,9 +23,7 @@ _COMMANDS = {
     Cause.IN_DOUBT: _TRANSACTIONS, Cause.DECISIONS: _TRANSACTIONS,
 }  # fmt: skip
 _HISTOGRAMS = ("commit_seconds", "flush_seconds")
-
-
-_RANKS = list(Cause)
+_WORST_LAST = list(Cause)[::-1]
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,15 @@ class Row:
     rates: Rates
     troubles: tuple[Cause, ...]
 
-    @property
-    def rank(self) -> int:
-        """The place in the order of troubles; 0 without trouble."""
-        return len(_RANKS) - _RANKS.index(self.troubles[0]) if self.troubles else 0
-
 
 # -- rates and latencies -----------------------------------------------------------------------------------------------
 
 
 def queue_rates(new: Sample, old_sample: Sample | None) -> dict[str, Rates]:
     """Return the rates of each queue between two samples."""
-    seconds = new.moment - old_sample.moment if old_sample is not None else 0.0
-    if old_sample is None or seconds <= 0:
+    if old_sample is None or new.moment <= old_sample.moment:
         return {}
-    before = old_sample.metrics.queues
+    before, seconds = old_sample.metrics.queues, new.moment - old_sample.moment
     queues = new.metrics.queues.items()
     return {name: rates_between(before[name], now, seconds) for name, now in queues if name in before}
 
@@ -72,32 +66,24 @@ def total_rates(rates: Mapping[str, Rates]) -> Rates:
     return Rates(*(sum(each or 0.0 for each in column) for column in zip(*rates.values(), strict=True)))
 
 
-def durations(counts: Counts) -> dict[tuple[str, ...], int]:
-    """Return the histograms of commits and flushes: the count of each bucket."""
-    return {key: count for key, count in counts.items() if len(key) == 2 and key[0] in _HISTOGRAMS}
+def durations(counts: Mapping[tuple[str, ...], int]) -> Durations:
+    found = {}
+    for key, count in counts.items():
+        if len(key) == 2 and key[0] in _HISTOGRAMS:
+            with suppress(ValueError):  # (the sum of all durations has no bound)
+                found[key[0], float(key[1])] = count
+    return found
 
 
-def quantiles(now: Counts, before: Counts, name: str) -> tuple[float | None, float | None]:
+def quantiles(now: Durations, before: Durations, name: str) -> tuple[float | None, float | None]:
     """Return the upper bounds of the median and of the 99th percentile, in seconds.
 
     The histogram has the durations between two readings; if there are none, all durations of ``now``.
     """
-    everything = _buckets(now, name)
-    recent = {bound: max(0, count - before.get((name, label), 0)) for bound, (label, count) in everything.items()}
-    counted = recent if any(recent.values()) else {bound: count for bound, (_, count) in everything.items()}
+    every = {bound: count for (each, bound), count in sorted(now.items()) if each == name}
+    recent = {bound: max(0, count - before.get((name, bound), 0)) for bound, count in every.items()}
+    counted = recent if any(recent.values()) else every
     return _quantile(counted, 0.5), _quantile(counted, 0.99)
-
-
-def _buckets(counts: Counts, name: str) -> dict[float, tuple[str, int]]:
-    """Return the label and the count of each bucket, by its upper bound, in ascending order."""
-    found = {}
-    for key, count in counts.items():
-        if len(key) == 2 and key[0] == name and count > 0:
-            try:
-                found[float(key[1])] = (key[1], count)
-            except ValueError:
-                continue  # the sum of all durations
-    return dict(sorted(found.items()))
 
 
 def _quantile(counted: Mapping[float, int], share: float) -> float | None:
@@ -144,13 +130,14 @@ class Column:
     is_ascending: bool = False
 
 
-def _rank(row: Row) -> tuple[float, ...]:
-    return (row.rank, row.stats.oldest_age or 0.0, row.stats.ready)
+def _trouble_order(row: Row) -> tuple[float, ...]:
+    rank = _WORST_LAST.index(row.troubles[0]) if row.troubles else -1
+    return (rank, row.stats.oldest_age or 0.0, row.stats.ready)
 
 
 # In the order of the picture. The first is the default order.
 COLUMNS = (
-    Column("trouble", 10, _rank, lambda row: row.troubles[0].value if row.troubles else ""),
+    Column("trouble", 10, _trouble_order, lambda row: row.troubles[0].value if row.troubles else ""),
     Column("ready", 6, lambda row: row.stats.ready, lambda row: number(row.stats.ready)),
     Column("age", 6, lambda row: row.stats.oldest_age or -1.0, lambda row: old(row.stats.oldest_age)),
     Column("in/s", 6, lambda row: row.rates.enqueued or 0.0, lambda row: rate(row.rates.enqueued)),
@@ -162,16 +149,14 @@ COLUMNS = (
     Column("bytes", 7, lambda row: row.stats.bytes, lambda row: size(row.stats.bytes)),
 )
 NAME = Column("queue", 12, lambda row: row.name, lambda row: row.name, is_ascending=True)
-RATE = "rate"  # an order that is no column: puts and gets together
-SORTABLE = ("trouble", "queue", *(column.name for column in COLUMNS[1:]), RATE)
+# Puts and gets together. No picture has this column.
+RATE = Column("rate", 0, lambda row: (row.rates.enqueued or 0) + (row.rates.dequeued or 0), lambda row: "")
+_ORDERS = {column.name: column for column in (COLUMNS[0], NAME, *COLUMNS[1:], RATE)}
+SORTABLE = tuple(_ORDERS)
 
 
 def ordered(rows: list[Row], sort: str, *, is_reversed: bool) -> list[Row]:
     """Return the rows in an order of ``SORTABLE``. Rows that are equal in this order are sorted by name."""
+    column = _ORDERS[sort]
     by_name = sorted(rows, key=lambda row: row.name)
-    if sort == RATE:
-        return sorted(
-            by_name, key=lambda row: -((row.rates.enqueued or 0) + (row.rates.dequeued or 0)), reverse=is_reversed
-        )
-    column = next((each for each in (NAME, *COLUMNS) if each.name == sort), COLUMNS[0])
     return sorted(by_name, key=column.order, reverse=column.is_ascending == is_reversed)

@@ -4,15 +4,17 @@ Each function returns a new state. The order of the rows is computed when a samp
 not for each picture.
 """
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+
+from rich.cells import chop_cells
+from rich.text import Text
 
 from spool.watch.health import Rates
 from xaspool_scripts.watch.top import keys
 from xaspool_scripts.watch.top.figures import (
     SORTABLE,
-    Counts,
+    Durations,
     Row,
     Sample,
     durations,
@@ -21,38 +23,19 @@ from xaspool_scripts.watch.top.figures import (
     ordered,
     queue_rates,
 )
-from xaspool_scripts.watch.top.pages import (
-    HELP,
-    WARNING,
-    Line,
-    queue_page,
-)
-from xaspool_scripts.watch.top.texts import folded
+from xaspool_scripts.watch.top.pages import HELP, WARNING, queue_page
+from xaspool_scripts.watch.top.texts import clean
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 3_600.0
+FILTER, INTERVAL = "filter", "interval in seconds"  # the texts that a user can type
 _MOST_TYPED = 64
 _HISTORY = 30  # samples over which latencies are counted
 _MOST_FINDINGS = 10  # that the header shows
 _MOST_ERROR_LINES = 2
 _FIXED_LINES = 5  # three lines of the header, the heading of the list, and the last line
-
-
-class View(enum.Enum):
-    QUEUES = "queues"
-    QUEUE = "queue"
-    HELP = "help"
-
-
 _SORT_KEYS = {
     "!": "trouble", "N": "ready", "A": "age", "R": "rate", "F": "fail/s", "C": "claimed", "D": "doubt", "B": "bytes",
 }  # fmt: skip
-
-
-class Prompt(enum.Enum):
-    """The text that the user is typing."""
-
-    FILTER = "filter"
-    INTERVAL = "interval in seconds"
 
 
 @dataclass(frozen=True)
@@ -64,10 +47,11 @@ class State:
     history: the histograms of the last samples, the oldest first.
     now: the time of the picture, in seconds since the epoch.
     error: the reason why the last reading failed. warning: the last warning of the engine.
+    prompt: FILTER, INTERVAL or "". typed: the text so far. remark: the reason why the text was refused.
     selected: the name of the selected queue; None for the first queue, whichever that is.
-    cursor: the index of the selected queue. place: the first visible line of another view.
-    opened: the name of the queue that is shown in detail.
-    helped: the view to which the help returns.
+    cursor: the index of the selected queue.
+    opened: the name of the queue whose details are shown, or "". is_help: whether the keys are shown.
+    place: the first visible line of the details or the keys.
     """
 
     width: int = 80
@@ -79,25 +63,28 @@ class State:
     every: dict[str, Row] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     findings: tuple[str, ...] = ()
-    history: tuple[Counts, ...] = ()
+    history: tuple[Durations, ...] = ()
     now: float = 0.0
     error: str = ""
     warning: str = ""
-    view: View = View.QUEUES
-    helped: View = View.QUEUES
     sort: str = SORTABLE[0]
     is_reversed: bool = False
     filter: str = ""
-    prompt: Prompt | None = None
+    prompt: str = ""
     typed: str = ""
     remark: str = ""
     selected: str | None = None
     cursor: int = 0
-    place: int = 0
     opened: str = ""
+    is_help: bool = False
+    place: int = 0
     is_paused: bool = False
     is_ended: bool = False
     redraws: int = 0
+
+    @property
+    def is_list(self) -> bool:
+        return not (self.opened or self.is_help)
 
 
 # -- samples, sizes, errors --------------------------------------------------------------------------------------------
@@ -144,18 +131,17 @@ def _clamped(state: State) -> State:
     if state.selected is not None:
         names = [row.name for row in state.rows]
         cursor = names.index(state.selected) if state.selected in names else min(state.cursor, len(names) - 1)
-    cursor = max(0, cursor)
-    return replace(state, cursor=cursor, place=max(0, min(state.place, _last_place(state))))
+    last_place = 0 if state.is_list else len(page(state)) - body_height(state)
+    return replace(state, cursor=max(0, cursor), place=max(0, min(state.place, last_place)))
 
 
-# -- views -------------------------------------------------------------------------------------------------------------
+# -- contents ----------------------------------------------------------------------------------------------------------
 
 
 def shown_findings(state: State) -> list[str]:
     """Return the sentences of the header: errors of the reading first, and as many as a third of the picture has room
     for."""
-    every = _error(state)[:_MOST_ERROR_LINES]
-    every += state.findings
+    every = [*_error(state)[:_MOST_ERROR_LINES], *state.findings]
     every += [f"Warning: {state.warning}"] if state.warning else []
     most = max(1, min(_MOST_FINDINGS, (state.height - _FIXED_LINES) // 3))
     if len(every) > most:
@@ -165,7 +151,8 @@ def shown_findings(state: State) -> list[str]:
 
 def _error(state: State) -> list[str]:
     """Return the error of the last reading as lines, because its text may begin with a long path."""
-    return folded(f"The space cannot be read: {state.error}", max(20, state.width - 2)) if state.error else []
+    text = clean(f"The space cannot be read: {state.error}")
+    return chop_cells(text, max(20, state.width - 2)) if state.error else []
 
 
 def body_height(state: State) -> int:
@@ -173,18 +160,13 @@ def body_height(state: State) -> int:
     return max(1, state.height - _FIXED_LINES - len(shown_findings(state)))
 
 
-def page(state: State) -> list[Line]:
-    """Return all lines of the view, which is not QUEUES."""
-    if state.view is View.HELP:
-        return list(HELP)
+def page(state: State) -> list[Text]:
+    """Return all lines of the keys or of the details."""
+    if state.is_help:
+        return [Text(line) for line in HELP.splitlines()]
     if state.sample is None:
-        return [Line(part, WARNING) for part in _error(state)]
+        return [Text(part, WARNING) for part in _error(state)]
     return queue_page(state.sample.metrics, state.every, state.opened, state.now)
-
-
-def _last_place(state: State) -> int:
-    """Return the greatest place in the view."""
-    return 0 if state.view is View.QUEUES else len(page(state)) - body_height(state)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -195,19 +177,14 @@ def pressed(state: State, key: str) -> State:
     state = replace(state, remark="")
     if key == "f10":
         return replace(state, is_ended=True)
-    if state.prompt is not None:
-        return _typed(state, state.prompt, key)
+    if state.prompt:
+        return _typed(state, key)
     if key in _MOVES:
         return _moved(state, key)
     if key in _SORT_KEYS:
         return _sorted_by(state, _SORT_KEYS[key])
     act = _ACTIONS.get(key)
     return act(state) if act is not None else state
-
-
-def _viewed(state: State, view: View) -> State:
-    """Show another view from its beginning."""
-    return _clamped(replace(state, view=view, place=0))
 
 
 def _sorted_by(state: State, sort: str) -> State:
@@ -219,92 +196,87 @@ def _next_sort(state: State, step: int) -> State:
 
 
 def _help(state: State) -> State:
-    if state.view is View.HELP:
-        return _viewed(state, state.helped)
-    return _viewed(replace(state, helped=state.view), View.HELP)
+    return _clamped(replace(state, is_help=not state.is_help, place=0))
 
 
 def _back(state: State) -> State:
-    """Return to the view behind this one. In the list of queues, remove the filter."""
-    if state.view is View.QUEUES:
-        return _ordered(replace(state, filter=""))
-    return _viewed(state, state.helped if state.view is View.HELP else View.QUEUES)
+    """Return from the keys or the details. In the list of queues, remove the filter."""
+    if state.is_help:
+        return _help(state)
+    return replace(state, opened="", place=0) if state.opened else _ordered(replace(state, filter=""))
 
 
 def _enter(state: State) -> State:
     """Show the selected queue in detail."""
-    if state.view is View.QUEUES and state.rows:
+    if state.is_list and state.rows:
         name = state.rows[state.cursor].name
-        return _viewed(replace(state, opened=name, selected=name), View.QUEUE)
-    return _help(state) if state.view is View.HELP else state
+        return _clamped(replace(state, opened=name, selected=name))
+    return _help(state) if state.is_help else state
+
+
+def _pause(state: State) -> State:
+    return replace(state, is_paused=not state.is_paused)
 
 
 def _ask_filter(state: State) -> State:
-    return _viewed(replace(state, prompt=Prompt.FILTER, typed=state.filter), View.QUEUES)
+    return replace(state, prompt=FILTER, typed=state.filter, opened="", is_help=False, place=0)
+
+
+def _ask_interval(state: State) -> State:
+    return replace(state, prompt=INTERVAL, typed="")
 
 
 _ACTIONS: dict[str, Callable[[State], State]] = {
     "q": lambda state: replace(state, is_ended=True),
     "h": _help, "?": _help, "f1": _help,
-    " ": lambda state: replace(state, is_paused=not state.is_paused),
-    "p": lambda state: replace(state, is_paused=not state.is_paused),
-    "s": lambda state: replace(state, prompt=Prompt.INTERVAL, typed=""),
-    "d": lambda state: replace(state, prompt=Prompt.INTERVAL, typed=""),
-    "/": _ask_filter, "\\": _ask_filter, "f4": _ask_filter,
-    "<": lambda state: _next_sort(state, -1), ",": lambda state: _next_sort(state, -1),
-    ">": lambda state: _next_sort(state, 1), ".": lambda state: _next_sort(state, 1),
-    "f6": lambda state: _next_sort(state, 1),
+    " ": _pause, "p": _pause,
+    "s": _ask_interval, "d": _ask_interval,
+    "/": _ask_filter, "f4": _ask_filter,
+    "<": lambda state: _next_sort(state, -1),
+    ">": lambda state: _next_sort(state, 1), "f6": lambda state: _next_sort(state, 1),
     "I": lambda state: _ordered(replace(state, is_reversed=not state.is_reversed)),
     keys.ENTER: _enter,
-    keys.ESCAPE: _back, keys.BACKSPACE: _back, keys.LEFT: _back,
+    keys.ESCAPE: _back, keys.BACKSPACE: _back,
     keys.REDRAW: lambda state: replace(state, redraws=state.redraws + 1),
 }  # fmt: skip
 
+_FAR = 10**9
+# By key: lines, and pages.
 _MOVES = {
-    keys.UP: -1, "k": -1, keys.DOWN: 1, "j": 1, keys.PAGE_UP: None, keys.PAGE_DOWN: None, keys.HOME: None,
-    keys.END: None,
+    keys.UP: (-1, 0), "k": (-1, 0), keys.DOWN: (1, 0), "j": (1, 0), keys.PAGE_UP: (0, -1), keys.PAGE_DOWN: (0, 1),
+    keys.HOME: (-_FAR, 0), keys.END: (_FAR, 0),
 }  # fmt: skip
 
 
 def _moved(state: State, key: str) -> State:
     """Move the selection, or the page."""
-    step = _MOVES[key]
-    if step is None:
-        far = len(state.rows) + _last_place(state) + 1
-        several = body_height(state)
-        step = {keys.PAGE_UP: -several, keys.PAGE_DOWN: several, keys.HOME: -far, keys.END: far}[key]
-    if state.view is not View.QUEUES:
+    lines, pages = _MOVES[key]
+    step = lines + pages * body_height(state)
+    if not state.is_list:
         return _clamped(replace(state, place=state.place + step))
-    if not state.rows:
-        return state
     cursor = max(0, min(len(state.rows) - 1, state.cursor + step))
     # At the first row the selection follows the order: the worst queue is then always in sight.
     return replace(state, cursor=cursor, selected=state.rows[cursor].name if cursor else None)
 
 
-def _typed(state: State, prompt: Prompt, key: str) -> State:
+def _typed(state: State, key: str) -> State:
     """Change the typed text. A filter takes effect with each character."""
     typed = state.typed
     if key == keys.ENTER:
-        return _finished(state, prompt)
+        return _finished(state)
     if key == keys.ESCAPE:
-        state = replace(state, prompt=None, typed="")
-        return _ordered(replace(state, filter="")) if prompt is Prompt.FILTER else state
-    if key in (keys.UP, keys.DOWN, keys.PAGE_UP, keys.PAGE_DOWN):
-        return _moved(state, key)
+        kept = "" if state.prompt == FILTER else state.filter
+        return _ordered(replace(state, prompt="", filter=kept))
     if key == keys.BACKSPACE:
         typed = typed[:-1]
-    elif key == keys.CLEAR:
-        typed = ""
     elif len(key) == 1:
         typed = (typed + key)[:_MOST_TYPED]
-    state = replace(state, typed=typed)
-    return _ordered(replace(state, filter=typed)) if prompt is Prompt.FILTER else state
+    return _ordered(replace(state, typed=typed, filter=typed if state.prompt == FILTER else state.filter))
 
 
-def _finished(state: State, prompt: Prompt) -> State:
-    state, typed = replace(state, prompt=None, typed=""), state.typed.strip()
-    if prompt is Prompt.FILTER or not typed:
+def _finished(state: State) -> State:
+    typed, is_interval, state = state.typed.strip(), state.prompt == INTERVAL, replace(state, prompt="")
+    if not is_interval or not typed:
         return state
     try:
         seconds = float(typed.removesuffix("s"))

@@ -14,19 +14,16 @@ from rich.text import Text
 from spool.watch.units import size
 from xaspool_scripts.terminal.wording import plural
 from xaspool_scripts.watch.top.figures import COLUMNS, NAME, RATE, Column, Row, quantiles, total_rates
-from xaspool_scripts.watch.top.model import Prompt, State, View, body_height, page, shown_findings
+from xaspool_scripts.watch.top.model import FILTER, State, body_height, page, shown_findings
 from xaspool_scripts.watch.top.pages import HEADING, WARNING
-from xaspool_scripts.watch.top.texts import clean, cut, fit, milliseconds, number, old, rate
+from xaspool_scripts.watch.top.texts import cut, fit, milliseconds, number, old, rate
 
-_BOLD, _SELECTED, _DIM = "bold", "reverse", "dim"
-_TROUBLE = "bold red"
+_TITLE, _SELECTED, _DIM = "bold underline", "reverse", "dim"
 _PROGRAM = "spool-admin top  "
-_STOPPED, _UNREADABLE = "STOPPED", "UNREADABLE"
-_BROKEN = (_STOPPED, _UNREADABLE)
-_STYLES = {HEADING: _BOLD, WARNING: _TROUBLE}
-_SHORTEST_NAME, _GAP = 12, 1
+_NARROW = 60  # columns of a terminal that has no room for the name of the program
+_SHORTEST_NAME = 12
 _LEAST_NAME = 4  # columns of a name beside the last column that a very narrow terminal keeps
-_SHORTEST_PATH = 16
+_GAP = 1
 # The columns that a narrow terminal keeps longest come first.
 _IMPORTANCE = ("ready", "trouble", "age", "in/s", "out/s", "doubt", "fail/s", "claimed", "delayed", "bytes")
 _KEYS = "h help  / filter  <> sort  enter details  p pause  q quit"
@@ -34,14 +31,9 @@ _KEYS = "h help  / filter  <> sort  enter details  p pause  q quit"
 
 def picture(state: State) -> list[Text]:
     """Return one line for each line of the terminal."""
-    lines = header(state)
-    if state.view is View.QUEUES:
-        lines += _queues(state)
-    else:
-        lines += _page(state)
-    lines = lines[: max(0, state.height - 1)]
+    lines = [*header(state), *(_queues(state) if state.is_list else _page(state))]
     lines += [Text()] * (state.height - 1 - len(lines))
-    return [*lines, _last_line(state)][: state.height]
+    return [*lines[: state.height - 1], _last_line(state)]
 
 
 def plain_picture(state: State) -> str:
@@ -59,59 +51,42 @@ def plain_picture(state: State) -> str:
 def header(state: State, *, is_live: bool = True) -> list[Text]:
     """Return three lines of figures, and the troubles in words: all troubles if the picture is the only one."""
     said = shown_findings(state) if is_live else state.findings
-    troubles = [Text(cut(f"! {text}", state.width), _TROUBLE) for text in said]
+    troubles = [Text(cut(f"! {text}", state.width), WARNING) for text in said]
     return [_title(state, is_live), *_figures(state), *troubles]
 
 
 def _title(state: State, is_live: bool) -> Text:
-    """Return the state of the space before its path. A narrow terminal leaves out words, and cuts the path."""
+    """Return the state of the space before its path. A narrow terminal cuts the path, and then the end of the line."""
+    begin = "" if state.width < _NARROW else _PROGRAM
     path = state.sample.metrics.space if state.sample is not None else ""
-    standing, late = _standing(state), _lateness(state)
-    said = standing + ("  PAUSED" if state.is_paused else "")
-    source = "  published" if state.is_published else ""
-    pace = f"  every {state.interval:.3g} s" if is_live else ""
-    whole, short = (f"  figures of {late}", f"  {late}") if late else (_clock(state), _clock(state))
-    begin = moment = end = ""
-    room = 0
-    for begin, moment, end in (
-        (_PROGRAM, whole, pace + source), (_PROGRAM, whole, source), ("", whole, source), ("", short, source),
-        ("", short, ""),
-    ):  # fmt: skip
-        room = state.width - len(begin) - len(said) - len(moment) - len("  ") - len(end)
-        if room >= min(len(path), _SHORTEST_PATH):
-            break
-    if room < _LEAST_NAME:
-        path = ""
-    elif len(path) > room:
-        path = f"…{path[len(path) - room + 1 :]}"
+    standing, is_broken = _standing(state)
+    end = f"  every {state.interval:.3g} s" if is_live else ""
+    end += "  published" if state.is_published else ""
+    middle = ("  PAUSED" if state.is_paused else "") + _time(state)
+    room = max(_SHORTEST_NAME, state.width - len(f"{begin}{standing}{middle}  {end}"))
+    path = path if len(path) <= room else f"…{path[1 - room :]}"
     return Text.assemble(
-        (begin, _DIM), (said, _TROUBLE if standing in _BROKEN else ""), moment,
-        "  " if path else "", (cut(path, room), _BOLD), end,
-    )  # fmt: skip
+        (begin, _DIM), (standing, WARNING if is_broken else ""), middle, "  ", (cut(path, room), HEADING), end
+    )
 
 
-def _standing(state: State) -> str:
-    """Return the state of the space in one word."""
+def _standing(state: State) -> tuple[str, bool]:
+    """Return the state of the space in one word, and whether a person has to act."""
     if state.error:
-        return _UNREADABLE
+        return "UNREADABLE", True
     if state.sample is None:
-        return "no figures yet"
-    return _STOPPED if state.sample.metrics.is_stopped else "running"
+        return "no figures yet", False
+    return ("STOPPED", True) if state.sample.metrics.is_stopped else ("running", False)
 
 
-def _clock(state: State) -> str:
-    """Return the time of the figures."""
-    if state.sample is None:
-        return ""
-    return time.strftime("  %H:%M:%S", time.localtime(state.sample.metrics.at))
-
-
-def _lateness(state: State) -> str:
-    """Return the age of the figures, if it is more than usual, or if no newer figures can be read."""
+def _time(state: State) -> str:
+    """Return the time of the figures, or their age if it is more than usual or if no newer figures can be read."""
     if state.sample is None:
         return ""
-    age = state.now - state.sample.metrics.at
-    return f"{old(age)} ago" if state.error or age > 2 * state.interval + 1 else ""
+    at = state.sample.metrics.at
+    if state.error or state.now - at > 2 * state.interval + 1:
+        return f"  figures of {old(state.now - at)} ago"
+    return time.strftime("  %H:%M:%S", time.localtime(at))
 
 
 def _figures(state: State) -> list[Text]:
@@ -130,9 +105,8 @@ def _figures(state: State) -> list[Text]:
         plural(len(metrics.processes), "process", "processes"),
     ]
     speeds = [f"put/s {rate(total.enqueued)}", f"get/s {rate(total.dequeued)}", f"fail/s {rate(total.failed)}"]
-    before = state.history[0] if state.history else {}
-    for name, label in (("commit_seconds", "commit"), ("flush_seconds", "flush")):
-        speeds.append(f"{label} {milliseconds(*quantiles(metrics.counts, before, name))}")
+    for label in ("commit", "flush"):
+        speeds.append(f"{label} {milliseconds(*quantiles(state.history[-1], state.history[0], f'{label}_seconds'))}")
     speeds.append("(p50/p99)")
     return [Text(_joined(counts, state.width)), Text(_joined(speeds, state.width))]
 
@@ -183,12 +157,12 @@ def _heading(state: State, columns: tuple[Column, ...], width: int) -> Text:
     sign = "↑" if state.is_reversed else "↓"
 
     def title(column: Column) -> str:
-        is_marked = state.sort == column.name or (state.sort == RATE and column.name in ("in/s", "out/s"))
+        is_marked = state.sort == column.name or (state.sort == RATE.name and column.name in ("in/s", "out/s"))
         return f"{column.name}{sign}" if is_marked else column.name
 
     name = fit(title(NAME), _name_width(columns, width))
     cells = [fit(title(each), each.width, right=each.name != "trouble") for each in columns]
-    return Text(" ".join([f"  {name}", *cells]), "bold underline")
+    return Text(" ".join([f"  {name}", *cells]), _TITLE)
 
 
 def _name_width(columns: tuple[Column, ...], width: int) -> int:
@@ -198,10 +172,10 @@ def _name_width(columns: tuple[Column, ...], width: int) -> int:
 def _row(row: Row, columns: tuple[Column, ...], width: int, style: str) -> Text:
     name = fit(row.name, _name_width(columns, width))
     cells = [fit(each.text(row), each.width, right=each.name != "trouble") for each in columns]
-    text = Text(" ".join([f"{'!' if row.rank else ' '} {name}", *cells]), style)
-    if row.rank and not style:
+    text = Text(" ".join([f"{'!' if row.troubles else ' '} {name}", *cells]), style)
+    if row.troubles and not style:
         word = _GAP + COLUMNS[0].width if COLUMNS[0] in columns else 0
-        text.stylize(_TROUBLE, 0, 2 + len(name) + word)
+        text.stylize(WARNING, 0, 2 + len(name) + word)
     return text
 
 
@@ -209,25 +183,25 @@ def _row(row: Row, columns: tuple[Column, ...], width: int, style: str) -> Text:
 
 
 def _page(state: State) -> list[Text]:
-    lines, first, height = page(state), state.place, body_height(state)
-    shown = [Text(fit(line.text, state.width), _STYLES.get(line.kind, "")) for line in lines[first : first + height]]
-    last, title = first + len(shown), state.view.value
-    more = f"  ({last} of {len(lines)} lines)" if last < len(lines) or first else ""
-    return [Text(fit(title + more, state.width), "bold underline"), *shown]
+    every, first = page(state), state.place
+    shown = every[first : first + body_height(state)]
+    for line in shown:
+        line.truncate(state.width, overflow="ellipsis")
+    last = first + len(shown)
+    more = f"  ({last} of {len(every)} lines)" if last < len(every) or first else ""
+    return [Text(fit(("help" if state.is_help else "queue") + more, state.width), _TITLE), *shown]
 
 
 def _last_line(state: State) -> Text:
-    if state.prompt is not None:
-        hint = "enter keeps, escape shows all" if state.prompt is Prompt.FILTER else "enter changes, escape cancels"
-        return Text(f"{state.prompt.value}: {clean(state.typed)}_   ({hint})", _BOLD)
+    if state.prompt:
+        hint = "enter keeps, escape shows all" if state.prompt == FILTER else "enter changes, escape cancels"
+        return Text(f"{state.prompt}: {state.typed}_   ({hint})", HEADING)
     if state.remark:
-        return Text(state.remark, _TROUBLE)
-    begin = ""
-    if state.view is View.QUEUES and state.filter:
-        begin = f"filter {clean(state.filter)}: {len(state.rows):,} of {len(state.every):,} queues  "
-    elif state.view is not View.QUEUES:
-        begin = "esc back  "
-    return Text.assemble((begin, _BOLD), (_KEYS, _DIM))
+        return Text(state.remark, WARNING)
+    begin = "" if state.is_list else "esc back  "
+    if state.is_list and state.filter:
+        begin = f"filter {state.filter}: {len(state.rows):,} of {len(state.every):,} queues  "
+    return Text.assemble((begin, HEADING), (_KEYS, _DIM))
 
 
 # -- bytes for the terminal --------------------------------------------------------------------------------------------
