@@ -3,7 +3,7 @@
 Each page shows one snapshot of the metrics, and asks the space for nothing else.
 """
 
-from collections import defaultdict
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from spool.watch.health import Cause, Rates, error_queues
+from spool.watch.histograms import Histogram, histograms
 from xaspool_console import flow, picture
 from xaspool_console.charts import chart, spark
 from xaspool_console.console import Console
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 500
 _MOST_PICTURES = 12
 _SORTS: Mapping[str, str] = {"trouble": "trouble first", "name": "name", "depth": "depth", "oldest": "oldest message"}
-_TOTAL = "total"
 _LISTED = ("outcomes", "rounds")  # the counts that have a table of their own
-_Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -128,21 +127,11 @@ def transactions(console: Console, request: Request) -> Response:
 # -- activity ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Durations that a meter counted. most: an upper bound of 95 % of the durations, None if they exceed all bounds."""
-
-    name: str
-    labels: str
-    count: int
-    mean: float | None
-    most: float | None
-
-
 def activity(console: Console, request: Request) -> Response:
     """The work of forwarders and workers, the subscriptions, the processes, and the room on the disk."""
     metrics = console.samples.snapshot().metrics
-    timed, plain = _timings(metrics.counts)
+    timed = histograms(metrics.counts)
+    plain = sorted(item for item in metrics.counts.items() if item[0][:-1] not in timed)
     tables: dict[str, list[tuple[str, ...]]] = {
         "outcome": [(*key[1:], number(value)) for key, value in plain if key[0] == "outcomes" and len(key) == 4],
         "round": [(key[1], number(value)) for key, value in plain if key[0] == "rounds" and len(key) == 2],
@@ -151,7 +140,7 @@ def activity(console: Console, request: Request) -> Response:
             for key, value in plain
             if key[0] not in _LISTED
         ],
-        "timing": [(t.name, short(t.labels, 200), number(t.count), duration(t.mean), duration(t.most)) for t in timed],
+        "timing": [_timing(key, each) for key, each in sorted(timed.items())],
         "subscription": [_subscription(name, state) for name, state in sorted(metrics.subscriptions.items())],
         "process": [(short(each, 200),) for each in metrics.processes],
         "folder": [(name, number(use.files), size(use.bytes)) for name, use in metrics.folders.items()],
@@ -165,37 +154,12 @@ def _subscription(name: str, state: "SubscriptionState") -> tuple[str, ...]:
     return short(name, 100), queues, number(state.unread), size(state.kept_bytes), moment(state.expires_at)
 
 
-def _timings(counts: Mapping[_Key, int]) -> tuple[list[Timing], list[tuple[_Key, int]]]:
-    """Split the counts into durations and other counts. The last label of a duration is a bound, or ``total``."""
-    families = {key[:-1] for key in counts if key[-1] == _TOTAL and len(key) > 1}
-    buckets: dict[_Key, dict[float, int]] = defaultdict(dict)
-    plain: dict[_Key, int] = {}
-    for key, value in counts.items():
-        bound = _bound_of(key[-1]) if key[:-1] in families else None
-        if bound is not None:
-            buckets[key[:-1]][bound] = value
-        elif key[:-1] not in families:
-            plain[key] = value
-    timed = [_timing(family, buckets[family], counts[*family, _TOTAL]) for family in sorted(families)]
-    return timed, sorted(plain.items())
-
-
-def _bound_of(label: str) -> float | None:
-    try:
-        return float(label)
-    except ValueError:
-        return None
-
-
-def _timing(family: _Key, buckets: Mapping[float, int], total: int) -> Timing:
-    count, reached, most = sum(buckets.values()), 0, None
-    for bound in sorted(buckets):
-        reached += buckets[bound]
-        if reached >= 0.95 * count:
-            most = bound if bound < float("inf") else None
-            break
-    mean = total / 1e9 / count if count else None
-    return Timing(family[0].removesuffix("_seconds").replace("_", " "), ", ".join(family[1:]), count, mean, most)
+def _timing(key: tuple[str, ...], durations: Histogram) -> tuple[str, ...]:
+    count, most = durations.buckets.total(), durations.quantile(0.95)
+    mean = durations.total / count if count else None
+    within = most if most is not None and most < math.inf else None
+    name, labels = key[0].removesuffix("_seconds").replace("_", " "), short(", ".join(key[1:]), 200)
+    return name, labels, number(count), duration(mean), duration(within)
 
 
 # -- recovery ----------------------------------------------------------------------------------------------------------

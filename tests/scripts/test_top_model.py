@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import spool
+from spool.watch.histograms import Histogram, histograms
 from tests.scripts.top_samples import HOSTILE, hostile, seen, texts, typed
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_scripts.watch.top import command, keys
 from xaspool_scripts.watch.top.figures import (
     SORTABLE,
-    Durations,
     Sample,
-    durations,
     findings,
     make_rows,
     ordered,
@@ -58,15 +57,16 @@ def test_the_same_published_snapshot_keeps_the_rates() -> None:
 
 
 def test_latencies_are_those_since_the_oldest_sample_and_all_if_nothing_happened_since() -> None:
-    def counted(**numbers: int) -> Durations:
+    def counted(**numbers: int) -> Histogram:
         labels = {"half": "0.0005", "five": "0.005", "inf": "inf", "total": "total"}
-        return durations({("flush_seconds", labels[name]): number for name, number in numbers.items()})
+        counts = {("flush_seconds", labels[name]): number for name, number in numbers.items()}
+        return histograms(counts)["flush_seconds",]
 
     before = counted(half=1_000, total=10**9)
-    assert quantiles(before, before, "flush_seconds") == (0.0005, 0.0005)
-    assert quantiles(counted(half=1_000, five=99, inf=1, total=10**12), before, "flush_seconds") == (0.005, 0.005)
-    assert quantiles(counted(half=1_000, five=90, inf=10), before, "flush_seconds") == (0.005, float("inf"))
-    assert quantiles({}, {}, "flush_seconds") == (None, None)
+    assert quantiles(before, before) == (0.0005, 0.0005)
+    assert quantiles(counted(half=1_000, five=99, inf=1, total=10**12), before) == (0.005, 0.005)
+    assert quantiles(counted(half=1_000, five=90, inf=10), before) == (0.005, float("inf"))
+    assert quantiles(Histogram(), Histogram()) == (None, None)
 
 
 def test_trouble_comes_first_the_worst_before_the_others() -> None:

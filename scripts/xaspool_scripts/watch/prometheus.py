@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from spool.model.durations import BOUNDS_SECONDS
 from spool.watch.health import Cause, routes, troubles
+from spool.watch.histograms import Histogram, histograms
 from xaspool_scripts.terminal.wording import printable
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 MOST_LABEL_SETS = 2_000  # of one metric
 OMITTED = "xaspool_omitted_label_sets"
 MOST_CHARACTERS = 256  # of one label value
-
-_NANOSECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -53,31 +52,7 @@ class Collection:
     seconds: float = 0.0
 
 
-@dataclass
-class Durations:
-    """The value of a histogram.
-
-    buckets: the number of durations in each bucket, by the upper bound in seconds; not cumulative.
-    total: the sum of all durations, in seconds.
-    """
-
-    buckets: Counter[float]
-    total: float
-
-    def __add__(self, other: "Durations") -> "Durations":
-        return Durations(self.buckets + other.buckets, self.total + other.total)
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Return the upper bounds as text, each with the number of durations up to the bound."""
-        number, found = 0, []
-        # (all buckets from the first sample: Prometheus computes wrong rates for a bucket that appears later)
-        for bound in sorted({*BOUNDS_SECONDS, *self.buckets, math.inf}):
-            number += self.buckets[bound]
-            found.append(("+Inf" if bound == math.inf else f"{bound:g}", float(number)))
-        return found
-
-
-Value = float | Durations
+Value = float | Histogram
 Samples = Iterable[tuple[tuple[str, ...], Value]]
 
 
@@ -181,14 +156,10 @@ def _durations(name: str, labels: int = 0) -> Callable[[Collection], Samples]:
     counted."""
 
     def samples(metrics: "SpaceMetrics") -> Samples:
-        found: dict[tuple[str, ...], Durations] = {} if labels else {(): Durations(Counter(), 0.0)}
-        for (*of, bucket), count in _keys(metrics.counts, name, labels + 1):
-            durations = found.setdefault(tuple(of), Durations(Counter(), 0.0))
-            if bucket == "total":
-                durations.total += _whole(count) / _NANOSECONDS
-            elif (bound := _bound(bucket)) is not None:
-                durations.buckets[bound] += _whole(count)
-        return found.items()
+        found = histograms(metrics.counts)
+        if not labels:
+            return [((), found.get((name,), Histogram()))]
+        return [(tuple(of), each) for (family, *of), each in found.items() if family == name and len(of) == labels]
 
     return _of_space(samples)
 
@@ -203,14 +174,6 @@ def _keys(meters: Mapping[tuple[str, ...], int], name: str, labels: int) -> Iter
 def _whole(count: int) -> int:
     """Return a count. A damaged file may have a negative number, which no counter may have."""
     return max(0, count)
-
-
-def _bound(bucket: str) -> float | None:
-    try:
-        bound = float(bucket)
-    except ValueError:
-        return None
-    return None if math.isnan(bound) or bound < 0 else bound
 
 
 def _up(collection: Collection) -> Samples:
@@ -466,15 +429,25 @@ def _family(metric: Metric, space: str, values: Mapping[tuple[str, ...], Value])
     if metric.kind == HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, help, labels=names)
         for labels, value in values.items():
-            assert isinstance(value, Durations)
-            histogram.add_metric((space, *labels), value.cumulative(), value.total)
+            assert isinstance(value, Histogram)
+            histogram.add_metric((space, *labels), _cumulative(value), value.total)
         return histogram
     kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
     family = kind(metric.name, help, labels=names)
     for labels, value in values.items():
-        assert not isinstance(value, Durations)
+        assert not isinstance(value, Histogram)
         family.add_metric((space, *labels), value)
     return family
+
+
+def _cumulative(durations: Histogram) -> list[tuple[str, float]]:
+    """Return the upper bounds as text, each with the number of durations up to the bound."""
+    number, found = 0, []
+    # (all buckets from the first sample: Prometheus computes wrong rates for a bucket that appears later)
+    for bound in sorted({*BOUNDS_SECONDS, *durations.buckets, math.inf}):
+        number += durations.buckets[bound]
+        found.append(("+Inf" if bound == math.inf else f"{bound:g}", float(number)))
+    return found
 
 
 def text_of(collection: Collection) -> bytes:

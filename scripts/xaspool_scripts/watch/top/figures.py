@@ -1,11 +1,11 @@
 """The figures of ``spool-admin top``: rates, latencies, troubles in words, and a row for each queue. Pure."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spool.watch.health import Cause, Rates, queue_causes, rates_between, troubles
+from spool.watch.histograms import Histogram
 from spool.watch.sentences import told
 from spool.watch.units import size
 from xaspool_scripts.watch.top.texts import cut, number, old, rate
@@ -13,16 +13,12 @@ from xaspool_scripts.watch.top.texts import cut, number, old, rate
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics
 
-# The histograms of commits and flushes: the count of each bucket, by name and upper bound in seconds.
-Durations = Mapping[tuple[str, float], int]
-
 _NAMED = 60  # columns of a name in a sentence
 _QUARANTINE, _TRANSACTIONS = "spool-admin quarantine list", "spool-admin transaction list"
 _COMMANDS = {
     Cause.DAMAGE: _QUARANTINE, Cause.QUARANTINE: _QUARANTINE, Cause.REFUSED: _QUARANTINE,
     Cause.IN_DOUBT: _TRANSACTIONS, Cause.DECISIONS: _TRANSACTIONS,
 }  # fmt: skip
-_HISTOGRAMS = ("commit_seconds", "flush_seconds")
 _WORST_LAST = list(Cause)[::-1]
 
 
@@ -66,33 +62,13 @@ def total_rates(rates: Mapping[str, Rates]) -> Rates:
     return Rates(*(sum(each or 0.0 for each in column) for column in zip(*rates.values(), strict=True)))
 
 
-def durations(counts: Mapping[tuple[str, ...], int]) -> Durations:
-    found = {}
-    for key, count in counts.items():
-        if len(key) == 2 and key[0] in _HISTOGRAMS:
-            with suppress(ValueError):  # (the sum of all durations has no bound)
-                found[key[0], float(key[1])] = count
-    return found
-
-
-def quantiles(now: Durations, before: Durations, name: str) -> tuple[float | None, float | None]:
+def quantiles(now: Histogram, before: Histogram) -> tuple[float | None, float | None]:
     """Return the upper bounds of the median and of the 99th percentile, in seconds.
 
-    The histogram has the durations between two readings; if there are none, all durations of ``now``.
+    These are of the durations between two readings; if there are none, of all durations of ``now``.
     """
-    every = {bound: count for (each, bound), count in sorted(now.items()) if each == name}
-    recent = {bound: max(0, count - before.get((name, bound), 0)) for bound, count in every.items()}
-    counted = recent if any(recent.values()) else every
-    return _quantile(counted, 0.5), _quantile(counted, 0.99)
-
-
-def _quantile(counted: Mapping[float, int], share: float) -> float | None:
-    total, seen = sum(counted.values()), 0
-    for bound, count in counted.items():
-        seen += count
-        if count and seen >= share * total:
-            return bound
-    return None
+    counted = Histogram(now.buckets - before.buckets or now.buckets)
+    return counted.quantile(0.5), counted.quantile(0.99)
 
 
 # -- troubles ----------------------------------------------------------------------------------------------------------

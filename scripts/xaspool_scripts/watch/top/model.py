@@ -4,20 +4,19 @@ Each function returns a new state. The order of the rows is computed when a samp
 not for each picture.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rich.cells import chop_cells
 from rich.text import Text
 
 from spool.watch.health import Rates
+from spool.watch.histograms import Histogram, Key, histograms
 from xaspool_scripts.watch.top import keys
 from xaspool_scripts.watch.top.figures import (
     SORTABLE,
-    Durations,
     Row,
     Sample,
-    durations,
     findings,
     make_rows,
     ordered,
@@ -63,7 +62,7 @@ class State:
     every: dict[str, Row] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     findings: tuple[str, ...] = ()
-    history: tuple[Durations, ...] = ()
+    history: tuple[Mapping[Key, Histogram], ...] = ()
     now: float = 0.0
     error: str = ""
     warning: str = ""
@@ -102,7 +101,7 @@ def sampled(state: State, sample: Sample, now: float) -> State:
             rates=rates,
             every={row.name: row for row in rows},
             findings=tuple(findings(sample.metrics, rates, now)),
-            history=state.history if is_same else (*state.history, durations(sample.metrics.counts))[-_HISTORY:],
+            history=state.history if is_same else (*state.history, histograms(sample.metrics.counts))[-_HISTORY:],
             now=now,
             error="",
         )

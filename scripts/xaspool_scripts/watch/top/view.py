@@ -11,6 +11,7 @@ import time
 from rich.console import Console
 from rich.text import Text
 
+from spool.watch.histograms import Histogram
 from spool.watch.units import size
 from xaspool_scripts.terminal.wording import plural
 from xaspool_scripts.watch.top.figures import COLUMNS, NAME, RATE, Column, Row, quantiles, total_rates
@@ -106,7 +107,8 @@ def _figures(state: State) -> list[Text]:
     ]
     speeds = [f"put/s {rate(total.enqueued)}", f"get/s {rate(total.dequeued)}", f"fail/s {rate(total.failed)}"]
     for label in ("commit", "flush"):
-        speeds.append(f"{label} {milliseconds(*quantiles(state.history[-1], state.history[0], f'{label}_seconds'))}")
+        now, before = (each.get((f"{label}_seconds",), Histogram()) for each in (state.history[-1], state.history[0]))
+        speeds.append(f"{label} {milliseconds(*quantiles(now, before))}")
     speeds.append("(p50/p99)")
     return [Text(_joined(counts, state.width)), Text(_joined(speeds, state.width))]
 
