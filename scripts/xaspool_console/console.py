@@ -1,6 +1,6 @@
 """The state of a running console, and its pages made of templates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from forwarder.refusals import Refusals
 from spool.model.text import plural
@@ -106,3 +108,13 @@ class Console:
 
     def error(self, request: Request, status: int, sentence: str) -> HTMLResponse:
         return self.page(request, "error.html", status=status, sentence=sentence)
+
+
+def page_routes(console: Console, pages: Mapping[str, Callable[[Console, Request], ASGIApp]]) -> list[BaseRoute]:
+    """Return the routes of pages by their addresses. Starlette runs each page in a thread, because calls of the engine
+    block."""
+
+    def bound(page: Callable[[Console, Request], ASGIApp]) -> Callable[[Request], ASGIApp]:
+        return lambda request: page(console, request)  # (a partial of a page would not run in a thread)
+
+    return [Route(path, bound(page)) for path, page in pages.items()]

@@ -6,7 +6,7 @@ head of the queue.
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spool.errors import BadMessageId, InvalidArgument
@@ -25,7 +25,7 @@ from spool.model.text import plural, printable
 from spool.watch.bodies import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
 from spool.watch.health import Rates, error_queues
 from xaspool_console.charts import chart
-from xaspool_console.console import Console
+from xaspool_console.console import Console, page_routes
 from xaspool_console.formatting import moment
 from xaspool_console.reasons import count_failed, frequent, in_words
 from xaspool_console.samples import CHART_SECONDS
@@ -63,14 +63,9 @@ def is_part_of_id(text: str) -> bool:
 
 
 def routes(console: Console) -> list[BaseRoute]:
-    pages: dict[str, Callable[[Console, Request], ASGIApp]] = {
-        "/queues/{queue}": queue_page, "/messages/{id}": message_page, "/messages/{id}/body": body,
-    }  # fmt: skip
-    return [Route(path, _bound(console, page)) for path, page in pages.items()]
-
-
-def _bound(console: Console, page: Callable[[Console, Request], ASGIApp]) -> Callable[[Request], ASGIApp]:
-    return lambda request: page(console, request)
+    return page_routes(
+        console, {"/queues/{queue}": queue_page, "/messages/{id}": message_page, "/messages/{id}/body": body}
+    )
 
 
 # -- a queue -----------------------------------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from spool.watch.health import Cause, Rates, error_queues
 from spool.watch.histograms import Histogram, histograms
 from xaspool_console import flow, picture
 from xaspool_console.charts import chart, spark
-from xaspool_console.console import Console
+from xaspool_console.console import Console, page_routes
 from xaspool_console.findings import findings, queue_link
 from xaspool_console.formatting import duration, moment, number, short, size
 from xaspool_console.messages import as_message_id, is_part_of_id
@@ -46,16 +46,9 @@ class QueueRow:
 
 
 def routes(console: Console) -> list[BaseRoute]:
-    pages: dict[str, Callable[[Console, Request], Response]] = {
-        "/": overview, "/flow": flow_page, "/transactions": transactions, "/activity": activity,
-        "/recovery": recovery,
-    }  # fmt: skip
-    return [Route(path, _bound(console, page)) for path, page in pages.items()]
-
-
-def _bound(console: Console, page: Callable[[Console, Request], Response]) -> Callable[[Request], Response]:
-    """Return the page as a plain function, which Starlette runs in a thread, because calls of the engine block."""
-    return lambda request: page(console, request)
+    return page_routes(console, {
+        "/": overview, "/flow": flow_page, "/transactions": transactions, "/activity": activity, "/recovery": recovery,
+    })  # fmt: skip
 
 
 def overview(console: Console, request: Request) -> Response:

@@ -12,11 +12,11 @@ from urllib.parse import urlencode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from spool.errors import InvalidArgument
 from spool.watch.bodies import beginning
-from xaspool_console.console import Console
+from xaspool_console.console import Console, page_routes
 from xaspool_console.findings import quarantine_summary
 from xaspool_console.paging import page_of
 
@@ -28,10 +28,7 @@ _UNKNOWN = "unknown"  # as QuarantinedFile.cause
 
 
 def routes(console: Console) -> list[BaseRoute]:
-    return [
-        Route(LIST, lambda request: files_page(console, request)),
-        Route(f"{LIST}/{{token}}", lambda request: file_page(console, request)),
-    ]
+    return page_routes(console, {LIST: files_page, f"{LIST}/{{token}}": file_page})
 
 
 def files_page(console: Console, request: Request) -> Response:

@@ -9,9 +9,9 @@ import pytest
 import spool
 import xa
 from spool.admin.findings import Finding, Kind
-from spool.coordination import meters
 from spool.policies.subscriptions import register
 from spool.watch.figures import OpenTransaction
+from tests.reference_pages import metrics
 from tests.scripts.conftest import prepare
 from tests.scripts.exporters import KINDS, parsed, report_everything, value
 from xaspool_scripts.watch import prometheus
@@ -82,20 +82,8 @@ def test_names_kinds_and_units_follow_the_conventions_of_prometheus() -> None:
         assert metric.help.endswith("."), metric.name
 
 
-def test_buckets_are_those_that_the_engine_counts() -> None:
-    assert prometheus.BOUNDS_SECONDS == meters.BOUNDS_SECONDS
-
-
 def test_the_page_has_the_table_of_all_metrics() -> None:
-    assert prometheus.page_table() in PAGE.read_text(), "python -m xaspool_scripts.watch.prometheus docs/metrics.md"
-
-
-def test_the_table_of_a_page_is_written_again(tmp_path: Path) -> None:
-    page = tmp_path / "metrics.md"
-    before, after = PAGE.read_text().split(prometheus.page_table())
-    page.write_text(f"{before}| metric | kind |\n|---|---|\n| old | gauge |\n{after}")
-    prometheus.main(page)
-    assert page.read_text() == PAGE.read_text()
+    assert metrics.with_table(PAGE.read_text()) == PAGE.read_text(), "run scripts/reference"
 
 
 def test_values_are_finite_numbers(figures: spool.SpaceMetrics) -> None:

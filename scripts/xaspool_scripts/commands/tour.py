@@ -2,16 +2,12 @@
 
 import shlex
 import tempfile
-from typing import TYPE_CHECKING
 
 import click
 
 from xaspool_scripts.sample import SENTENCE
 from xaspool_scripts.terminal.program import note
 from xaspool_scripts.terminal.wording import printable
-
-if TYPE_CHECKING:
-    pass
 
 # The tour shows this code, and runs it on its space.
 _SERVICE = """\

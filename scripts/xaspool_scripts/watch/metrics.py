@@ -89,10 +89,9 @@ class Exporter:
 
     def samples(self) -> list[dict[str, Any]]:
         """Read the figures of the space, and return each sample as an object of JSON."""
-        families = prometheus.SpaceCollector(self.collect).collect()
         return [
             {"name": sample.name, "labels": sample.labels, "value": sample.value}
-            for family in families
+            for family in self.collect().collect()
             for sample in family.samples
         ]
 

@@ -1,7 +1,6 @@
 """The metrics of a space in the text format of Prometheus.
 
-``METRICS`` is the one table of all metrics. The collector and the page docs/metrics.md are made from the table;
-``python -m xaspool_scripts.watch.prometheus docs/metrics.md`` writes the table into the page again.
+``METRICS`` is the one table of all metrics. The text and the table of docs/metrics.md are made from it.
 
 Programs write some of the label values, e.g. the URLs of services. A label value therefore has no control characters,
 no passwords and at most 256 characters, and a metric has at most 2,000 sets of labels.
@@ -9,13 +8,11 @@ no passwords and at most 256 characters, and a metric has at most 2,000 sets of 
 
 import math
 import re
-import sys
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spool.model.durations import BOUNDS_SECONDS
@@ -36,9 +33,9 @@ OMITTED = "xaspool_omitted_label_sets"
 MOST_CHARACTERS = 256  # of one label value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Collection:
-    """The figures of a space at one moment, or the failure to get the figures.
+    """The figures of a space at one moment, or the failure to get the figures; a collector of prometheus_client.
 
     space: the directory of the space.
     metrics: None if the space gave an error.
@@ -50,6 +47,21 @@ class Collection:
     metrics: "SpaceMetrics | None"
     is_stopped: bool = False
     seconds: float = 0.0
+
+    def collect(self) -> "Iterator[Family]":
+        """Yield the families of all metrics that have samples.
+
+        Of too many label sets, the first in alphabetical order remain, so that each call keeps the same label sets.
+        """
+        omitted = 0
+        for metric in METRICS:
+            values = values_of(metric, self)
+            if metric.name == OMITTED:
+                values[()] = omitted
+            kept = sorted(values)[:MOST_LABEL_SETS]
+            omitted += len(values) - len(kept)
+            if kept:
+                yield _family(metric, label_value(self.space), {key: values[key] for key in kept})
 
 
 Value = float | Histogram
@@ -400,28 +412,6 @@ def values_of(metric: Metric, collection: Collection) -> dict[tuple[str, ...], V
     return found
 
 
-class SpaceCollector:
-    """A collector of prometheus_client. ``collect``: returns the current figures."""
-
-    def __init__(self, collect: Callable[[], Collection]) -> None:
-        self._collect = collect
-
-    def collect(self) -> "Iterator[Family]":
-        """Yield the families of all metrics that have samples.
-
-        Of too many label sets, the first in alphabetical order remain, so that each call keeps the same label sets.
-        """
-        collection, omitted = self._collect(), 0
-        for metric in METRICS:
-            values = values_of(metric, collection)
-            if metric.name == OMITTED:
-                values[()] = omitted
-            kept = sorted(values)[:MOST_LABEL_SETS]
-            omitted += len(values) - len(kept)
-            if kept:
-                yield _family(metric, label_value(collection.space), {key: values[key] for key in kept})
-
-
 def _family(metric: Metric, space: str, values: Mapping[tuple[str, ...], Value]) -> "Family":
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
@@ -455,29 +445,5 @@ def text_of(collection: Collection) -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(SpaceCollector(lambda: collection))
+    registry.register(collection)
     return generate_latest(registry)
-
-
-# -- the page ----------------------------------------------------------------------------------------------------------
-
-_TABLE = re.compile(r"^\| metric \| .*?(?=^(?!\|)|\Z)", re.MULTILINE | re.DOTALL)
-
-
-def page_table() -> str:
-    """Return the table of docs/metrics.md."""
-    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for each in METRICS:
-        labels = ", ".join(f"`{label}`" for label in each.labels)
-        lines.append(f"| `{each.name}` | {each.kind} |{labels and f' {labels}'} | {each.help} |")
-    return "\n".join(lines) + "\n"
-
-
-def main(page: Path) -> None:
-    """Write the table into the page."""
-    text = page.read_text(encoding="utf-8")
-    page.write_text(_TABLE.sub(lambda _: page_table(), text, count=1), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
