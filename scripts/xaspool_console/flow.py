@@ -53,10 +53,6 @@ class Part:
     bad: set[Node]
     left_out: int
 
-    @property
-    def is_troubled(self) -> bool:
-        return bool(self.bad)
-
 
 def edges(metrics: "SpaceMetrics") -> list[Edge]:
     """Return the arrows of the whole space, in the order of their queues."""

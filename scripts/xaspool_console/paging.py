@@ -20,14 +20,14 @@ class Page(NamedTuple, Generic[Row]):
     after: str
 
 
-def page_of(request: Request, rows: Sequence[Row], most: int = _PAGE) -> Page[Row]:
+def page_of(request: Request, rows: Sequence[Row]) -> Page[Row]:
     """Return the rows that the parameter ``page`` of the request chooses."""
-    pages = max(1, -(-len(rows) // most))
+    pages = max(1, -(-len(rows) // _PAGE))
     text = request.query_params.get("page", "1")
     here = min(pages, max(1, int(text))) if text.isascii() and text.isdigit() and len(text) < 7 else 1
 
     def address(other: int) -> str:
         return f"?{urlencode({**request.query_params, 'page': other})}" if 1 <= other <= pages else ""
 
-    first = (here - 1) * most
-    return Page(rows[first : first + most], first + 1, len(rows), address(here - 1), address(here + 1))
+    first = (here - 1) * _PAGE
+    return Page(rows[first : first + _PAGE], first + 1, len(rows), address(here - 1), address(here + 1))

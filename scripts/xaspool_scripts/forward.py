@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -385,7 +384,7 @@ def _shown(
         yield show, bar.say
 
 
-def print_summary(summary: "Summary", as_json: bool, delayed: "Mapping[str, str]" = MappingProxyType({})) -> None:
+def print_summary(summary: "Summary", as_json: bool, delayed: Mapping[str, str]) -> None:
     """Print the summary of a run. ``delayed``: for each queue, the description of its messages that are not due yet."""
     from forwarder import Effect
 

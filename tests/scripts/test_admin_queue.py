@@ -149,7 +149,7 @@ def test_a_queue_that_is_not_there_is_made_only_if_that_is_asked_for(run: Run, p
 
 
 def test_a_group_that_is_not_there_changes_nothing(run: Run, path: Path) -> None:
-    one_line(run("queue", "change", "orders", "--retry-delay", 7, "--drop-group", "no-such-group"), "no-such-group")
+    one_line(run("queue", "change", "orders", "--retry-delay", 7, "--drop-group", "no-such-group"), "there is no group")
     with spool.open(path) as space:
         assert space.queues()["orders"].retry_delay != 7
 

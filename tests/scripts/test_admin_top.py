@@ -6,7 +6,6 @@ fails the test.
 
 import fcntl
 import grp
-import json
 import os
 import pty
 import re
@@ -30,7 +29,7 @@ from rich.cells import cell_len
 import spool
 import xa
 from spool.watch.published import publish
-from tests.scripts.conftest import Run, execute, one_line
+from tests.scripts.conftest import Run, one_line
 from tests.scripts.top_samples import seen
 from tests.watch.samples import metrics, queue_stats
 from xaspool_scripts.watch.top.view import plain_picture
@@ -93,10 +92,6 @@ def test_published_metrics_are_shown_and_an_error_without_them(run: Run, path: P
     done = run("top", "--published", "--once")
     assert (done.code, done.out) == (1, b"")
     one_line(done, "publishes no metrics")
-
-
-def test_wrong_usage_is_one_line(run: Run) -> None:
-    assert run("top", "--sort", "nothing").code == run("top", "--interval", "0").code == 2
 
 
 # -- on a terminal -----------------------------------------------------------------------------------------------------
@@ -327,22 +322,17 @@ def test_a_new_size_is_a_new_picture(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)], ids=["TERM", "HUP", "INT"]
+    ("end", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (b"\x03", 130)], ids=["TERM", "HUP", "Ctrl-C"]
 )
-def test_a_signal_restores_the_terminal(path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_restores_the_terminal(path: Path, end: signal.Signals | bytes, code: int) -> None:
     with terminal(path) as shown:
         shown.shows("orders")
         assert termios.tcgetattr(shown.theirs) != shown.before
-        shown.process.send_signal(number)
+        if isinstance(end, bytes):
+            shown.send(end)
+        else:
+            shown.process.send_signal(end)
         assert shown.end() == code
-        shown.check_restored()
-
-
-def test_ctrl_c_restores_the_terminal(path: Path) -> None:
-    with terminal(path) as shown:
-        shown.shows("orders")
-        shown.send(b"\x03")
-        assert shown.end() == 130
         shown.check_restored()
 
 
@@ -478,10 +468,3 @@ def test_a_dumb_terminal_gets_one_picture(path: Path) -> None:
         assert shown.end() == 0
         assert b"\x1b" not in shown.raw
         assert b"orders" in shown.raw
-
-
-def test_output_to_a_pipe_is_one_picture(path: Path) -> None:
-    done = execute("spool-admin", "-s", path, "top")
-    assert (done.code, done.err) == (0, "")
-    assert "orders" in done.text
-    assert json.loads(execute("spool-admin", "-s", path, "top", "--once", "--json").text)["space"] == str(path)

@@ -218,5 +218,5 @@ def nothing(message: spool.Message) -> None:
 
 
 def test_json_of_the_forwarder_has_the_keys_that_the_page_names(capsys: pytest.CaptureFixture[str]) -> None:
-    print_summary(Summary(), as_json=True)
+    print_summary(Summary(), as_json=True, delayed={})
     assert json.loads(capsys.readouterr().out).keys() == OBJECTS["forwarded"]

@@ -120,16 +120,11 @@ def test_an_error_of_the_space_is_shown_with_the_last_figures() -> None:
     assert shown[0].startswith("spool-admin top  UNREADABLE  figures of 1 min ago  /var/spool/shop")
     assert any("orders" in line for line in shown)
     assert "cannot be read" not in "".join(texts(seen(metrics(), state, moment=2.0)))
+    assert texts(resized(state, 20, 24))[0].startswith("UNREADABLE  ")
+    assert "running" in texts(seen(metrics(), state, 3.0))[0]
     nothing = texts(failed(State(), "no published metrics", NOW))
     assert nothing[0].startswith("spool-admin top  UNREADABLE")
     assert "cannot be read" in nothing[3]
-
-
-def test_figures_that_cannot_be_read_again_have_their_age_at_once() -> None:
-    state = failed(seen(metrics()), "the directory is gone", NOW + 2)
-    assert "UNREADABLE  figures of 2 s ago" in texts(state)[0]
-    assert texts(resized(state, 20, 24))[0].startswith("UNREADABLE  ")
-    assert "running" in texts(seen(metrics(), state, 3.0))[0]
 
 
 def test_the_header_counts_messages_in_doubt_and_failures() -> None:
@@ -349,12 +344,6 @@ def test_the_details_of_a_queue_have_its_roles_routes_and_holders() -> None:
         assert words in shown
     errors = "\n".join(line.plain for line in picture(resized(typed(state, "enter"), 100, 60)))
     assert re.search("is error queue of +orders", errors)
-
-
-def test_pause_is_shown_and_ends() -> None:
-    state = seen(metrics())
-    assert "PAUSED" in texts(typed(state, " "))[0]
-    assert "PAUSED" not in texts(typed(state, "p", " "))[0]
 
 
 @pytest.mark.parametrize("height", [1, 2, 6, 24])
