@@ -22,7 +22,7 @@ from tests.scripts.exporters import parsed, serving, value
 from xaspool_scripts.watch import metrics as program
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_metrics_server_serves_until_a_signal(path: Path, number: signal.Signals) -> None:
     with serving(path) as served:
         assert value(served.get(), "xaspool_up") == 1

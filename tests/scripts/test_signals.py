@@ -10,7 +10,6 @@ import pytest
 
 import spool
 from tests.scripts.conftest import start
-from tests.scripts.exporters import serving
 from xaspool_scripts.terminal.signals import ENDING, handle_ending
 
 WAIT = 60
@@ -66,11 +65,6 @@ def test_the_intake_ends_in_order_at_a_signal(path: Path, number: signal.Signals
     process.send_signal(number)
     _, err = process.communicate(timeout=WAIT)
     assert (process.returncode, err) == (0, b"")
-
-
-def test_a_server_ends_in_order_at_a_signal(path: Path) -> None:
-    with serving(path) as served:
-        assert served.end(signal.SIGHUP) == ""
 
 
 def test_nohup_keeps_a_program_alive() -> None:
