@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,11 +17,6 @@ _MOST_ACCEPTED = MOST_CONNECTIONS // 2
 """The most connections that the server accepts before it reads from them. With more of them than ``MOST_CONNECTIONS``,
 new ones would end the older ones before their requests are read."""
 _MOST_WAITING = 1024  # connections that wait until the server accepts them
-
-
-def resolved(host: str, port: int) -> tuple[Any, ...]:
-    """Return the first address of the host, as ``socket.getaddrinfo`` describes it. OSError; UnicodeError."""
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
 
 
 class _Server(uvicorn.Server):

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -111,10 +112,9 @@ def _check_packages() -> None:
 def _check_host(host: str, port: int) -> None:
     """Failure if the host does not resolve to an address."""
     from forwarder.flight.endpoint import in_url
-    from xaspool_console.server import resolved
 
     try:
-        resolved(host, port)
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         where = f"{in_url(printable(host))}:{port}"
         raise Failure(f"cannot listen at {where}: the name does not resolve to an address") from error

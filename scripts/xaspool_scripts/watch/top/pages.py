@@ -17,7 +17,7 @@ HEADING, WARNING = "bold", "bold red"
 _LABEL = 19  # columns
 _MOST_NAMED = 20  # queues and holders that a page lists
 
-HELP = """\
+HELP = f"""\
 up down, k j       move the selection; page up, page down, home, end
 enter              show the details of the selected queue
 escape, backspace  back
@@ -30,7 +30,7 @@ h, ? or F1         these keys
 space or p         pause, and go on
 s or d             change the interval
 Ctrl-L             draw the picture again
-q or F10           quit"""
+q or F{10}           quit"""
 
 
 def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now: float) -> list[Text]:
