@@ -21,7 +21,7 @@ from xaspool_scripts.watch.top.texts import cut, fit, milliseconds, number, old,
 
 _TITLE, _SELECTED, _DIM = "bold underline", "reverse", "dim"
 _PROGRAM = "spool-admin top  "
-_NARROW = 60  # columns of a terminal that has no room for the name of the program
+_WIDE, _NARROW = 70, 60  # columns: a narrower terminal has no room for the interval, or for the program's name, too
 _SHORTEST_NAME = 12
 _LEAST_NAME = 4  # columns of a name beside the last column that a very narrow terminal keeps
 _GAP = 1
@@ -61,7 +61,7 @@ def _title(state: State, is_live: bool) -> Text:
     begin = "" if state.width < _NARROW else _PROGRAM
     path = state.sample.metrics.space if state.sample is not None else ""
     standing, is_broken = _standing(state)
-    end = f"  every {state.interval:.3g} s" if is_live else ""
+    end = f"  every {state.interval:.3g} s" if is_live and state.width >= _WIDE else ""
     end += "  published" if state.is_published else ""
     middle = ("  PAUSED" if state.is_paused else "") + _time(state)
     room = max(_SHORTEST_NAME, state.width - len(f"{begin}{standing}{middle}  {end}"))
