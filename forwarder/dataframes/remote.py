@@ -5,18 +5,11 @@ short requests travel. Each promise of a read or a write is that of the server's
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -28,12 +21,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from forwarder.dataframes.columns import Options, ReadOptions, StreamOptions, check_columns
-from forwarder.dataframes.puts import RowsAsPuts
-from forwarder.dataframes.sink import Job, log_repetition, query_id, stream_names, task
+from forwarder.dataframes.coordination.coordinator import Coordinator
+from forwarder.dataframes.sink import BatchWriter, Job, StreamWriter, Written, task
 from forwarder.dataframes.stream import NUMBER, Offset, limit_of
 from forwarder.flight import lease
 from forwarder.flight.address import Unreachable
 from forwarder.flight.client import Client
+from forwarder.flight.codes import packed_vote, vote_of
 from forwarder.flight.options import CONNECTION, without_connection
 from spool.engine.tasks import BatchOf
 from spool.errors import CommitUnknown
@@ -50,7 +44,7 @@ def client_of(options: Options) -> Client:
 
 @dataclass(frozen=True)
 class _Remote:
-    """A read or a write of a server's space. ``options``: as Spark's programs name them. ``schema``: the columns."""
+    """A read of a server's space. ``options``: as Spark's programs name them. ``schema``: the columns."""
 
     client: Client
     options: Mapping[str, str]
@@ -62,10 +56,6 @@ class _Remote:
 
     def asked(self) -> dict[str, Any]:
         return {"options": {k: v for k, v in self.options.items() if k.lower() != "path"}, "schema": self.schema.json()}
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        return to_arrow_schema(self.schema, timezone="UTC")
 
 
 @dataclass
@@ -143,100 +133,61 @@ class RemoteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RemotelyWritten(WriterCommitMessage):
-    """The result of one attempt at a task. ``vote``: xid, size and checksum of the branch; None without rows.
+@dataclass(frozen=True, kw_only=True)
+class RemoteJob(Job):
+    """As ``sink.Job``. The server holds the lock of the coordinator, whose id is that of the write's session."""
 
-    ``session``: the session of the write. ``query``: the id of a streaming query; "" for a batch write.
-    """
+    client: Client
+    schema: StructType
 
-    session: bytes
-    vote: Sequence[Any] | None
-    rows: int
-    query: str = ""
+    def _asked(self) -> dict[str, Any]:
+        options = {} if self.rows.queue is None else {"queue": self.rows.queue}
+        return {"options": options, "schema": self.schema.json()}
 
+    def begin(self, key: str | None = None) -> Coordinator:
+        session = self.client.act("begin", key=key, **self._asked())["session"]
+        lease.start(self.client, session)
+        return Coordinator(session, "")
 
-class RemoteBatchWriter(DataSourceArrowWriter):
-    """As ``sink.BatchWriter``."""
+    def write(self, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> Written:
+        partition, attempt = task()
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        sent = (batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches)
+        answer = self.client.write(
+            sent, schema, session=coordinator.id, partition=partition, attempt=attempt, **self._asked()
+        )
+        return Written(coordinator, vote_of(answer["vote"]), answer["rows"])
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
-        self._remote = _Remote.of(options, schema)
-        self._job = Job.of(dict(self._remote.options), schema, overwrite=overwrite)
-        self._session = _begin(self._remote)
+    def commit(self, coordinator: Coordinator, messages: Sequence[Written], batch: BatchOf | None) -> bool:
+        votes = [packed_vote(message.vote) for message in messages if message.vote is not None]
+        rows = sum(message.rows for message in messages)
+        told = None if batch is None else list(batch)
+        try:
+            answer = self.client.act("commit", session=coordinator.id, votes=votes, rows=rows, batch=told)
+        except Unreachable as error:
+            raise CommitUnknown(
+                f"the rows may or may not have been written: {error}; look for the messages. A write with the options "
+                "applicationId and batchId can be repeated: it writes the rows once"
+            ) from error
+        return bool(answer["written"])
 
-    def write(self, iterator: "Iterator[RecordBatch]") -> RemotelyWritten:  # type: ignore[override]
-        return _write(self._remote, self._session, iterator)
+    def end(self, coordinator: Coordinator) -> None:
+        self.client.act("abort", session=coordinator.id, key=None)
 
-    def commit(self, messages: Sequence[Any]) -> None:
-        batch = self._job.batch
-        if not _commit(self._remote, self._session, messages, batch) and batch is not None:
-            log_repetition(batch, is_numbered=self._job.is_numbered)
-
-    def abort(self, messages: Sequence[Any]) -> None:
-        self._remote.client.act("abort", session=self._session)
-
-
-class RemoteStreamWriter(DataSourceStreamArrowWriter):
-    """As ``sink.StreamWriter``."""
-
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
-        remote = _Remote.of(options, schema)
-        self._application, self._key, found = stream_names(dict(remote.options), overwrite=overwrite)
-        RowsAsPuts.of(schema, found.get("queue"))  # wrong columns are refused before the server is asked
-        self._remote = replace(remote, options={"queue": found["queue"]} if "queue" in found else {})
-        self._session: bytes | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Begin the write when Spark pickles the writer, because Spark pickles only the writer for the tasks."""
-        if self._session is None:
-            self._session = _begin(self._remote, self._key)
-        return self.__dict__
-
-    def write(self, iterator: "Iterator[RecordBatch]") -> RemotelyWritten:  # type: ignore[override]
-        assert self._session is not None
-        query = query_id()
-        return replace(_write(self._remote, self._session, iterator), query=query)
-
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        first: RemotelyWritten = messages[0]
-        batch = BatchOf(self._application or first.query, batchId, first.query)
-        if not _commit(self._remote, first.session, messages, batch):
-            log_repetition(batch)
-
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        known = [message.session for message in messages if message is not None]
-        session = known[0] if known else None
-        if session is not None or self._key is not None:
-            self._remote.client.act("abort", session=session, key=None if known else self._key)
+    def end_stream(self, key: str) -> None:
+        self.client.act("abort", session=None, key=key)
 
 
-def _begin(remote: _Remote, key: str | None = None) -> bytes:
-    session: bytes = remote.client.act("begin", key=key, **remote.asked())["session"]
-    lease.start(remote.client, session)
-    return session
+def batch_writer(options: Options, schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """Return the writer of a batch write into a space of a server."""
+    client = client_of(options)
+    job = Job.of(without_connection(options), schema, overwrite=overwrite)
+    return BatchWriter(RemoteJob(**vars(job), client=client, schema=schema))
 
 
-def _write(remote: _Remote, session: bytes, batches: "Iterator[RecordBatch]") -> RemotelyWritten:
-    partition, attempt = task()
-    schema = remote.arrow_schema
-    sent = (batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches)
-    answer = remote.client.write(sent, schema, session=session, partition=partition, attempt=attempt, **remote.asked())
-    return RemotelyWritten(session, answer["vote"], answer["rows"])
-
-
-def _commit(remote: _Remote, session: bytes, messages: Sequence[RemotelyWritten], batch: BatchOf | None) -> bool:
-    """Commit the branches of the attempts that Spark chose. Return False if the batch was committed before.
-
-    Raises CommitUnknown if the server ended, or could not be reached, during the call.
-    """
-    votes = [message.vote for message in messages if message.vote is not None]
-    rows = sum(message.rows for message in messages)
-    told = None if batch is None else list(batch)
-    try:
-        written: bool = remote.client.act("commit", session=session, votes=votes, rows=rows, batch=told)["written"]
-    except Unreachable as error:
-        raise CommitUnknown(
-            f"the rows may or may not have been written: {error}; look for the messages. A write with the options "
-            "applicationId and batchId can be repeated: it writes the rows once"
-        ) from error
-    return written
+def stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """Return the writer of a stream write into a space of a server."""
+    client = client_of(options)
+    writer = StreamWriter.of(without_connection(options), schema, overwrite=overwrite)
+    writer.job = RemoteJob(**vars(writer.job), client=client, schema=schema)
+    return writer

@@ -92,6 +92,12 @@ class Job:
         batch = BatchOf(found["applicationId"], found.get("batchId", 0)) if "applicationId" in found else None
         return cls(found["path"], RowsAsPuts.of(schema, found.get("queue")), batch, "batchId" in found)
 
+    def check_queue(self, space: spool.Space) -> None:
+        """Raise QueueNotFound if the queue of the option ``queue`` does not exist."""
+        queues = space.queues()
+        if self.rows.queue is not None and self.rows.queue not in queues:
+            raise no_queue(self.rows.queue, queues)
+
     def begin(self, key: str | None = None) -> Coordinator:
         """Start the coordinator of the write. QueueNotFound if the queue of the option ``queue`` does not exist.
 
@@ -101,11 +107,52 @@ class Job:
             self.check_queue(space)
             return coordinator.start(space, key)
 
-    def check_queue(self, space: spool.Space) -> None:
-        """Raise QueueNotFound if the queue of the option ``queue`` does not exist."""
-        queues = space.queues()
-        if self.rows.queue is not None and self.rows.queue not in queues:
-            raise no_queue(self.rows.queue, queues)
+    def write(self, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> "Written":
+        """Write the rows of a partition into a branch of this attempt, and prepare it.
+
+        Raises:
+            InvalidArgument, QueueNotFound: a row cannot be a message; the error names the row.
+            TransactionRolledBack: the write has ended.
+        """
+        partition, attempt = task()
+        xid = Xid(FORMAT_ROUND, coordinator.id, f"{partition}.{attempt}".encode())
+        return Written(coordinator, *write_branch(self.path, self.rows, xid, partition, batches))
+
+    def commit(self, coordinator: Coordinator, messages: "Sequence[Written]", batch: BatchOf | None) -> bool:
+        """Commit the branches of the attempts that Spark chose, and roll back all others.
+
+        Returns:
+            True if this call has written the rows, False if the batch was committed before.
+
+        Args:
+            messages: the messages of all partitions, in order.
+            batch: the name of the write, if it has one.
+
+        Raises:
+            TransactionRolledBack: the coordinator has ended, so nothing was written.
+            Full: the rows do not fit; nothing was written.
+            MessageInUse: another transaction has a row's deduplication key and does not end; nothing was written.
+            CommitUnknown: the disk failed in the middle of the commit, or the server of the space did not answer.
+        """
+        check_count(sum(message.rows for message in messages))
+        xids = [message.vote.xid for message in messages if message.vote is not None]
+        with spool.open(self.path) as space:
+            is_written = not xids or adopt(space, xids, batch)
+            _end(space, coordinator)
+        return is_written
+
+    def end(self, coordinator: Coordinator) -> None:
+        """End a write: this process, or the next process that opens the space, rolls back the uncommitted branches."""
+        try:
+            with spool.open(self.path) as space:
+                _end(space, coordinator)
+        except (SpoolError, OSError) as error:
+            coordinator.end()
+            _log_left_branches(self.path, error)
+
+    def end_stream(self, key: str) -> None:
+        """End the write of the stream named ``key``."""
+        self.end(Coordinator(b"", coordinator.address_of(self.path, key)))
 
 
 @dataclass(frozen=True)
@@ -132,16 +179,16 @@ class BatchWriter(DataSourceArrowWriter):
         self.coordinator = job.begin()
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]  # (PySpark's own types)
-        return write_partition(self.job, self.coordinator, iterator)
+        return self.job.write(self.coordinator, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit the branches of the tasks. The errors are those of the function ``commit``."""
+        """Commit the branches of the tasks. The errors are those of ``Job.commit``."""
         batch = self.job.batch
-        if not commit(self.job.path, self.coordinator, messages, batch) and batch is not None:
+        if not self.job.commit(self.coordinator, messages, batch) and batch is not None:
             log_repetition(batch, is_numbered=self.job.is_numbered)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        end(self.job.path, self.coordinator)
+        self.job.end(self.coordinator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -160,8 +207,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
         """Return the writer for the options and the columns of a stream write. InvalidArgument if either is wrong."""
-        application, key, found = stream_names(given, overwrite=overwrite)
-        return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
+        found = parse_options(given, _STREAM, "writing a stream to a space")
+        _refuse_overwriting(overwrite, ".outputMode('append'), or 'update'")
+        application, checkpoint = found.get("applicationId"), found.get("checkpointLocation")
+        key = None if checkpoint is None else f"checkpoint {checkpoint}"
+        job = Job(found["path"], RowsAsPuts.of(schema, found.get("queue")))
+        return cls(job, application, key if application is None else f"application {application}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Begin the write when Spark pickles the writer, because Spark pickles only the writer for the tasks."""
@@ -172,48 +223,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]
         assert self.coordinator is not None
         query = query_id()
-        return replace(write_partition(self.job, self.coordinator, iterator), query=query)
+        return replace(self.job.write(self.coordinator, iterator), query=query)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Commit the branches, unless the batch was committed before. The errors are those of ``sink.commit``."""
+        """Commit the branches, unless the batch was committed before. The errors are those of ``Job.commit``."""
         first: Written = messages[0]
         batch = BatchOf(self.application or first.query, batchId, first.query)
-        if not commit(self.job.path, first.coordinator, messages, batch):
+        if not self.job.commit(first.coordinator, messages, batch):
             log_repetition(batch)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         known = [message.coordinator for message in messages if message is not None]
-        if not known and self.key is not None:
-            known = [Coordinator(b"", coordinator.address_of(self.job.path, self.key))]
         if known:
-            end(self.job.path, known[0])
-
-
-def stream_names(given: Options, *, overwrite: bool) -> tuple[str | None, str | None, dict[str, Any]]:
-    """Return the application of a stream write, the name of the stream in its space, and all options.
-
-    Either may be None. Every process uses the same name for the stream. InvalidArgument if an option is wrong.
-    """
-    found = parse_options(given, _STREAM, "writing a stream to a space")
-    _refuse_overwriting(overwrite, ".outputMode('append'), or 'update'")
-    application, checkpoint = found.get("applicationId"), found.get("checkpointLocation")
-    key = None if checkpoint is None else f"checkpoint {checkpoint}"
-    return application, key if application is None else f"application {application}", found
+            self.job.end(known[0])
+        elif self.key is not None:
+            self.job.end_stream(self.key)
 
 
 # -- in the tasks ------------------------------------------------------------------------------------------------------
-
-
-def write_partition(job: Job, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> Written:
-    """Write the rows of a partition into a branch of this attempt, and prepare it.
-
-    Raises:
-        InvalidArgument, QueueNotFound: a row cannot be a message; the error names the row.
-        TransactionRolledBack: the write has ended.
-    """
-    partition, attempt = task()
-    xid = Xid(FORMAT_ROUND, coordinator.id, f"{partition}.{attempt}".encode())
-    return Written(coordinator, *write_branch(job.path, job.rows, xid, partition, batches))
 
 
 def query_id() -> str:
@@ -236,7 +263,7 @@ def write_branch(
 ) -> tuple[Vote | None, int]:
     """Write rows into a branch, and prepare it; return the vote and the number of rows.
 
-    ``partition``: the number of the partition, for errors. The errors are those of ``write_partition``.
+    ``partition``: the number of the partition, for errors. The errors are those of ``Job.write``.
     """
     branch = RemoteBranch(path, xid)
     try:
@@ -296,30 +323,6 @@ def log_repetition(batch: BatchOf, *, is_numbered: bool = True) -> None:
         )
 
 
-def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], batch: BatchOf | None) -> bool:
-    """Commit the branches of the attempts that Spark chose, and roll back all others.
-
-    Returns:
-        True if this call has written the rows, False if the batch was committed before.
-
-    Args:
-        messages: the messages of all partitions, in order.
-        batch: the name of the write, if it has one.
-
-    Raises:
-        TransactionRolledBack: the coordinator has ended, so nothing was written.
-        Full: the rows do not fit; nothing was written.
-        MessageInUse: another transaction has a row's deduplication key and does not end; nothing was written.
-        CommitUnknown: the disk failed in the middle of the commit.
-    """
-    check_count(sum(message.rows for message in messages))
-    xids = [message.vote.xid for message in messages if message.vote is not None]
-    with spool.open(path) as space:
-        is_written = not xids or adopt(space, xids, batch)
-        _end(space, coordinator)
-    return is_written
-
-
 def adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> bool:
     """Commit the branches; return False if the batch was committed before."""
     try:
@@ -331,22 +334,14 @@ def adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> boo
         ) from error
 
 
-def end(path: str, coordinator: Coordinator) -> None:
-    """End a write: this process, or the next process that opens the space, rolls back the uncommitted branches."""
-    try:
-        with spool.open(path) as space:
-            _end(space, coordinator)
-    except (SpoolError, OSError) as error:
-        coordinator.end()
-        log.warning("the next process that opens %s rolls back the uncommitted branches of a write: %s", path, error)
-
-
 def _end(space: spool.Space, coordinator: Coordinator) -> None:
     """End the coordinator, and roll back uncommitted branches. The outcome is decided, so errors are only logged."""
     coordinator.end()
     try:
         space.engine.resolve_orphans()
     except (SpoolError, OSError) as error:
-        log.warning(
-            "the next process that opens %s rolls back the uncommitted branches of a write: %s", space.path, error
-        )
+        _log_left_branches(space.path, error)
+
+
+def _log_left_branches(path: str, error: Exception) -> None:
+    log.warning("the next process that opens %s rolls back the uncommitted branches of a write: %s", path, error)

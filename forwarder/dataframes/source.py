@@ -51,18 +51,18 @@ class SpoolSource(DataSource):
         from forwarder.dataframes.sink import BatchWriter, Job
 
         if is_remote(self.options):
-            from forwarder.dataframes.remote import RemoteBatchWriter
+            from forwarder.dataframes.remote import batch_writer
 
-            return RemoteBatchWriter(self.options, schema, overwrite=overwrite)
+            return batch_writer(self.options, schema, overwrite=overwrite)
         return BatchWriter(Job.of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from forwarder.dataframes.sink import StreamWriter
 
         if is_remote(self.options):
-            from forwarder.dataframes.remote import RemoteStreamWriter
+            from forwarder.dataframes.remote import stream_writer
 
-            return RemoteStreamWriter(self.options, schema, overwrite=overwrite)
+            return stream_writer(self.options, schema, overwrite=overwrite)
         return StreamWriter.of(self.options, schema, overwrite=overwrite)
 
 

@@ -1,6 +1,6 @@
 """The values that client and server exchange, as msgpack; the errors of the server, which the client raises again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgpack
@@ -8,7 +8,9 @@ import pyarrow.flight as flight
 
 from forwarder.flight.address import Unreachable
 from spool import errors
+from spool.engine.tasks import Vote
 from spool.errors import AccessDenied, ProtocolError, SpoolError, SystemFailure
+from spool.model.xid import Xid
 
 VERSION = 1
 MOST_BYTES = 16 << 20
@@ -47,6 +49,15 @@ def decode(data: bytes, **expected: type | tuple[type, ...]) -> dict[str, Any]:
     if unknown:
         raise ProtocolError(f"the request has unknown values: {', '.join(sorted(map(str, unknown)))[:100]}")
     return dict(found)
+
+
+def packed_vote(vote: Vote | None) -> list[Any] | None:
+    return None if vote is None else [list(vote.xid), vote.size, vote.checksum]
+
+
+def vote_of(values: Sequence[Any] | None) -> Vote | None:
+    """Return the vote in an answer of the server."""
+    return None if values is None else Vote(Xid.checked(*values[0]), values[1], values[2])
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

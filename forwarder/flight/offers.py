@@ -16,13 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from forwarder.flight.client import Client
-from forwarder.flight.codes import encode
+from forwarder.flight.codes import encode, vote_of
 from forwarder.flight.outcomes import sendable
 from forwarder.flight.place import Place
 from spool.engine.tasks import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
 from spool.errors import ProtocolError
 from spool.model.position import Position
-from spool.model.xid import Xid
 from spool.workers.effects import Effect, OutcomePolicy
 
 _BYTES: Any = pa.large_binary()
@@ -99,8 +98,7 @@ class OfferedBranch:
         effects = [(Effect(effect), str(reason)) for effect, reason, times in answer["effects"] for _ in range(times)]
         if len(effects) != len(calls):
             raise ProtocolError("the forwarder answered for another number of outcomes")
-        vote = answer["vote"]
-        return None if vote is None else Vote(Xid.checked(*vote[0]), vote[1], vote[2]), effects
+        return vote_of(answer["vote"]), effects
 
     def close(self) -> None:
         """Do nothing: the forwarder's process closes the branch."""

@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 
 from forwarder.flight.address import Address
 from forwarder.flight.client import Client
-from forwarder.flight.codes import as_flight, decode, encode
+from forwarder.flight.codes import as_flight, decode, encode, packed_vote
 from forwarder.flight.endpoint import Endpoint, in_url
 from forwarder.flight.offers import BODIES, OUTCOMES, Offer, values
 from forwarder.flight.outcomes import unpacked
@@ -117,8 +117,7 @@ class OfferServer(Server):
         with voting(asked["attempt"]), closing(RemoteBranch(chunk.path, xid)) as branch:
             calls = list(_ended(branch, chunk, list(_rows(reader, len(chunk)))))
             vote, effects = branch.conclude(chunk.policy, calls)
-        told = None if vote is None else [list(vote.xid), vote.size, vote.checksum]
-        writer.write(pa.py_buffer(encode({"vote": told, "effects": _counted(effects)})))
+        writer.write(pa.py_buffer(encode({"vote": packed_vote(vote), "effects": _counted(effects)})))
 
 
 def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]:

@@ -22,7 +22,7 @@ from forwarder.dataframes.rows import read
 from forwarder.dataframes.scan import BatchReader, Partition
 from forwarder.dataframes.sink import Job, adopt, write_branch
 from forwarder.dataframes.stream import StreamReader
-from forwarder.flight.codes import as_flight, decode, encode
+from forwarder.flight.codes import as_flight, decode, encode, packed_vote
 from forwarder.flight.tickets import ReadTicket, seal, unseal
 from forwarder.serving import bounds
 from forwarder.serving.access import ACCESS, Access, Right, Tokens
@@ -230,8 +230,7 @@ class SpaceServer(Server):
             rows = self._rows(reader)
             with voting(asked["attempt"]):
                 vote, count = write_branch(space.path, job.rows, xid, asked["partition"], rows)
-        told = None if vote is None else [list(vote.xid), vote.size, vote.checksum]
-        writer.write(pa.py_buffer(encode({"vote": told, "rows": count})))
+        writer.write(pa.py_buffer(encode({"vote": packed_vote(vote), "rows": count})))
 
     def _rows(self, reader: Any) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. InvalidArgument if the task sends more bytes than it may."""

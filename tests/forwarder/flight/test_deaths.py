@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import spool
-from forwarder.dataframes.remote import RemotelyWritten, _commit, _Remote
+from forwarder.dataframes.coordination.coordinator import Coordinator
+from forwarder.dataframes.puts import RowsAsPuts
+from forwarder.dataframes.remote import RemoteJob
+from forwarder.dataframes.sink import Written
 from forwarder.flight import lease
 from forwarder.flight.client import Client
+from forwarder.flight.codes import vote_of
 from spool.errors import CommitUnknown, TransactionRolledBack
 from tests.forwarder.flight.conftest import Serve, address_of
 from tests.forwarder.flight.test_four_ways import send, writing
@@ -77,9 +81,10 @@ def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space
         client = Client.of(address, None, None, None)
         session = client.act("begin", key=None, **writing())["session"]
         vote = send(client, session, ["a"])["vote"]
-    remote = _Remote(client, {"queue": "orders"}, StructType())
+    job = RemoteJob("", RowsAsPuts((), "orders"), client=client, schema=StructType())
+    coordinator = Coordinator(session, "")
     with pytest.raises(CommitUnknown, match="can be repeated"):
-        _commit(remote, session, [RemotelyWritten(session, vote, 1)], None)
+        job.commit(coordinator, [Written(coordinator, vote_of(vote), 1)], None)
 
 
 @pytest.mark.slow
