@@ -3,6 +3,7 @@
 import errno
 import logging
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from forwarder.flight.codes import as_flight
+from forwarder.flight.codes import as_flight, encode, packed_vote
 from forwarder.flight.endpoint import in_url
 from forwarder.serving.access import ACCESS, AccessFactory, Tokens
 from forwarder.serving.gate import Gate
+from spool.engine.tasks import Vote
 from spool.errors import DiskFailure, InvalidArgument, ProtocolError, SpoolError, SystemFailure
 from spool.workers.outcome import describe
 
@@ -21,7 +23,7 @@ log = logging.getLogger("spool.server")
 
 
 class Server(flight.FlightServerBase):
-    """Listens at an address until ``shut_down``.
+    """Listens at an address until ``close``.
 
     Args:
         certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
@@ -69,7 +71,31 @@ class Server(flight.FlightServerBase):
             access.record(str(error))
             raise as_flight(error) from None
 
-    def shut_down(self, seconds: float) -> bool:
+    # -- Flight's calls -----------------------------------------------------------------------------------------------
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        self.accept(context, ticket.ticket)
+        stream: flight.FlightDataStream = answered(context, self.read, context, ticket.ticket)
+        return stream
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        def put() -> None:
+            vote, more = self.write(context, data, reader)
+            writer.write(pa.py_buffer(encode({"vote": packed_vote(vote), **more})))
+
+        data = descriptor.command or b""
+        self.accept(context, data)
+        answered(context, put)
+
+    @abstractmethod
+    def read(self, context: Any, data: bytes) -> flight.FlightDataStream:
+        """Return the rows of a ticket."""
+
+    @abstractmethod
+    def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
+        """Write the rows of a task into a branch; return the vote, and more values for the answer."""
+
+    def close(self, seconds: float = 10.0) -> bool:
         """End the server. Calls in progress have ``seconds`` to end.
 
         Returns False if a client still holds a call: then only the end of the process ends this call, because Arrow

@@ -16,7 +16,7 @@ import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from forwarder.flight.endpoint import listening
@@ -35,7 +35,7 @@ _HANDSHAKE_SECONDS = 10.0
 _ROOM_SECONDS = 0.1
 _BUFFERED_BYTES = 1 << 20
 _ANY = float("inf")  # the bytes of a client that may write
-_TOO_MANY = "connections of clients that may only read: end one, then try again, or use a token that may write"
+_CONNECTIONS = "connections of clients that may only read: end one, then try again, or use a token that may write"
 _LONGEST_PATH = 80  # of the private directory: a socket's path has at most 107 bytes
 
 
@@ -219,18 +219,10 @@ class Gate:
             return
         if not is_writer:
             with self._mutex:
-                self._check_room(client, token)
+                if client not in self._readers:
+                    check_room(self._readers.values(), token, MOST_READERS, MOST_OF_A_TOKEN, _CONNECTIONS)
                 self._readers[client] = token
         self._loop.call_soon_threadsafe(self.welcome, client, _ANY if is_writer else READER_BYTES, size)
-
-    def _check_room(self, client: _Client, token: str) -> None:
-        """Raise InvalidArgument if a connection is one too many. The caller holds the mutex."""
-        if client in self._readers:
-            return
-        if sum(each == token for each in self._readers.values()) >= MOST_OF_A_TOKEN:
-            raise InvalidArgument(f"the token has {MOST_OF_A_TOKEN} {_TOO_MANY}")
-        if len(self._readers) >= MOST_READERS:
-            raise InvalidArgument(f"the server has {MOST_READERS} {_TOO_MANY}")
 
     def refused(self, peer: str) -> None:
         """Note that the server has refused a call of a client, and has logged this."""
@@ -324,6 +316,17 @@ class Gate:
             with self._mutex:
                 self._readers.pop(client, None)
         client.accept(most, size)
+
+
+def check_room(owners: Collection[str], token: str, most: int, most_of_a_token: int, things: str) -> None:
+    """Raise InvalidArgument if the server, or a token, can have no further one of these things.
+
+    ``owners``: the tokens of the present ones. ``token``: "" if the server has no tokens.
+    """
+    if token and sum(owner == token for owner in owners) >= most_of_a_token:
+        raise InvalidArgument(f"the token has {most_of_a_token:,} {things}")
+    if len(owners) >= most:
+        raise InvalidArgument(f"the server has {most:,} {things}")
 
 
 def _check_pem(certificate: bytes, key: bytes) -> None:

@@ -19,15 +19,15 @@ import pyarrow.flight as flight
 
 from forwarder.flight.address import Address
 from forwarder.flight.client import Client
-from forwarder.flight.codes import as_flight, decode, encode, packed_vote
+from forwarder.flight.codes import as_flight, decode, encode
 from forwarder.flight.endpoint import Endpoint, in_url
 from forwarder.flight.offers import BODIES, OUTCOMES, Offer, values
 from forwarder.flight.outcomes import unpacked
 from forwarder.flight.place import Place
 from forwarder.serving.access import Tokens
-from forwarder.serving.base import Server, answered, translated, voting
+from forwarder.serving.base import Server, translated, voting
 from forwarder.task import Chunk
-from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, origin_of, without_body
+from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Vote, origin_of, without_body
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect
@@ -58,10 +58,6 @@ class OfferServer(Server):
         # (A file may have the key beside the certificates; the key stays here.)
         self.client = Client(address, token, b"\n".join(_CERTIFICATE.findall(certificate or b"")))
 
-    def close(self, seconds: float = 10.0) -> bool:
-        """End the server: see ``shut_down``."""
-        return self.shut_down(seconds)
-
     @contextmanager
     def offering(self, chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
         """Offer chunks during the block. Yields the chunks with their offers."""
@@ -86,15 +82,6 @@ class OfferServer(Server):
 
     # -- Flight's calls -----------------------------------------------------------------------------------------------
 
-    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        self.accept(context, ticket.ticket)
-        stream: flight.FlightDataStream = answered(context, self._bodies, ticket.ticket)
-        return stream
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        self.accept(context, descriptor.command or b"")
-        answered(context, self._outcomes, descriptor, reader, writer)
-
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         """Answer with the time of this machine. There is no other action than ``health``."""
         self.accept(context, b"")
@@ -102,14 +89,16 @@ class OfferServer(Server):
             raise as_flight(ProtocolError(f"the endpoint has no action {action.type[:100]!r}"))
         return [encode({"now": time.time()})]
 
-    def _bodies(self, data: bytes) -> flight.FlightDataStream:
+    def read(self, context: Any, data: bytes) -> flight.FlightDataStream:
+        """Return the bodies of a chunk."""
         asked = decode(data, key=int, place=int, attempt=int)
         chunk = self._chunk(asked["key"])
         xid = _xid(chunk, asked["place"], f"{asked['attempt']}.read")
         return flight.GeneratorStream(BODIES, translated(_read(chunk, xid)))
 
-    def _outcomes(self, descriptor: Any, reader: Any, writer: Any) -> None:
-        asked = decode(descriptor.command or b"", space=str, key=int, place=int, attempt=int)
+    def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
+        """Write the outcomes of a chunk; return the effects, too."""
+        asked = decode(data, space=str, key=int, place=int, attempt=int)
         chunk = self._chunk(asked["key"])
         if not reader.schema.equals(OUTCOMES):
             raise ProtocolError(f"outcomes have the columns {OUTCOMES.names}, not {reader.schema.names}"[:1000])
@@ -117,7 +106,7 @@ class OfferServer(Server):
         with voting(asked["attempt"]), closing(RemoteBranch(chunk.path, xid)) as branch:
             calls = list(_ended(branch, chunk, list(_rows(reader, len(chunk)))))
             vote, effects = branch.conclude(chunk.policy, calls)
-        writer.write(pa.py_buffer(encode({"vote": packed_vote(vote), "effects": _counted(effects)})))
+        return vote, {"effects": _counted(effects)}
 
 
 def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]:

@@ -22,7 +22,7 @@ from forwarder.dataframes.rows import read
 from forwarder.dataframes.scan import BatchReader, Partition
 from forwarder.dataframes.sink import Job, adopt, write_branch
 from forwarder.dataframes.stream import StreamReader
-from forwarder.flight.codes import as_flight, decode, encode, packed_vote
+from forwarder.flight.codes import as_flight, decode, encode
 from forwarder.flight.tickets import ReadTicket, seal, unseal
 from forwarder.serving import bounds
 from forwarder.serving.access import ACCESS, Access, Right, Tokens
@@ -30,7 +30,7 @@ from forwarder.serving.base import Server, answered, log, translated, voting
 from forwarder.serving.reads import Reads
 from forwarder.serving.sessions import LEASE_SECONDS, Sessions
 from forwarder.serving.streams import Stream, Streams
-from spool.engine.tasks import boot_id
+from spool.engine.tasks import Vote, boot_id
 from spool.errors import InvalidArgument, ProtocolError
 
 MOST_BYTES_OF_TASK = 16 << 30
@@ -87,12 +87,9 @@ class SpaceServer(Server):
         threading.Thread(target=self._end_expired, name="xaspool leases", daemon=True).start()
 
     def close(self, seconds: float = 10.0) -> bool:
-        """End all writes, and close the spaces. Uncommitted writes are rolled back.
-
-        Calls in progress have ``seconds`` to end: see ``shut_down``.
-        """
+        """End the server and all writes, and close the spaces. Uncommitted writes are rolled back."""
         self._ending.set()
-        has_ended = self.shut_down(seconds)
+        has_ended = super().close(seconds)
         self._sessions.end_all()
         self._opened.close()
         return has_ended
@@ -115,15 +112,6 @@ class SpaceServer(Server):
         self.accept(context, descriptor.command or b"")
         info: flight.FlightInfo = answered(context, self._plan, context, descriptor)
         return info
-
-    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        self.accept(context, ticket.ticket)
-        stream: flight.FlightDataStream = answered(context, self._read, context, ticket.ticket)
-        return stream
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        self.accept(context, descriptor.command or b"")
-        answered(context, self._write, context, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         body = action.body.to_pybytes()
@@ -160,7 +148,7 @@ class SpaceServer(Server):
             endpoints.append(flight.FlightEndpoint(ticket, []))
         return flight.FlightInfo(to_arrow_schema(schema, timezone="UTC"), descriptor, endpoints, -1, -1)
 
-    def _read(self, context: Any, data: bytes) -> flight.FlightDataStream:
+    def read(self, context: Any, data: bytes) -> flight.FlightDataStream:
         ticket = unseal(self._key, data)
         space, schema = self._opened_space(context, ticket.space, Right.READ), bounds.schema(ticket.schema)
         batches = read(space.path, ticket.items, schema, boot_id(), ticket.missing)
@@ -216,11 +204,8 @@ class SpaceServer(Server):
         with self._sessions.using(asked["space"], asked["session"]):
             return {"seconds": self._sessions.lease_seconds}
 
-    def _write(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Write the rows of one task into a branch, and vote."""
-        asked = decode(
-            descriptor.command or b"", space=str, session=bytes, options=dict, schema=str, partition=int, attempt=int
-        )
+    def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
+        asked = decode(data, space=str, session=bytes, options=dict, schema=str, partition=int, attempt=int)
         space = self._opened_space(context, asked["space"], Right.WRITE)
         job, schema = _job(space, asked), bounds.schema(asked["schema"])
         if not reader.schema.equals(to_arrow_schema(schema, timezone="UTC")):
@@ -230,7 +215,7 @@ class SpaceServer(Server):
             rows = self._rows(reader)
             with voting(asked["attempt"]):
                 vote, count = write_branch(space.path, job.rows, xid, asked["partition"], rows)
-        writer.write(pa.py_buffer(encode({"vote": packed_vote(vote), "rows": count})))
+        return vote, {"rows": count}
 
     def _rows(self, reader: Any) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. InvalidArgument if the task sends more bytes than it may."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import spool
+from forwarder.serving.gate import check_room
 from spool.engine.tasks import Vote
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
@@ -23,6 +24,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 LEASE_SECONDS = 30.0
 MOST_SESSIONS, MOST_OF_A_TOKEN = 1024, 256
 
+_WRITES = "writes in progress: end one, then try again"
 _ENDED = (
     "nothing was written: the write has ended, because its client was away for too long, or the server has started "
     "again; write the DataFrame again"
@@ -83,19 +85,15 @@ class Sessions:
             self.end_stream(name, key, owner)
         session = Session(space, key, owner)
         session.used = time.monotonic()
-        with self._mutex:
-            refusal = self._refusal(owner)
-            if refusal is None:
+        try:
+            with self._mutex:
+                owners = [each.owner for each in self._sessions.values()]
+                check_room(owners, owner, MOST_SESSIONS, MOST_OF_A_TOKEN, _WRITES)
                 self._sessions[name, session.id] = session
-                return session
-        session.end()
-        raise InvalidArgument(f"{refusal} writes in progress: end one, then try again")
-
-    def _refusal(self, owner: str) -> str | None:
-        """Return the beginning of the sentence about a reached limit, or None. The caller holds the mutex."""
-        if owner and sum(each.owner == owner for each in self._sessions.values()) >= MOST_OF_A_TOKEN:
-            return f"the token has {MOST_OF_A_TOKEN:,}"
-        return f"the server has {MOST_SESSIONS:,}" if len(self._sessions) >= MOST_SESSIONS else None
+        except InvalidArgument:
+            session.end()
+            raise
+        return session
 
     @contextmanager
     def using(self, name: str, id: bytes) -> Iterator[Session]:
