@@ -25,10 +25,9 @@ from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.sink import BatchWriter, Job, StreamWriter, Written, task
 from forwarder.dataframes.stream import NUMBER, Offset, limit_of
 from forwarder.flight import lease
-from forwarder.flight.address import Unreachable
+from forwarder.flight.address import CONNECTION, Unreachable, without_connection
 from forwarder.flight.client import Client
 from forwarder.flight.codes import packed_vote, vote_of
-from forwarder.flight.options import CONNECTION, without_connection
 from spool.engine.tasks import BatchOf
 from spool.errors import CommitUnknown
 

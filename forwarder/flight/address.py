@@ -1,6 +1,7 @@
-"""The address of a space that a server shares: ``spool+grpc+tls://host:port/name``; the error of a silent server."""
+"""The address of a space that a server shares: ``spool+grpc+tls://host:port/name``; the options that connect to it."""
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from spool.errors import InvalidArgument, SystemFailure
@@ -39,3 +40,28 @@ class Address(NamedTuple):
 def is_address(path: str) -> bool:
     """Return whether a path of a space is meant as an address. (A directory's path with such a beginning is not.)"""
     return re.match(r"(spool\+[a-z+]*|https?|grpc[a-z+]*)://", path) is not None
+
+
+# -- the options of a data source -------------------------------------------------------------------------------------
+
+CONNECTION = ("token", "tokenFile", "tlsCertificate")
+"""token: the token of the client. tokenFile: a file with the token. tlsCertificate: a file with the certificate of the
+server's authority, as PEM. Without a token, the client takes the environment variable XASPOOL_TOKEN."""
+
+_NAMES = frozenset(name.lower() for name in CONNECTION)
+
+
+def is_remote(options: Mapping[str, str]) -> bool:
+    """Return whether the options name a space of a server."""
+    return any(name.lower() == "path" and is_address(value) for name, value in options.items())
+
+
+def without_connection(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without those of the connection, if they name a server; otherwise all options.
+
+    The path is then "/", which nobody uses, so that the other options can be checked before the server is asked.
+    """
+    if not is_remote(options):
+        return dict(options)
+    left = {name: value for name, value in options.items() if name.lower() not in _NAMES}
+    return {name: "/" if name.lower() == "path" else value for name, value in left.items()}

@@ -12,9 +12,7 @@ from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied
 
 
 def packed(outcome: Outcome) -> bytes:
-    if outcome == _DONE:  # (most outcomes)
-        return _PACKED_DONE
-    return _packed(outcome)
+    return _PACKED_DONE if outcome == _DONE else _packed(outcome)  # (most outcomes are done)
 
 
 def sendable(outcome: Outcome) -> bytes:
@@ -29,52 +27,53 @@ def sendable(outcome: Outcome) -> bytes:
 
 def unpacked(data: bytes) -> Outcome:
     """Return the outcome. ProtocolError if the data are not those of ``packed``."""
-    return _DONE if data == _PACKED_DONE else _unpacked(data)
+    if data == _PACKED_DONE:
+        return _DONE
+    try:
+        return _outcome(msgpack.unpackb(data))
+    except (InvalidArgument, msgpack.UnpackException, TypeError, ValueError, RecursionError):
+        raise ProtocolError("an outcome cannot be decoded: install the same xaspool on all machines") from None
 
 
 def _packed(outcome: Outcome) -> bytes:
-    kind = next(place for place, one in enumerate(_KINDS) if isinstance(outcome, one))
-    encoded: bytes = msgpack.packb([kind, *_values(outcome)])
+    encoded: bytes = msgpack.packb(_values(outcome))
     return encoded
-
-
-def _unpacked(data: bytes) -> Outcome:
-    try:
-        kind, *fields = msgpack.unpackb(data)
-        outcome: Outcome = _MADE[_KINDS[kind]](*fields)
-        return outcome
-    except (InvalidArgument, msgpack.UnpackException, TypeError, ValueError, LookupError, RecursionError):
-        raise ProtocolError("an outcome cannot be decoded: install the same xaspool on all machines") from None
 
 
 def _values(outcome: Outcome) -> tuple[Any, ...]:
     match outcome:
         case Replied(body, content_type, codec):
-            return body, content_type, codec
+            return 0, body, content_type, codec
         case Retried(reason, delay, counted):
-            return reason, delay, counted
+            return 1, reason, delay, counted
         case Rejected(reason, reply):
-            return reason, None if reply is None else _values(reply)
+            return 2, reason, None if reply is None else _values(reply)
         case Passed(queue):
-            return (queue,)
+            return 3, queue
         case Translated():
-            return [(new.queue, new.raw, dict(new.attributes)) for new in outcome.messages], outcome.note
+            return 4, [(new.queue, new.raw, dict(new.attributes)) for new in outcome.messages], outcome.note
 
 
-def _replied(body: Any, content_type: Any, codec: Any) -> Replied:
-    return Replied(_is(bytes, body), _is(str | None, content_type), _is(str | None, codec))
+def _outcome(values: Any) -> Outcome:
+    match values:
+        case [0, *_]:
+            return _replied(values)
+        case [1, str(reason), int() | float() | None as delay, bool(counted)]:
+            return Retried(reason, delay, counted)
+        case [2, str(reason), reply]:
+            return Rejected(reason, None if reply is None else _replied(reply))
+        case [3, queue]:
+            return Passed(check_queue_name(queue))
+        case [4, list(messages), str(note)]:
+            return Translated([_new(*message) for message in messages], note)
+    raise TypeError
 
 
-def _retried(reason: Any, delay: Any, counted: Any) -> Retried:
-    return Retried(_is(str, reason), _is(int | float | None, delay), _is(bool, counted))
-
-
-def _rejected(reason: Any, reply: Any) -> Rejected:
-    return Rejected(_is(str, reason), None if reply is None else _replied(*reply))
-
-
-def _translated(messages: Any, note: Any) -> Translated:
-    return Translated([_new(*message) for message in messages], _is(str, note))
+def _replied(values: Any) -> Replied:
+    match values:
+        case [0, bytes(body), str() | None as content_type, str() | None as codec]:
+            return Replied(body, content_type, codec)
+    raise TypeError
 
 
 def _new(queue: Any, raw: Any, attributes: Any) -> NewMessage:
@@ -91,13 +90,5 @@ def _is(kind: Any, value: Any) -> Any:
 
 _OF_NO_PUT = {"codec": str, "content_type": str, "failure_reason": str, "origin_queue": str, "origin_attempts": int}
 """The types of the control fields that are no options of a put."""
-_KINDS: list[type[Outcome]] = [Replied, Retried, Rejected, Passed, Translated]
-_MADE: dict[type[Outcome], Any] = {
-    Replied: _replied,
-    Retried: _retried,
-    Rejected: _rejected,
-    Passed: lambda queue: Passed(check_queue_name(queue)),
-    Translated: _translated,
-}
 _DONE = Replied()
 _PACKED_DONE = _packed(_DONE)

@@ -219,7 +219,7 @@ def test_a_client_with_an_unknown_token_learns_the_place_of_this_token(
 
 def test_an_address_of_the_web_is_no_address_of_a_space() -> None:
     from forwarder.dataframes.remote import client_of
-    from forwarder.flight.options import is_remote
+    from forwarder.flight.address import is_remote
 
     options = {"path": "https://queues.example:8815/shop", "tokenFile": "token"}
     assert is_remote(options), "otherwise tokenFile would be an unknown option"
