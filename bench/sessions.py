@@ -23,7 +23,8 @@ def session_on(master: str) -> "Iterator[SparkSession]":
     """A session of Spark that is up; SparkUnavailable if none can be started."""
     from forwarder import session
 
-    spark = session.start(master, "xaspool-bench", conf={"spark.driver.host": "127.0.0.1"})
+    conf = {"spark.app.name": "xaspool-bench", "spark.driver.host": "127.0.0.1"}
+    spark = session.start(master, conf=conf)
     try:
         session.warm_up(spark)
         yield spark

@@ -52,7 +52,6 @@ class SparkUnavailable(RuntimeError):
 
 def start(
     master: str = "local[*]",
-    app_name: str = "spool-forward",
     progress: Callable[[str], None] | None = None,
     java_is_up: Callable[[], None] = lambda: None,
     conf: Mapping[str, str] = MappingProxyType({}),
@@ -90,7 +89,7 @@ def start(
     with _environment(environment(master, str(java.path), os.environ)), _same_interrupt_handler():
         bridge = _Bridge(tempfile.mkdtemp(prefix="spool-spark-"))
         try:
-            spark = SparkSession(bridge.connect({**settings(master, app_name, bridge.directory), **conf}, java_is_up))
+            spark = SparkSession(bridge.connect({**settings(master, bridge.directory), **conf}, java_is_up))
         except BaseException as error:
             message = _java_message(error)  # read before the bridge is closed and Java ends
             bridge.close()
@@ -143,11 +142,11 @@ def with_places(master: str, more: int) -> str:
     return f"local[{(cores() if count == '*' else int(count)) + more}{failures}]"
 
 
-def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
+def settings(master: str, directory: str) -> dict[str, str]:
     """Return Spark's settings. ``directory``: an existing private directory for Spark's files."""
     chosen = {
         "spark.master": master,
-        "spark.app.name": app_name,
+        "spark.app.name": "spool-forward",
         # Spark need not log why a task or a job ended: the failed messages have the reason, without Java's stack.
         "spark.log.level": "ERROR" if os.environ.get("SPOOL_DEBUG") else "FATAL",
         "spark.ui.enabled": "false",

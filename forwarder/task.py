@@ -17,7 +17,7 @@ from operator import itemgetter
 from queue import SimpleQueue
 from socket import gethostname
 from sys import modules
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import spool
 from forwarder.flight.address import Unreachable
@@ -43,7 +43,9 @@ from spool.workers.states import Event, State, end_of_call, next_state
 from spool.workers.tracing import API, Process, begin_process, note_error
 
 if TYPE_CHECKING:
-    from forwarder.flight.offers import Offer
+    from forwarder.flight.offers import Offer, OfferedBranch
+
+    TaskBranch = RemoteBranch | OfferedBranch
 
 Key = TypeVar("Key")
 
@@ -104,26 +106,6 @@ class Block(RoundResult):
     error: str = ""
 
 
-class TaskBranch(Protocol):
-    """The branch of a task: a ``RemoteBranch``, or an ``OfferedBranch`` where the space is not seen."""
-
-    def messages(self, stretches: Iterable[Stretch], /) -> Iterator[ReadMessage | DamagedMessage]: ...
-
-    def now(self) -> float: ...
-
-    def record_calls(self, marks: CallMarks, /) -> None: ...
-
-    def begin_call(self, place: int, /) -> None: ...
-
-    def end_call(self, place: int, /) -> None: ...
-
-    def conclude(
-        self, policy: OutcomePolicy, calls: list[EndedCall], /
-    ) -> tuple[Vote | None, list[tuple[Effect, str]]]: ...
-
-    def close(self) -> None: ...
-
-
 def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
     """Run the chunks of a partition, one after the other. Spark calls this function by ``mapPartitions``.
 
@@ -170,7 +152,7 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
         return block
 
 
-def _branch(chunk: Chunk, place: int, attempt: int) -> TaskBranch:
+def _branch(chunk: Chunk, place: int, attempt: int) -> "TaskBranch":
     if chunk.offer is not None and not chunk.offer.place.is_seen():
         from forwarder.flight.offers import OfferedBranch  # (a forwarder without Spark needs no Arrow)
 
@@ -178,7 +160,7 @@ def _branch(chunk: Chunk, place: int, attempt: int) -> TaskBranch:
     return RemoteBranch(chunk.path, Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode()))
 
 
-def _call_service(chunk: Chunk, branch: TaskBranch) -> Block:
+def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
     """Call the service until the time is over, and write the outcomes in the order of the messages."""
     block, ended, is_over = Block(), list[EndedCall](), False
     try:
@@ -235,7 +217,7 @@ def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
     return chunk.policy.goes_back(effective, found.message.attempts)
 
 
-def _conclude(branch: TaskBranch, policy: OutcomePolicy, ended: list[EndedCall], block: Block) -> None:
+def _conclude(branch: "TaskBranch", policy: OutcomePolicy, ended: list[EndedCall], block: Block) -> None:
     """Write and count the effects of calls, and vote. An abandoned attempt writes no effects."""
     calls = []
     for call in ended:

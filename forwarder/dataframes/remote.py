@@ -4,15 +4,14 @@ The classes have the same roles as those of ``scan``, ``stream`` and ``sink``, w
 short requests travel. Each promise of a read or a write is that of the server's machine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
@@ -41,20 +40,7 @@ def client_of(options: Options) -> Client:
     return Client.of(given["path"], *(given.get(name.lower()) for name in CONNECTION))
 
 
-@dataclass(frozen=True)
-class _Remote:
-    """A read of a server's space. ``options``: as Spark's programs name them. ``schema``: the columns."""
-
-    client: Client
-    options: Mapping[str, str]
-    schema: StructType
-
-    @classmethod
-    def of(cls, options: Options, schema: StructType) -> Self:
-        return cls(client_of(options), without_connection(options), schema)
-
-    def asked(self) -> dict[str, Any]:
-        return {"options": {k: v for k, v in self.options.items() if k.lower() != "path"}, "schema": self.schema.json()}
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -64,66 +50,75 @@ class TicketPartition(InputPartition):
     ticket: bytes
 
 
-class RemoteBatchReader(DataSourceReader):
-    """As ``scan.BatchReader``."""
+class _Reader:
+    """The common part of the readers."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._remote = _Remote.of(options, check_columns(schema))
-        ReadOptions.of(dict(self._remote.options))  # wrong options are refused before the server is asked
+        self._client = client_of(options)
+        self._given = without_connection(options)
+        self._schema = check_columns(schema)
 
-    def partitions(self) -> list[InputPartition]:
-        return [TicketPartition(ticket) for ticket in self._remote.client.plan(**self._remote.asked())]
+    def _asked(self) -> dict[str, Any]:
+        options = {name: value for name, value in self._given.items() if name.lower() != "path"}
+        return {"options": options, "schema": self._schema.json()}
+
+    def _planned(self, **offsets: Offset) -> list[InputPartition]:
+        return [TicketPartition(ticket) for ticket in self._client.plan(**offsets, **self._asked())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TicketPartition)
-        return self._remote.client.read(partition.ticket)
+        return self._client.read(partition.ticket)
 
 
-class RemoteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RemoteBatchReader(_Reader, DataSourceReader):
+    """As ``scan.BatchReader``."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        ReadOptions.of(dict(self._given))  # wrong options are refused before the server is asked
+
+    def partitions(self) -> list[InputPartition]:
+        return self._planned()
+
+
+class RemoteStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """As ``stream.StreamReader``. The server only remembers what it can find again."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._remote = _Remote.of(options, check_columns(schema))
-        self._options = StreamOptions.of(dict(self._remote.options))
+        super().__init__(options, schema)
+        self._options = StreamOptions.of(dict(self._given))
         self._target: int | None = None
 
-    def _call(self, call: str, start: Offset | None = None, limit: ReadLimit | None = None) -> Any:
+    def _call(self, call: str, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         told = None
         if isinstance(limit, ReadMaxRows):
             told = ["rows", limit.max_rows]
         elif isinstance(limit, ReadMaxBytes):
             told = ["bytes", limit.max_bytes]
-        asked = {"call": call, "start": start, "limit": told, "target": self._target, **self._remote.asked()}
-        return self._remote.client.act("stream", **asked)["offset"]
+        asked = {"call": call, "start": start, "limit": told, "target": self._target, **self._asked()}
+        offset: Offset = self._client.act("stream", **asked)["offset"]
+        return offset
 
     def initialOffset(self) -> Offset:
-        offset: Offset = self._call("initialOffset")
-        return offset
+        return self._call("initialOffset")
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return limit_of(self._options)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        offset: Offset = self._call("latestOffset", start, None if isinstance(limit, ReadAllAvailable) else limit)
-        return offset
+        return self._call("latestOffset", start, limit)
 
     def reportLatestOffset(self) -> Offset:
-        offset: Offset = self._call("reportLatestOffset")
-        return offset
+        return self._call("reportLatestOffset")
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.reportLatestOffset()[NUMBER]
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        tickets = self._remote.client.plan(start=start, end=end, **self._remote.asked())
-        return [TicketPartition(ticket) for ticket in tickets]
+        return self._planned(start=start, end=end)
 
     def commit(self, end: Offset) -> None:
         self._call("commit", end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TicketPartition)
-        return self._remote.client.read(partition.ticket)
 
     def stop(self) -> None:
         """Do nothing: the server keeps nothing for a query."""

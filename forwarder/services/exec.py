@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError, Stateless
+from forwarder.services.service import MAX_REPLY, Caller, Request, Service, ServiceError
 from forwarder.time_limits import GRACE_SECONDS
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
@@ -68,7 +68,7 @@ class ExecService(Service):
 
 
 @dataclass(frozen=True)
-class ExecCaller(Stateless):
+class ExecCaller(Caller):
     """Runs the command."""
 
     words: list[str]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
-from forwarder.services.service import FIELD_NAMES, Request, Service, ServiceError, Stateless, field_of, is_field
+from forwarder.services.service import FIELD_NAMES, Caller, Request, Service, ServiceError, field_of, is_field
 from spool.engine.tasks import space_of
 from spool.model import layout
 from spool.model.message import Message
@@ -92,7 +92,7 @@ class FileService(Service):
 
 
 @dataclass(frozen=True)
-class FileCaller(Stateless):
+class FileCaller(Caller):
     """Writes the files."""
 
     directory: str

@@ -6,7 +6,7 @@ from operator import attrgetter
 from sys import modules
 from typing import Any
 
-from forwarder.services.service import MAX_REPLY, Request, Service, Stateless
+from forwarder.services.service import MAX_REPLY, Caller, Request, Service
 from forwarder.time_limits import TimeLimit
 from spool.workers.functions import find_function
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
@@ -38,7 +38,7 @@ class PythonService(Service):
 
 
 @dataclass(frozen=True)
-class PythonCaller(Stateless):
+class PythonCaller(Caller):
     """Calls the function. ``argument``: returns the argument of the function."""
 
     function: Callable[[Any], Any]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from forwarder.services.service import MissingQueue, Request, Service, ServiceError, Stateless
+from forwarder.services.service import Caller, MissingQueue, Request, Service, ServiceError
 from spool import Space
 from spool import open as open_space
 from spool.errors import Full, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
@@ -31,7 +31,7 @@ _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_
 
 
 @dataclass(frozen=True)
-class QueueService(Stateless, Service):
+class QueueService(Caller, Service):
     """`queue:name`; the service is also its caller. The forwarder opens the space, and checks that the queue exists."""
 
     queue: str

@@ -51,13 +51,7 @@ class Caller(Protocol):
 
     def close(self) -> None:
         """Release connections and files, because the worker no longer needs the service."""
-
-
-class Stateless:
-    """A caller that holds nothing between two calls."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        return  # (a caller may hold nothing between two calls)
 
 
 class Service(Protocol):

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import pyarrow.flight as flight
@@ -190,12 +189,11 @@ def _parsed(rights: Iterable[str], line: int) -> dict[str, SpaceRights]:
     return found
 
 
-def _log_refusal(sentence: str) -> None:
-    log.warning("a call was refused: %s", sentence)
-
-
-def _log_number(clients: str, count: int) -> None:
-    log.warning("%d further calls%s were refused", count, clients)
+def _logged(clients: str) -> Refusals:
+    return Refusals(
+        lambda sentence: log.warning("a call was refused: %s", sentence),
+        lambda count: log.warning("%d further calls%s were refused", count, clients),
+    )
 
 
 class Access(flight.ServerMiddleware):
@@ -259,8 +257,8 @@ class AccessFactory(flight.ServerMiddlewareFactory):
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
-        self._refusals = Refusals(_log_refusal, partial(_log_number, " of known tokens"))
-        self.strangers = Refusals(_log_refusal, partial(_log_number, " without a known token"))
+        self._refusals = _logged(" of known tokens")
+        self.strangers = _logged(" without a known token")
 
     def start_call(self, info: Any, headers: Mapping[str, Any]) -> Access:
         values = [value for name, some in headers.items() if name.lower() == "authorization" for value in some]

@@ -52,7 +52,7 @@ def spark(place: Path) -> "Iterator[SparkSession]":
         patch.chdir(place)
         before = signal.signal(signal.SIGINT, interrupted)
         try:
-            spark = session.start("local[2]", "xaspool-tests")
+            spark = session.start("local[2]")
             yield spark
             session.stop(spark)
         finally:
@@ -70,7 +70,7 @@ class TestSession:
     def test_its_settings_are_in_force(self, spark: "SparkSession") -> None:
         conf = spark.sparkContext.getConf()
         directory = conf.get("spark.local.dir") or ""
-        expected = session.settings("local[2]", "xaspool-tests", directory)
+        expected = session.settings("local[2]", directory)
         del expected["spark.executorEnv.PYTHONPATH"]  # PySpark has put a directory of its own into sys.path since
         assert {name: conf.get(name) for name in expected} == expected
         assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
@@ -247,16 +247,16 @@ def test_the_round_survives_signals_to_the_driver_and_nothing_survives_a_killed_
 class TestDecisions:
     def test_only_a_local_master_is_bound_to_this_machine(self) -> None:
         for master in ("local", "local[*]", "local[2,3]"):
-            assert session.settings(master, "a", "/d")["spark.driver.bindAddress"] == "127.0.0.1"
+            assert session.settings(master, "/d")["spark.driver.bindAddress"] == "127.0.0.1"
             assert session.environment(master, "/java", {"PYSPARK_PYTHON": "/p"})["PYSPARK_PYTHON"] == sys.executable
         for master in ("spark://host:7077", "yarn", "local-cluster[1,1,1024]"):
-            assert "spark.driver.bindAddress" not in session.settings(master, "a", "/d")
+            assert "spark.driver.bindAddress" not in session.settings(master, "/d")
             assert session.environment(master, "/java", {"PYSPARK_PYTHON": "/p"})["PYSPARK_PYTHON"] == "/p"
 
     def test_sockets_whose_path_would_be_too_long_are_not_used(self) -> None:
         for length, used in ((64, "true"), (65, "false")):
             directory = "/" + "d" * (length - 1)
-            assert session.settings("local", "a", directory)["spark.python.unix.domain.socket.enabled"] == used
+            assert session.settings("local", directory)["spark.python.unix.domain.socket.enabled"] == used
 
     def test_workers_look_in_the_current_directory_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -277,9 +277,9 @@ class TestDecisions:
         assert session.complaint(printed) == line
 
     def test_java_s_stacks_are_printed_only_with_spool_debug(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert session.settings("local", "a", "/d")["spark.log.level"] == "FATAL"
+        assert session.settings("local", "/d")["spark.log.level"] == "FATAL"
         monkeypatch.setenv("SPOOL_DEBUG", "1")
-        assert session.settings("local", "a", "/d")["spark.log.level"] == "ERROR"
+        assert session.settings("local", "/d")["spark.log.level"] == "ERROR"
 
     def test_broken_pipes_of_spark_s_own_code_are_left_out_of_the_output(self) -> None:
         start = "Traceback (most recent call last):\n"

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 def spark() -> "Iterator[SparkSession]":
     from forwarder import session
 
-    spark = session.start("local[2,4]", "xaspool-tests")  # a task has four attempts
+    spark = session.start("local[2,4]")  # a task has four attempts
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     yield spark
     session.stop(spark)

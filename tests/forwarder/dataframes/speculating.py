@@ -43,7 +43,7 @@ def main() -> None:
     attempts.mkdir()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with ExitStack() as stack:
-        spark = session.start(Cluster(directory, stack).url, "xaspool-tests", conf={**SPECULATION, **HERE})
+        spark = session.start(Cluster(directory, stack).url, conf={**SPECULATION, **HERE})
         stack.callback(session.stop, spark)
         forwarder.register(spark)
         rows = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("cast(id as string) as body")

@@ -63,7 +63,7 @@ def write_stream(spark: "SparkSession", directory: Path, batches: int) -> None:
 
 def main() -> None:
     kind, directory, batches = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    spark = session.start("local[2,4]", "xaspool-tests")
+    spark = session.start("local[2,4]")
     forwarder.register(spark)
     print("started", flush=True)
     (write_batches if kind == "batch" else write_stream)(spark, directory, batches)

@@ -26,7 +26,7 @@ def spark() -> "Iterator[SparkSession]":
     import forwarder
     from forwarder import session
 
-    spark = session.start("local[2,4]", "xaspool-tests")
+    spark = session.start("local[2,4]")
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     forwarder.register(spark)
     yield spark

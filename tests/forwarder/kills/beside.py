@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def main(address: str, checkpoint: str) -> None:
-    spark = session.start("local[1]", "beside")
+    spark = session.start("local[1]")
     forwarder.register(spark)
     most, query = 0, None
     while True:
