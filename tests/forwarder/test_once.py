@@ -154,12 +154,6 @@ def test_a_forwarder_that_is_stopped_gives_out_nothing_again_because_a_task_died
     assert [space.show(id_).attempts for id_ in ids] == [0] * 8
 
 
-def test_a_forwarder_that_does_nothing_is_abandoned_at_once(space: spool.Space) -> None:
-    ended: list[bool] = []
-    made(space, boom).abandon(lambda: ended.append(True))
-    assert ended == [True]
-
-
 class Told(Forwarder):
     """A forwarder whose run returns the summary that the test sets."""
 
@@ -221,12 +215,6 @@ def test_the_summary_names_effects_and_reasons_for_people_and_for_programs(
         "down": {},
         "errors": [],
     }
-
-
-def test_q12_a_forwarder_ends_when_it_was_idle_for_long_enough(space: spool.Space) -> None:
-    space.put_many("work", ["a", "b"])
-    summary = made(space, lambda request: Replied(), idle=0.01).run()
-    assert summary.effects == {"work": {Effect.DELIVERED: 2}}
 
 
 def test_q12_a_route_without_a_service_has_that_of_the_queue_s_name(

@@ -15,9 +15,9 @@ import spool
 from forwarder import Effect, Forwarder, ServiceError
 from forwarder import forwarder as driver
 from forwarder.services import MissingQueue, Request, parse
-from spool.workers.outcome import Rejected, Replied, Retried
+from spool.workers.outcome import Rejected, Replied
 from tests.forwarder.rounds import SPARK, in_process
-from tests.forwarder.test_services import call, request
+from tests.forwarder.test_services import assert_not_reached, call, request
 from tests.shown import bodies
 
 
@@ -82,11 +82,6 @@ def test_a_stopped_destination_space_is_opened_again(other: spool.Space) -> None
     assert_not_reached(caller(request(b"2")))
     assert isinstance(caller(request(b"2")), Replied)
     caller.close()
-
-
-def assert_not_reached(outcome: object) -> None:
-    assert isinstance(outcome, Retried)
-    assert not outcome.counted, outcome
 
 
 def test_a_body_that_is_too_large_there_is_refused(tmp_path: Path) -> None:

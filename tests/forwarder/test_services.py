@@ -28,6 +28,13 @@ def call(service: Service, message: Request | None = None) -> Outcome:
         caller.close()
 
 
+def assert_not_reached(outcome: Outcome, reason: str = "") -> None:
+    """Expect a failure that counts no attempt."""
+    assert isinstance(outcome, Retried), outcome
+    assert not outcome.counted, outcome
+    assert reason in outcome.reason
+
+
 class TestNames:
     @pytest.mark.parametrize(
         "url",

@@ -24,7 +24,7 @@ import spool
 from forwarder.services import parse
 from forwarder.services.http import header_value, retry_after
 from spool.workers.outcome import LONGEST_DELAY, Outcome, Rejected, Replied, Retried
-from tests.forwarder.test_services import call, request
+from tests.forwarder.test_services import assert_not_reached, call, request
 
 
 @dataclass
@@ -209,11 +209,6 @@ class TestHttpRequests:
 
 class TestHttpFailures:
     @staticmethod
-    def assert_never_reached(outcome: Outcome) -> None:
-        assert isinstance(outcome, Retried)
-        assert not outcome.counted, outcome
-
-    @staticmethod
     def assert_a_try(outcome: Outcome) -> None:
         assert isinstance(outcome, Retried)
         assert outcome.counted, outcome
@@ -221,13 +216,13 @@ class TestHttpFailures:
     def test_refused(self) -> None:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))  # and no server listens
-            self.assert_never_reached(call(parse(f"http://127.0.0.1:{bound.getsockname()[1]}/")))
+            assert_not_reached(call(parse(f"http://127.0.0.1:{bound.getsockname()[1]}/")))
 
     def test_unknown_host(self) -> None:
-        self.assert_never_reached(call(parse("http://no-such-host.invalid/")))
+        assert_not_reached(call(parse("http://no-such-host.invalid/")))
 
     def test_tls_failure(self, url: str) -> None:
-        self.assert_never_reached(call(parse(url.replace("http:", "https:"))))
+        assert_not_reached(call(parse(url.replace("http:", "https:"))))
 
     def test_connect_timeout(self) -> None:
         with socket.socket() as busy:
@@ -235,7 +230,7 @@ class TestHttpFailures:
             busy.listen(0)
             # The one connection that waits to be accepted keeps the next one from being made.
             with socket.create_connection(busy.getsockname()):
-                self.assert_never_reached(call(parse(f"http://127.0.0.1:{busy.getsockname()[1]}/", timeout=0.2)))
+                assert_not_reached(call(parse(f"http://127.0.0.1:{busy.getsockname()[1]}/", timeout=0.2)))
 
     def test_read_timeout(self, url: str, answer: Answer) -> None:
         called = threading.Event()
@@ -313,7 +308,7 @@ class TestHttpFailures:
         context.verify_mode = ssl.CERT_NONE
         assert call(parse(url, timeout=29.0)) == Replied(b"")
         context.verify_mode = ssl.CERT_REQUIRED
-        self.assert_never_reached(call(parse(url, timeout=28.0)))
+        assert_not_reached(call(parse(url, timeout=28.0)))
 
 
 class TestRetryAfter:

@@ -158,20 +158,6 @@ def test_a_round_that_dies_leaves_its_messages_to_the_next(space: spool.Space, t
         assert bodies(other, "replies") == []
 
 
-def test_a_task_of_a_finished_round_cannot_prepare(space: spool.Space) -> None:
-    space.put("work", b"x")
-    kept: list[Chunk] = []
-
-    def job(chunks: list[Chunk]) -> list[Block]:
-        kept.extend(chunks)
-        return in_process(chunks)
-
-    forward(space, echo, job=job)
-    with pytest.raises(spool.TransactionRolledBack):
-        deliver(kept[0], 0, 1)
-    assert not list(Path(space.path, "prepared").iterdir())
-
-
 def test_of_two_attempts_at_a_task_only_the_named_one_commits(space: spool.Space) -> None:
     space.put("work", b"x")
 

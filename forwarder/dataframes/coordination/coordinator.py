@@ -66,16 +66,26 @@ class Coordinator:
     address: str
 
     def end(self) -> bool:
-        """End the holder, and wait for the release of its locks. Return False if the holder goes on."""
-        return end_at(self.address)
+        """End the holder, if it exists, and wait for the release of its locks. Return False if the holder goes on."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(_END_SECONDS)
+                connection.connect(self.address)
+                return connection.recv(1) == b""
+        except ConnectionError:  # no holder exists, or it ended at this moment
+            return True
+        except OSError as error:
+            log.warning("the process that coordinates a write does not end: %s", error)
+            return False
 
 
-def start(space: spool.Space, key: str | None = None, parent: int | None = None) -> Coordinator:
+def start(space: spool.Space, key: str | None = None) -> Coordinator:
     """Start the holder of a new coordinator, and return the coordinator. The caller has the space open.
+
+    The holder ends with the parent of this process, if nothing ends it before.
 
     Args:
         key: the name of the stream in the space, or None. ``start`` ends a holder of the stream's previous batch.
-        parent: the process with which the holder ends; by default the parent of this process.
 
     Raises:
         SystemFailure: the holder cannot be started, or the holder of the previous batch does not end.
@@ -83,8 +93,8 @@ def start(space: spool.Space, key: str | None = None, parent: int | None = None)
     coordinator = Coordinator(os.urandom(_ID_BYTES), address_of(space.path, key))
     with contextlib.ExitStack() as opened:
         try:
-            listening = opened.enter_context(_listen(coordinator.address))
-            watched = os.pidfd_open(os.getppid() if parent is None else parent)
+            listening = opened.enter_context(_listen(coordinator))
+            watched = os.pidfd_open(os.getppid())
             opened.callback(os.close, watched)
             locks = opened.enter_context(space.engine.locked_coordinator(coordinator.id))  # the holder inherits them
             _spawn([listening.fileno(), watched, *locks])
@@ -99,36 +109,19 @@ def address_of(path: str, key: str | None) -> str:
     return "\0xaspool-" + hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def end_at(address: str) -> bool:
-    """End the holder at an address, if one exists, and wait for the release of its locks.
-
-    Return False if the holder goes on.
-    """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_END_SECONDS)
-            connection.connect(address)
-            return connection.recv(1) == b""
-    except ConnectionError:  # no holder exists, or it ended at this moment
-        return True
-    except OSError as error:
-        log.warning("the process that coordinates a write does not end: %s", error)
-        return False
-
-
-def _listen(address: str) -> socket.socket:
+def _listen(coordinator: Coordinator) -> socket.socket:
     until = time.monotonic() + _END_SECONDS
     while True:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listening.bind(address)
+            listening.bind(coordinator.address)
             listening.listen()
             return listening
         except OSError:
             listening.close()
             # The old holder releases its locks first and its address later, because its process still runs a few
             # instructions.
-            if not end_at(address) or time.monotonic() > until:
+            if not coordinator.end() or time.monotonic() > until:
                 raise
             time.sleep(0.001)
 

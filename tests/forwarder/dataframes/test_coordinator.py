@@ -11,7 +11,7 @@ import pytest
 
 import spool
 from forwarder.dataframes.coordination import coordinator
-from forwarder.dataframes.coordination.coordinator import Coordinator, address_of, end_at, start
+from forwarder.dataframes.coordination.coordinator import Coordinator, address_of, start
 from spool.coordination.locks import coordinator_byte
 from spool.errors import SystemFailure
 from spool.store.store import Store
@@ -29,9 +29,10 @@ def wait_until_free(store: Store, which: Coordinator) -> None:
 
 
 @pytest.fixture
-def parent() -> Iterator["subprocess.Popen[bytes]"]:
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator["subprocess.Popen[bytes]"]:
     """The process that a holder ends with: Spark's daemon in earnest."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        monkeypatch.setattr(os, "getppid", lambda: process.pid)
         yield process
         process.kill()
 
@@ -40,7 +41,7 @@ def test_the_lock_outlives_the_space_that_was_open_and_ends_when_it_is_told(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
     with spool.open(space.path) as opened:
-        which = start(opened, parent=parent.pid)
+        which = start(opened)
     assert is_locked(space._store, which)
     assert which.end()
     assert not is_locked(space._store, which)
@@ -51,7 +52,7 @@ def test_no_process_is_alone_in_a_space_that_is_written_to(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
     """An opener that takes itself for the first one would recover the space while the tasks write."""
-    which = start(space, parent=parent.pid)
+    which = start(space)
     space.close()
     with spool.open(space.path) as other:
         assert not other.recovery.alone
@@ -64,11 +65,12 @@ def test_the_lock_outlives_the_process_that_began_the_write(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
     program = f"""
-import spool
+import os, spool
 from forwarder.dataframes.coordination.coordinator import start
 
 with spool.open({space.path!r}) as space:
-    which = start(space, parent={parent.pid})
+    os.getppid = lambda: {parent.pid}
+    which = start(space)
 print(which.id.hex(), which.address[1:])
 """
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
@@ -82,7 +84,7 @@ def test_the_lock_ends_with_the_process_that_runs_the_write(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
     """The process may end in any way: the daemon of a killed driver ends, too."""
-    which = start(space, parent=parent.pid)
+    which = start(space)
     parent.send_signal(signal.SIGKILL)
     wait_until_free(space._store, which)
 
@@ -90,9 +92,9 @@ def test_the_lock_ends_with_the_process_that_runs_the_write(
 def test_the_next_batch_of_a_stream_ends_the_coordinator_of_the_one_before(
     space: spool.Space, parent: "subprocess.Popen[bytes]"
 ) -> None:
-    first = start(space, "checkpoint /a", parent.pid)
-    other = start(space, "checkpoint /b", parent.pid)
-    second = start(space, "checkpoint /a", parent.pid)
+    first = start(space, "checkpoint /a")
+    other = start(space, "checkpoint /b")
+    second = start(space, "checkpoint /a")
     assert not is_locked(space._store, first)
     assert is_locked(space._store, second)
     assert is_locked(space._store, other)
@@ -103,7 +105,7 @@ def test_the_next_batch_of_a_stream_ends_the_coordinator_of_the_one_before(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_does_not_end_a_write(space: spool.Space, parent: "subprocess.Popen[bytes]") -> None:
-    which = start(space, parent=parent.pid)
+    which = start(space)
 
     def connect() -> None:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -124,5 +126,5 @@ def test_an_address_that_another_program_has_is_told(
         taken.bind(address)
         taken.listen()
         with pytest.raises(SystemFailure, match="coordinates the write"):
-            start(space, "taken", parent.pid)
-        assert not end_at(address)
+            start(space, "taken")
+        assert not Coordinator(b"", address).end()

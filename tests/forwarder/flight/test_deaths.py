@@ -22,7 +22,7 @@ from forwarder.flight.client import Client
 from forwarder.flight.codes import vote_of
 from spool.errors import CommitUnknown, TransactionRolledBack
 from tests.forwarder.flight.conftest import Serve, address_of
-from tests.forwarder.flight.test_four_ways import send, writing
+from tests.forwarder.flight.test_four_ways import begin, send
 from tests.forwarder.flight.test_hostile_clients import reading
 from tests.scripts.conftest import start
 from tests.shown import bodies, left_over
@@ -49,13 +49,13 @@ def port_of(address: str) -> int:
 def test_a_server_that_dies_takes_its_writes_with_it(space: spool.Space) -> None:
     with server(space.path) as (process, address):
         client = Client.of(address, None, None, None)
-        session = client.act("begin", key=None, **writing())["session"]
+        session = begin(client)
         vote = send(client, session, ["a"])["vote"]
         assert left_over(space.path) != []
         process.kill()
         process.wait()
     with server(space.path, port_of(address)), pytest.raises(TransactionRolledBack, match="write has ended"):
-        client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+        client.act("commit", session=session, votes=[vote], rows=1)
     space.engine.resolve_orphans()
     assert left_over(space.path) == []
     assert bodies(space) == []
@@ -79,7 +79,7 @@ def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space
 
     with server(space.path) as (_, address):
         client = Client.of(address, None, None, None)
-        session = client.act("begin", key=None, **writing())["session"]
+        session = begin(client)
         vote = send(client, session, ["a"])["vote"]
     job = RemoteJob("", RowsAsPuts((), "orders"), client=client, schema=StructType())
     coordinator = Coordinator(session, "")
@@ -112,12 +112,15 @@ def test_x05_a_write_that_the_death_of_its_server_broke_is_repeated_once(
     assert left_over(space.path) == []
 
 
-def test_the_lease_of_a_client_ends_with_its_parent(serve: Serve, space: spool.Space) -> None:
+def test_the_lease_of_a_client_ends_with_its_parent(
+    serve: Serve, space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process renews the lease for several times its length, until the parent ends."""
     client = Client.of(address_of(serve(lease_seconds=2)), None, None, None)
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    lease.start(client, session, parent.pid)
+    monkeypatch.setattr(os, "getppid", lambda: parent.pid)
+    lease.start(client, session)
     assert os.waitpid(-1, os.WNOHANG) == (0, 0), "the parent is the only child"
     send(client, session, ["a"])
     with spool.open(space.path) as other:  # (nothing ends the session while three leases pass)

@@ -135,17 +135,16 @@ def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
     from forwarder.flight.client import Client
 
     client = Client.of(address_of(serve(lease_seconds=0.2)), None, None, None)
-    asked = writing()
-    session = client.act("begin", key=None, **asked)["session"]
+    session = begin(client)
     vote = send(client, session, ["a"])["vote"]
-    client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+    client.act("commit", session=session, votes=[vote], rows=1)
     assert bodies(space) == [b"a"]
-    session = client.act("begin", key=None, **asked)["session"]
+    session = begin(client)
     vote = send(client, session, ["b"])["vote"]
     while left_over(space.path):
         pass
     with pytest.raises(TransactionRolledBack, match="write has ended"):
-        client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+        client.act("commit", session=session, votes=[vote], rows=1)
     assert bodies(space) == [b"a"]
 
 
@@ -153,9 +152,9 @@ def test_a_repeated_commit_gets_the_same_answer(space: spool.Space, address: str
     from forwarder.flight.client import Client
 
     client = Client.of(address, None, None, None)
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     vote = send(client, session, ["a"])["vote"]
-    answers = [client.act("commit", session=session, votes=[vote], rows=1, batch=None) for _ in range(2)]
+    answers = [client.act("commit", session=session, votes=[vote], rows=1) for _ in range(2)]
     assert answers[0] == answers[1]
     assert bodies(space) == [b"a"]
 
@@ -214,6 +213,11 @@ def writing() -> dict[str, Any]:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     return {"options": {"queue": "orders"}, "schema": StructType([StructField("body", BinaryType())]).json()}
+
+
+def begin(client: Any, **options: str) -> bytes:
+    session: bytes = client.act("begin", **options, **writing())["session"]
+    return session
 
 
 def send(client: Any, session: bytes, texts: list[str], attempt: int = 0) -> dict[str, Any]:

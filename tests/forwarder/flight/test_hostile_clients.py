@@ -23,7 +23,7 @@ from forwarder.serving.access import AccessFactory, TokenFile, Tokens
 from spool.engine.tasks import Missing
 from spool.errors import AccessDenied, InvalidArgument, ProtocolError, QueueNotFound, SpoolError
 from tests.forwarder.flight.conftest import Serve, address_of
-from tests.forwarder.flight.test_four_ways import send, writing
+from tests.forwarder.flight.test_four_ways import begin, send, writing
 from tests.shown import bodies, left_over
 
 READER, WRITER, AUDITOR, OTHER, SECOND = "r" * 32, "w" * 32, "a" * 32, "o" * 32, "s" * 32
@@ -66,9 +66,11 @@ def assert_serves(client: Client, space: spool.Space) -> None:
 @pytest.mark.parametrize("token", ["", "x" * 32, READER + " ", READER[:-1], f"{READER},{WRITER}"])
 def test_a_client_without_a_known_token_is_refused(guarded: Callable[[str], Client], token: str) -> None:
     with pytest.raises(
-        AccessDenied, match=r"sends no token: give the option tokenFile|token is unknown: the server's --token-file"
-    ):
+        PermissionError, match=r"sends no token: give the option tokenFile|token is unknown: the server's --token-file"
+    ) as refused:
         guarded(token).act("health")
+    assert isinstance(refused.value, spool.AccessDenied)
+    assert not isinstance(refused.value, spool.SystemFailure), "the engine has met no impossible state"
 
 
 def test_a_token_gives_the_rights_of_its_line(guarded: Callable[[str], Client], space: spool.Space) -> None:
@@ -76,20 +78,13 @@ def test_a_token_gives_the_rights_of_its_line(guarded: Callable[[str], Client], 
     assert reader.act("health")["number"] == space.engine.durable_number()
     assert_serves(reader, space)
     with pytest.raises(AccessDenied, match="does not give the right to write 'shop'"):
-        reader.act("begin", key=None, **writing())
-    session = writer.act("begin", key=None, **writing())["session"]
+        reader.act("begin", **writing())
+    session = begin(writer)
     with pytest.raises(AccessDenied, match="right to write"):
         send(reader, session, ["a"])
     other = Client(writer.address._replace(space="other"), WRITER)
     with pytest.raises(AccessDenied, match="does not give the right to read 'other'"):
         other.act("health")
-
-
-def test_a_refused_client_gets_an_error_of_its_own_kind(guarded: Callable[[str], Client]) -> None:
-    with pytest.raises(PermissionError) as refused:
-        guarded("x" * 32).act("health")
-    assert isinstance(refused.value, spool.AccessDenied)
-    assert not isinstance(refused.value, spool.SystemFailure), "the engine has met no impossible state"
 
 
 def test_the_log_names_refused_calls_but_no_token(
@@ -126,7 +121,7 @@ def test_calls_without_a_known_token_do_not_hide_the_refused_calls_of_a_known_on
         with pytest.raises(AccessDenied):
             guarded("x" * 32).act("health")
     with pytest.raises(AccessDenied):
-        guarded(READER).act("begin", key=None, **writing())
+        guarded(READER).act("begin", **writing())
     assert caplog.messages[-1] == "a call was refused: the token in line 1 does not give the right to write 'shop'"
 
 
@@ -180,12 +175,12 @@ def test_one_token_cannot_take_the_writes_of_the_others(
     guarded: Callable[[str], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "MOST_OF_A_TOKEN", 3)
-    begun = [guarded(WRITER).act("begin", key=None, **writing())["session"] for _ in range(3)]
+    begun = [begin(guarded(WRITER)) for _ in range(3)]
     with pytest.raises(InvalidArgument, match="the token has 3 writes in progress: end one"):
-        guarded(WRITER).act("begin", key=None, **writing())
-    assert guarded(SECOND).act("begin", key=None, **writing())["session"]
+        guarded(WRITER).act("begin", **writing())
+    assert begin(guarded(SECOND))
     guarded(WRITER).act("abort", session=begun[0], key=None)
-    assert guarded(WRITER).act("begin", key=None, **writing())["session"]
+    assert begin(guarded(WRITER))
 
 
 def test_a_client_finds_its_token(
@@ -330,12 +325,10 @@ def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serv
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
 
-def subscribe(
-    client: Client, call: str, start: Any = None, target: Any = None, limit: Any = None, **options: str
-) -> Any:
+def subscribe(client: Client, call: str, start: Any = None, **options: str) -> Any:
     """Make a call of a stream of the queue orders with the subscription audit."""
     asked = reading(queue="orders", **{"subscription": "audit", **options})
-    return client.act("stream", call=call, start=start, limit=None, target=None, **asked)["offset"]
+    return client.act("stream", call=call, start=start, **asked)["offset"]
 
 
 def kept(client: Client, start: Any, end: Any) -> list[bytes]:
@@ -377,10 +370,10 @@ def test_a_client_with_the_right_to_read_makes_the_space_keep_nothing(
 ) -> None:
     reader = guarded(READER)
     plain = reading(queue="orders")
-    start = reader.act("stream", call="initialOffset", start=None, limit=None, target=None, **plain)["offset"]
+    start = reader.act("stream", call="initialOffset", **plain)["offset"]
     space.put("orders", b"a")
-    end = reader.act("stream", call="latestOffset", start=start, limit=None, target=None, **plain)["offset"]
-    reader.act("stream", call="commit", start=end, limit=None, target=None, **plain)
+    end = reader.act("stream", call="latestOffset", start=start, **plain)["offset"]
+    reader.act("stream", call="commit", start=end, **plain)
     with pytest.raises(AccessDenied, match="right to the subscription 'mine'"):
         subscribe(reader, "initialOffset", subscription="mine")
     assert space.subscriptions() == {}
@@ -392,7 +385,7 @@ def test_a_client_with_several_rights_has_each(guarded: Callable[[str], Client],
         subscribe(guarded(OTHER), "initialOffset", subscription=name)
     assert space.subscriptions().keys() == {"billing", "other"}
     with pytest.raises(AccessDenied, match="right to write"):
-        guarded(OTHER).act("begin", key=None, **writing())
+        guarded(OTHER).act("begin", **writing())
 
 
 @pytest.mark.parametrize("expiry", ["367d", "100000000d", "99999999999999999999d", "0d", "-1d", "1e9d"])
@@ -427,7 +420,7 @@ def test_an_offset_beyond_its_bounds_is_refused(client: Client, space: spool.Spa
         asked = reading(queue="orders", **options)
         for call in ("latestOffset", "commit"):
             with pytest.raises(ProtocolError):
-                client.act("stream", call=call, start=offset, limit=None, target=None, **asked)
+                client.act("stream", call=call, start=offset, **asked)
         with pytest.raises(ProtocolError):
             client.plan(start=offset, end={"number": 1, "since": 1}, **asked)
         with pytest.raises(ProtocolError):
@@ -446,7 +439,7 @@ def test_the_columns_of_a_client_import_no_module(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "planted.py").write_text("class Kind: pass\n")
     kind = {"type": "udt", "class": "planted.Kind", "pyClass": "planted.Kind", "sqlType": "string"}
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     empty = pa.RecordBatch.from_arrays([pa.array([b"a"])], ["body"])
     for hidden in (
         kind, {"type": "array", "elementType": kind, "containsNull": True},
@@ -460,10 +453,8 @@ def test_the_columns_of_a_client_import_no_module(
         }
         for call in (
             lambda asked=asked: client.plan(**asked),
-            lambda asked=asked: client.act("begin", key=None, **asked),
-            lambda asked=asked: client.act(
-                "stream", call="initialOffset", start=None, limit=None, target=None, **asked
-            ),
+            lambda asked=asked: client.act("begin", **asked),
+            lambda asked=asked: client.act("stream", call="initialOffset", **asked),
             lambda asked=asked: client.write(
                 iter([empty]), empty.schema, session=session, partition=0, attempt=0, **asked
             ),
@@ -504,7 +495,7 @@ def test_a_token_that_may_read_takes_no_descriptors_and_little_memory_by_many_st
 
     def newest(token: Client, first: int) -> Any:
         asked = reading(queue="orders", **{"from": str(first)})
-        return token.act("stream", call="reportLatestOffset", start=None, limit=None, target=None, **asked)["offset"]
+        return token.act("stream", call="reportLatestOffset", **asked)["offset"]
 
     found = newest(guarded(WRITER), 1)
     assert found == newest(reader, 1)
@@ -538,7 +529,7 @@ def test_the_streams_of_a_token_forget_the_least_recently_used_of_this_token(spa
 def test_a_stream_with_options_beyond_their_bounds_is_refused(client: Client, space: spool.Space) -> None:
     asked = reading(queue=",".join(f"q{number}" for number in range(200_000)))
     with pytest.raises(ProtocolError, match="options have more than"):
-        client.act("stream", call="reportLatestOffset", start=None, limit=None, target=None, **asked)
+        client.act("stream", call="reportLatestOffset", **asked)
     assert_serves(client, space)
 
 
@@ -552,14 +543,14 @@ def test_a_read_sends_a_body_once_to_a_client_that_names_its_column_often(client
     with pytest.raises(InvalidArgument, match="the column body occurs 40 times: name it once"):
         client.plan(options={"queue": "orders"}, schema=columns_of(*["body"] * 40))
     with pytest.raises(InvalidArgument, match="the column body occurs 2 times"):
-        client.act("stream", call="initialOffset", start=None, limit=None, target=None,
+        client.act("stream", call="initialOffset",
                    options={}, schema=columns_of("body", "body"))  # fmt: skip
     assert_serves(client, space)
 
 
 @pytest.mark.parametrize("names", [[f"a{number}" for number in range(1001)], ["a" * (1 << 20)]], ids=["many", "long"])
 def test_the_columns_of_a_client_are_bounded(client: Client, space: spool.Space, names: list[str]) -> None:
-    for call in (client.plan, lambda **asked: client.act("begin", key=None, **asked)):
+    for call in (client.plan, lambda **asked: client.act("begin", **asked)):
         with pytest.raises(ProtocolError, match="more than"):
             call(options={"queue": "orders"}, schema=columns_of(*names))
     assert_serves(client, space)
@@ -575,7 +566,7 @@ def test_a_plan_with_an_end_has_a_start(client: Client) -> None:
 
 
 def test_requests_with_wrong_values_are_refused(client: Client, space: spool.Space) -> None:
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     for action, values, kind, why in (
         ("nothing", {}, ProtocolError, "no action"),
@@ -604,7 +595,7 @@ def test_requests_with_wrong_values_are_refused(client: Client, space: spool.Spa
         with pytest.raises(kind, match=why):
             client.act(action, **values)
     assert bodies(space) == []
-    client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+    client.act("commit", session=session, votes=[vote], rows=1)
     assert bodies(space) == [b"a"]
     assert_serves(client, space)
 
@@ -638,7 +629,7 @@ def test_a_ticket_that_the_server_has_not_sealed_is_refused(client: Client, spac
 
 
 def test_rows_with_other_columns_are_refused(client: Client, space: spool.Space) -> None:
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     batch = pa.RecordBatch.from_arrays([pa.array([1])], ["number"])
     with pytest.raises(InvalidArgument, match="other columns"):
         client.write(iter([batch]), batch.schema, session=session, partition=0, attempt=0, **writing())
@@ -647,7 +638,7 @@ def test_rows_with_other_columns_are_refused(client: Client, space: spool.Space)
 
 @pytest.mark.parametrize(("partition", "attempt"), [(-1, 0), (2**31, 0), (0, -1), (0, 2**63)])
 def test_a_task_has_a_bounded_number(client: Client, space: spool.Space, partition: int, attempt: int) -> None:
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     batch = pa.RecordBatch.from_arrays([pa.array([b"a"])], ["body"])
     with pytest.raises(ProtocolError, match="wrong value"):
         client.write(iter([batch]), batch.schema, session=session, partition=partition, attempt=attempt, **writing())
@@ -655,16 +646,16 @@ def test_a_task_has_a_bounded_number(client: Client, space: spool.Space, partiti
 
 
 def test_a_branch_votes_once(client: Client, space: spool.Space) -> None:
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     with pytest.raises(ProtocolError, match="voted already"):
         send(client, session, ["b"])
-    client.act("commit", session=session, votes=[vote], rows=1, batch=None)
+    client.act("commit", session=session, votes=[vote], rows=1)
     assert bodies(space) == [b"a"]
 
 
 def test_half_a_stream_leaves_nothing(client: Client, space: spool.Space) -> None:
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     values = {"space": "shop", "session": session, "partition": 0, "attempt": 0, **writing()}
     connection = flight.FlightClient(client.address.server)
     batch = pa.RecordBatch.from_arrays([pa.array([b"a"] * 1000)], ["body"])
@@ -681,7 +672,7 @@ def test_half_a_stream_leaves_nothing(client: Client, space: spool.Space) -> Non
 
 def test_an_endless_stream_is_refused_and_leaves_nothing(serve: Serve, space: spool.Space) -> None:
     client = Client.of(address_of(serve(most_bytes=10 << 20)), None, None, None)
-    session = client.act("begin", key=None, **writing())["session"]
+    session = begin(client)
     batch = pa.RecordBatch.from_arrays([pa.array([bytes(1 << 20)])], ["body"])
     with pytest.raises(InvalidArgument, match="at most 10,485,760 bytes: divide the rows among more tasks"):
         client.write(repeat(batch), batch.schema, session=session, partition=0, attempt=0, **writing())
@@ -692,20 +683,20 @@ def test_an_endless_stream_is_refused_and_leaves_nothing(serve: Serve, space: sp
 
 
 def test_a_write_of_a_stream_ends_the_one_before(client: Client, space: spool.Space) -> None:
-    first = client.act("begin", key="checkpoint 1", **writing())["session"]
+    first = begin(client, key="checkpoint 1")
     vote = send(client, first, ["a"])["vote"]
     client.act("begin", key="checkpoint 1", **writing())
     with pytest.raises(SpoolError, match="has ended"):
-        client.act("commit", session=first, votes=[vote], rows=1, batch=None)
+        client.act("commit", session=first, votes=[vote], rows=1)
     assert left_over(space.path) == []
 
 
 def test_a_token_does_not_end_the_write_of_another_token_by_the_name_of_its_stream(
     guarded: Callable[[str], Client], space: spool.Space
 ) -> None:
-    session = guarded(WRITER).act("begin", key="checkpoint 1", **writing())["session"]
+    session = begin(guarded(WRITER), key="checkpoint 1")
     vote = send(guarded(WRITER), session, ["a"])["vote"]
     guarded(SECOND).act("begin", key="checkpoint 1", **writing())
     guarded(SECOND).act("abort", session=None, key="checkpoint 1")
-    guarded(WRITER).act("commit", session=session, votes=[vote], rows=1, batch=None)
+    guarded(WRITER).act("commit", session=session, votes=[vote], rows=1)
     assert bodies(space) == [b"a"]
