@@ -22,36 +22,10 @@ if TYPE_CHECKING:
     from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry
 
 __all__ = [
-    "Caller",
-    "Continue",
-    "Effect",
-    "Endpoint",
-    "Error",
-    "Event",
-    "Forwarder",
-    "Kill",
-    "MessagesLeft",
-    "MissingQueue",
-    "Outcome",
-    "Pipeline",
-    "Reject",
-    "Rejected",
-    "Replied",
-    "Request",
-    "Retried",
-    "Retry",
-    "Route",
-    "Send",
-    "Service",
-    "ServiceError",
-    "SparkUnavailable",
-    "Summary",
-    "ThreadForwarder",
-    "TookTooLong",
-    "as_routes",
-    "decode",
-    "register",
-]
+    "Caller", "Continue", "Effect", "Endpoint", "Error", "Event", "Forwarder", "Kill", "MessagesLeft", "MissingQueue",
+    "Outcome", "Pipeline", "Reject", "Rejected", "Replied", "Request", "Retried", "Retry", "Route", "Send", "Service",
+    "ServiceError", "SparkUnavailable", "Summary", "ThreadForwarder", "TookTooLong", "as_routes", "decode", "register",
+]  # fmt: skip
 
 # Spark starts a process for each step of a read or a write. Such a process needs none of these modules, so each module
 # is imported at its first use.

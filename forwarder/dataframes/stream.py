@@ -238,9 +238,10 @@ class Subscriber:
     def begin(self) -> int:
         """Register the subscription for a query without a checkpoint; return the number of the registering commit.
 
-        InvalidArgument if a subscription of this name has read commits.
+        InvalidArgument if a subscription of this name has read commits, unless the query may continue after a loss.
         """
-        return self._register(anew=not self._options.fail_on_loss)
+        anew = not self._options.fail_on_loss
+        return self._engine.register_subscription(self._name, self._queues, self._options.expiry, anew=anew)
 
     def renew(self, start: Mapping[str, int]) -> int:
         """Return the commit that registered the subscription, for a query that continues after ``start``.
@@ -253,7 +254,7 @@ class Subscriber:
             if self._options.fail_on_loss:
                 raise InvalidArgument(wrong)
             log.warning("%s. The subscription is registered again, and the query goes on", wrong)
-            return self._register(anew=True)
+            return self.begin()
         if known.expires - self._engine.clock.now() < self._options.expiry / 2:
             self._engine.advance_subscription(self._name, known.since, known.after, self._options.expiry)
         return known.since
@@ -280,9 +281,6 @@ class Subscriber:
         If the subscription has ended, this method does nothing, and the next check reports the end.
         """
         self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._options.expiry)
-
-    def _register(self, *, anew: bool) -> int:
-        return self._engine.register_subscription(self._name, self._queues, self._options.expiry, anew=anew)
 
     def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
         """Return the subscription if it has kept all commits after ``start``; otherwise return None and the reason.

@@ -86,15 +86,16 @@ class OfferedBranch:
                         yield decoded(origin, ordinal, raw)
 
     def _rows(self) -> Generator[tuple[bytes | None, str | None]]:
-        with closing(self._offer.client.read(encode(self._attempt))) as batches:
-            for batch in batches:
+        with closing(self._offer.client.read(encode(self._attempt))) as found:
+            for batch in found:
                 yield from zip(values(batch.column(0)), batch.column(1).to_pylist(), strict=True)
 
     def conclude(
         self, policy: OutcomePolicy, calls: Sequence[EndedCall]
     ) -> tuple[Vote | None, list[tuple[Effect, str]]]:
         """Hand back the outcomes, and return the vote and the effect of each call. ``policy`` is not sent."""
-        answer = self._offer.client.write(_batches(calls), OUTCOMES, **self._attempt)
+        rows = ((call.place, call.at, sendable(call.outcome)) for call in calls)
+        answer = self._offer.client.write(batches(OUTCOMES, rows), OUTCOMES, **self._attempt)
         effects = [(Effect(effect), str(reason)) for effect, reason, times in answer["effects"] for _ in range(times)]
         if len(effects) != len(calls):
             raise ProtocolError("the forwarder answered for another number of outcomes")
@@ -115,22 +116,19 @@ def values(column: Any) -> list[bytes | None]:
     return found
 
 
-def _batches(calls: Iterable[EndedCall]) -> Iterator[pa.RecordBatch]:
-    some, size = list[tuple[EndedCall, bytes]](), 0
-    for call in calls:
-        some.append((call, sendable(call.outcome)))
-        size += len(some[-1][1])
+def batches(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of a limited size."""
+    some, size = list[tuple[Any, ...]](), 0
+    for row in rows:
+        some.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes))
         if len(some) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield _batch(some)
+            yield _batch(schema, some)
             some, size = [], 0
     if some:
-        yield _batch(some)
+        yield _batch(schema, some)
 
 
-def _batch(calls: Sequence[tuple[EndedCall, bytes]]) -> pa.RecordBatch:
-    columns: list[pa.Array[Any]] = [
-        pa.array([call.place for call, _ in calls], pa.int32()),
-        pa.array([call.at for call, _ in calls], pa.float64()),
-        pa.array([data for _, data in calls], _BYTES),
-    ]
-    return pa.record_batch(columns, schema=OUTCOMES)
+def _batch(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(zip(*rows, strict=True), schema, strict=True)
+    return pa.record_batch([pa.array(list(values), field.type) for values, field in columns], schema=schema)

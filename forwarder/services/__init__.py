@@ -10,20 +10,9 @@ from forwarder.services.queues import OtherSpaceService, QueueService
 from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError, check_sendable
 
 __all__ = [
-    "MAX_REPLY",
-    "TIMEOUT_SECONDS",
-    "Caller",
-    "MissingQueue",
-    "OtherSpaceService",
-    "PythonService",
-    "QueueService",
-    "Request",
-    "Service",
-    "ServiceError",
-    "check_sendable",
-    "named_as",
-    "parse",
-]
+    "MAX_REPLY", "TIMEOUT_SECONDS", "Caller", "MissingQueue", "OtherSpaceService", "PythonService", "QueueService",
+    "Request", "Service", "ServiceError", "check_sendable", "named_as", "parse",
+]  # fmt: skip
 
 TIMEOUT_SECONDS = 30.0
 """The default time limit of a call."""

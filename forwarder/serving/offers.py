@@ -14,14 +14,13 @@ from dataclasses import replace
 from itertools import count, groupby
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.flight as flight
 
 from forwarder.flight.address import Address
 from forwarder.flight.client import Client
 from forwarder.flight.codes import as_flight, decode, encode
 from forwarder.flight.endpoint import Endpoint, in_url
-from forwarder.flight.offers import BODIES, OUTCOMES, Offer, values
+from forwarder.flight.offers import BODIES, OUTCOMES, Offer, batches, values
 from forwarder.flight.outcomes import unpacked
 from forwarder.flight.place import Place
 from forwarder.serving.access import Tokens
@@ -35,7 +34,6 @@ from spool.workers.outcome import Outcome, Passed
 
 _NAME = "round"
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 20
 
 
 class OfferServer(Server):
@@ -94,7 +92,7 @@ class OfferServer(Server):
         asked = decode(data, key=int, place=int, attempt=int)
         chunk = self._chunk(asked["key"])
         xid = _xid(chunk, asked["place"], f"{asked['attempt']}.read")
-        return flight.GeneratorStream(BODIES, translated(_read(chunk, xid)))
+        return flight.GeneratorStream(BODIES, translated(batches(BODIES, _read(chunk, xid))))
 
     def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
         """Write the outcomes of a chunk; return the effects, too."""
@@ -118,28 +116,14 @@ def _xid(chunk: Chunk, place: int, attempt: str) -> Xid:
     return Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
 
 
-def _read(chunk: Chunk, xid: Xid) -> Iterator[pa.RecordBatch]:
-    """Yield the bodies of a chunk, in the order of the messages."""
+def _read(chunk: Chunk, xid: Xid) -> Iterator[tuple[bytes | None, str | None]]:
+    """Yield the bodies of a chunk, in the order of the messages; or the reason why a body cannot be read."""
     with closing(RemoteBranch(chunk.path, xid)) as branch:
-        raws, reasons, size = list[bytes | None](), list[str | None](), 0
         for _, found in branch.bodies(chunk.stretches):
             if isinstance(found, str):
-                raws.append(None)
-                reasons.append(found)
-                continue
-            for raw in found:
-                raws.append(raw)
-                reasons.append(None)
-                size += len(raw)
-                if size >= _BATCH_BYTES or len(raws) >= _BATCH_ROWS:
-                    yield _batch(raws, reasons)
-                    raws, reasons, size = [], [], 0
-        if raws:
-            yield _batch(raws, reasons)
-
-
-def _batch(raws: list[bytes | None], reasons: list[str | None]) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(raws, pa.large_binary()), pa.array(reasons, pa.string())], schema=BODIES)
+                yield None, found
+            else:
+                yield from ((raw, None) for raw in found)
 
 
 def _rows(reader: Any, messages: int) -> Iterator[tuple[int, float, Outcome]]:

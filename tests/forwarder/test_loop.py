@@ -327,7 +327,6 @@ def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing
     stats = space.stats("work")
     assert stats.claimed == 0, "claims end with their process"
     run = Running(space, answer=lambda request: Replied())
-    run.loop.route = Route("work", Scripted("it"))
     run.loop.run()
     called = [body for calls in run.calls for body in calls]
     moved = [message.body for message in space.browse("next")]
@@ -343,11 +342,8 @@ def test_x05_a_round_has_as_many_tasks_as_the_cluster_has_cores_when_it_begins(s
         cores[0] = 4  # a worker comes, and no further one
         return in_process(chunks)
 
-    answers["it"] = lambda request: Replied()
     space.put_many("work", range(3 * FIRST))
-    loop = RouteLoop(
-        space=space, route=Route("work", Scripted("it")), job=job, tasks=lambda: cores[0], once=True,
-        stopped=threading.Event(), attempted=set(), count=lambda queue, result: None, tell=lambda event: None,
-    )  # fmt: skip
-    loop.run()
+    run = Running(space, job, lambda request: Replied())
+    run.loop.pace._is_steady, run.loop.tasks = False, lambda: cores[0]
+    run.loop.run()
     assert chunks_of == [2, 8], "two chunks for each task"

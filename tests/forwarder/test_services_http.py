@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial
@@ -79,14 +79,20 @@ def answer() -> Answer:
     return Answer()
 
 
-@pytest.fixture
-def server(answer: Answer) -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, answer)) as server:
+@contextmanager
+def serving(handler: Any) -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         server.block_on_close = False
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
+
+
+@pytest.fixture
+def server(answer: Answer) -> Iterator[ThreadingHTTPServer]:
+    with serving(partial(Handler, answer)) as server:
+        yield server
 
 
 @pytest.fixture

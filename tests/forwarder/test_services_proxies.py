@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from functools import partial
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from forwarder.services import ServiceError, parse
 from forwarder.services.proxies import is_excepted, proxy_for
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
 from tests.forwarder.test_services import assert_not_reached, call
-from tests.forwarder.test_services_http import Answer, Handler
+from tests.forwarder.test_services_http import Answer, Handler, serving
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
@@ -90,19 +90,10 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-def serving(handler: Any) -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server.server_port
-        server.shutdown()
-
-
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for port in serving(Proxy):
-        yield f"127.0.0.1:{port}"
+    with serving(Proxy) as server:
+        yield f"127.0.0.1:{server.server_port}"
 
 
 @pytest.fixture
@@ -112,8 +103,8 @@ def answer() -> Answer:
 
 @pytest.fixture
 def service(answer: Answer) -> Iterator[str]:
-    for port in serving(partial(Handler, answer)):
-        yield f"127.0.0.1:{port}"
+    with serving(partial(Handler, answer)) as server:
+        yield f"127.0.0.1:{server.server_port}"
 
 
 @pytest.fixture

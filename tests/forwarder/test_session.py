@@ -18,6 +18,7 @@ from forwarder.cores import cores
 from forwarder.services import Request, parse
 from spool.model.message import Message
 from spool.model.position import Position
+from tests.forwarder.processes import processes
 
 pyspark = pytest.importorskip("pyspark")
 
@@ -307,10 +308,7 @@ class TestDecisions:
 
 
 def children(pid: int, program: str | None = None) -> list[int]:
-    columns = ["ps", "-eo", "pid=,ppid=,comm="]
-    lines = subprocess.run(columns, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = [line.split(None, 2) for line in lines]
-    return [int(child) for child, parent, name in found if int(parent) == pid and program in (None, name)]
+    return [child for child, (parent, name) in processes().items() if parent == pid and program in (None, name)]
 
 
 def descendants(pid: int) -> list[int]:

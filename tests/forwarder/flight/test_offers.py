@@ -12,7 +12,7 @@ import pytest
 import spool
 from forwarder.flight.address import Unreachable
 from forwarder.flight.codes import encode
-from forwarder.flight.offers import OUTCOMES, OfferedBranch
+from forwarder.flight.offers import OUTCOMES, OfferedBranch, batches
 from forwarder.flight.outcomes import packed, unpacked
 from forwarder.round import Route
 from forwarder.task import Block, Chunk, deliver
@@ -177,10 +177,8 @@ def offered(space: spool.Space, server: "OfferServer") -> Iterator[Chunk]:
 
 def sent(chunk: Chunk, rows: list[tuple[int, float, bytes]], schema: pa.Schema = OUTCOMES, **changed: Any) -> Any:
     assert chunk.offer is not None
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
-    batches = iter([pa.record_batch(columns, schema=schema)])
     asked = {"key": chunk.offer.key, "place": 0, "attempt": next(attempts), **changed}
-    return chunk.offer.client.write(batches, schema, **asked)
+    return chunk.offer.client.write(batches(schema, rows), schema, **asked)
 
 
 DONE = packed(Replied())

@@ -5,11 +5,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, Protocol
+from types import MappingProxyType
+from typing import Protocol
 
 import pytest
 
@@ -30,21 +31,21 @@ class Destination(Protocol):
     environment: of the forwarder.
     """
 
-    exactly_once: bool
+    exactly_once: bool = True
     service: str
-    environment: dict[str, str]
+    environment: Mapping[str, str] = MappingProxyType({})
 
     def arrivals(self) -> Arrivals: ...
 
     def counts(self) -> dict[str, int]:
         """Return further counts to report."""
+        return {}
 
 
-class Queue:
+class Queue(Destination):
     """A queue of the same space."""
 
-    exactly_once, service = True, "queue:next"
-    environment: ClassVar[dict[str, str]] = {}
+    service = "queue:next"
 
     def __init__(self, space: spool.Space) -> None:
         self._space = space
@@ -53,15 +54,9 @@ class Queue:
     def arrivals(self) -> Arrivals:
         return Counter((None, int(message.body)) for message in self._space.browse("next"))
 
-    def counts(self) -> dict[str, int]:
-        return {}
 
-
-class OtherSpace:
+class OtherSpace(Destination):
     """A queue of another space; the id has become the correlation id."""
-
-    exactly_once = True
-    environment: ClassVar[dict[str, str]] = {}
 
     def __init__(self, other: spool.Space) -> None:
         self._other = other
@@ -71,14 +66,11 @@ class OtherSpace:
     def arrivals(self) -> Arrivals:
         return Counter((message.correlation_id, int(message.body)) for message in self._other.browse("next"))
 
-    def counts(self) -> dict[str, int]:
-        return {}
 
-
-class Database:
+class Database(Destination):
     """A table of PostgreSQL, into which a Python function writes."""
 
-    exactly_once, service = True, "python:tests.forwarder.kills.booking:book"
+    service = "python:tests.forwarder.kills.booking:book"
 
     def __init__(self, where: str) -> None:
         import psycopg
@@ -102,11 +94,10 @@ class Database:
         self._database.close()
 
 
-class Web:
+class Web(Destination):
     """A web service that notes the key and the body of each request, and answers a little later."""
 
     exactly_once = False
-    environment: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         self._seen: list[tuple[str, int]] = []
