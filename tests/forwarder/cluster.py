@@ -21,7 +21,7 @@ class Cluster:
         port = free_port()
         self.url, self._home = f"spark://127.0.0.1:{port}", os.path.dirname(pyspark.__file__)
         places = {"SPARK_WORKER_DIR": str(directory / "work"), "SPARK_LOCAL_DIRS": str(directory / "local")}
-        found = {"JAVA_HOME": str(find_java().path), "SPARK_HOME": self._home, "PYSPARK_PYTHON": sys.executable}
+        found = {"JAVA_HOME": str(find_java()), "SPARK_HOME": self._home, "PYSPARK_PYTHON": sys.executable}
         self._environment = {**os.environ, **places, **found, "SPARK_DAEMON_MEMORY": "256m"}
         self._log = stack.enter_context((directory / "cluster.log").open("wb"))
         self._stack = stack

