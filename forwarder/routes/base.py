@@ -11,7 +11,6 @@ from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
 from forwarder.result import RoundResult, Summary
 from forwarder.round import Route, queues_into
 from forwarder.routes.given import as_routes, check_option
-from forwarder.routes.pace import IdleTime
 from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable
 from spool import Space
@@ -140,7 +139,7 @@ class BaseForwarder:
         self._on_event = on_event or (lambda event: None)
         self._idle = idle
         self._now: Callable[[], float]
-        self._idle_time: IdleTime
+        self._active_at: float  # when a route last had a message, or was busy
         self._stop = threading.Event()
         self._stopping: Stopping | None = None
         self._is_stopping = False
@@ -169,7 +168,7 @@ class BaseForwarder:
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.clock.monotonic
-        self._idle_time = IdleTime(self._idle, self._now())
+        self._active_at = self._now()
         loops = {
             route.queue: made(
                 space=space, route=route, once=once, stopped=self._stop, attempted=self._attempted[route.queue],
@@ -237,10 +236,12 @@ class BaseForwarder:
     def _end_if_idle(self, messages: int) -> None:
         """Stop at the end of the idle time. ``messages``: the number of messages that a loop has just handled."""
         with self._mutex:
-            is_busy = any(loop.is_busy for loop in self._loops)
-            is_over = self._idle_time.is_over(self._now(), messages, is_busy)
+            now = self._now()
+            if messages or any(loop.is_busy for loop in self._loops):
+                self._active_at = now
+            is_over = self._idle is not None and now - self._active_at >= self._idle
         if is_over and not self._is_stopping:
-            self._say(reason := f"no message for {self._idle_time.limit:g} s")
+            self._say(reason := f"no message for {self._idle:g} s")
             self._stop_because(reason)
 
     def _fail(self, error: str) -> None:

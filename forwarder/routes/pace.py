@@ -51,29 +51,6 @@ class Pace(Pauses):
             self._is_steady = is_through(calling.messages, result) and self.limit == before
 
 
-class IdleTime:
-    """Decides when an idle forwarder ends.
-
-    Args:
-        limit: the longest time in seconds without a message. The forwarder then ends. None means no limit.
-        now: the time in seconds of the monotonic clock. ``is_over`` uses the same clock.
-    """
-
-    def __init__(self, limit: float | None, now: float) -> None:
-        self.limit = limit
-        self._active_at = now
-
-    def is_over(self, now: float, messages: int, is_busy: bool) -> bool:
-        """Record the number of messages that a route found; return whether the forwarder ends.
-
-        Args:
-            is_busy: whether a route has claimed messages, or pauses.
-        """
-        if messages or is_busy:
-            self._active_at = now
-        return self.limit is not None and now - self._active_at >= self.limit
-
-
 def is_through(messages: int, result: RoundResult) -> bool:
     """Return whether each message of a round has an answer or a counted attempt.
 

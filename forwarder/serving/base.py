@@ -75,8 +75,8 @@ class Server(flight.FlightServerBase):
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
         self.accept(context, ticket.ticket)
-        stream: flight.FlightDataStream = answered(context, self.read, context, ticket.ticket)
-        return stream
+        schema, batches = answered(context, self.read, context, ticket.ticket)
+        return flight.GeneratorStream(schema, _translated(batches))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         def put() -> None:
@@ -88,8 +88,8 @@ class Server(flight.FlightServerBase):
         answered(context, put)
 
     @abstractmethod
-    def read(self, context: Any, data: bytes) -> flight.FlightDataStream:
-        """Return the rows of a ticket."""
+    def read(self, context: Any, data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the columns and the rows of a ticket."""
 
     @abstractmethod
     def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
@@ -140,7 +140,7 @@ def voting(attempt: int) -> Iterator[None]:
         raise ProtocolError(f"attempt {attempt} of the task has voted already") from None
 
 
-def translated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _translated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the batches. An error of ours reaches the client as the same error."""
     try:
         yield from batches

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count, groupby
 from typing import Any
 
-import pyarrow.flight as flight
+import pyarrow as pa
 
 from forwarder.flight.address import Address
 from forwarder.flight.client import Client
@@ -24,7 +24,7 @@ from forwarder.flight.offers import BODIES, OUTCOMES, Offer, batches, values
 from forwarder.flight.outcomes import unpacked
 from forwarder.flight.place import Place
 from forwarder.serving.access import Tokens
-from forwarder.serving.base import Server, translated, voting
+from forwarder.serving.base import Server, voting
 from forwarder.task import Chunk
 from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Vote, origin_of, without_body
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
@@ -87,12 +87,12 @@ class OfferServer(Server):
             raise as_flight(ProtocolError(f"the endpoint has no action {action.type[:100]!r}"))
         return [encode({"now": time.time()})]
 
-    def read(self, context: Any, data: bytes) -> flight.FlightDataStream:
+    def read(self, context: Any, data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the bodies of a chunk."""
         asked = decode(data, key=int, place=int, attempt=int)
         chunk = self._chunk(asked["key"])
         xid = _xid(chunk, asked["place"], f"{asked['attempt']}.read")
-        return flight.GeneratorStream(BODIES, translated(batches(BODIES, _read(chunk, xid))))
+        return BODIES, batches(BODIES, _read(chunk, xid))
 
     def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
         """Write the outcomes of a chunk; return the effects, too."""

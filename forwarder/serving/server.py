@@ -26,7 +26,7 @@ from forwarder.flight.codes import as_flight, decode, encode
 from forwarder.flight.tickets import ReadTicket, seal, unseal
 from forwarder.serving import bounds
 from forwarder.serving.access import ACCESS, Access, Right, Tokens
-from forwarder.serving.base import Server, answered, log, translated, voting
+from forwarder.serving.base import Server, answered, log, voting
 from forwarder.serving.reads import Reads
 from forwarder.serving.sessions import LEASE_SECONDS, Sessions
 from forwarder.serving.streams import Stream, Streams
@@ -148,12 +148,11 @@ class SpaceServer(Server):
             endpoints.append(flight.FlightEndpoint(ticket, []))
         return flight.FlightInfo(to_arrow_schema(schema, timezone="UTC"), descriptor, endpoints, -1, -1)
 
-    def read(self, context: Any, data: bytes) -> flight.FlightDataStream:
+    def read(self, context: Any, data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         ticket = unseal(self._key, data)
         space, schema = self._opened_space(context, ticket.space, Right.READ), bounds.schema(ticket.schema)
         batches = read(space.path, ticket.items, schema, boot_id(), ticket.missing)
-        counted = self._counted(context.get_middleware(ACCESS), batches)
-        return flight.GeneratorStream(to_arrow_schema(schema, timezone="UTC"), translated(counted))
+        return to_arrow_schema(schema, timezone="UTC"), self._counted(context.get_middleware(ACCESS), batches)
 
     def _counted(self, access: Access, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a read. InvalidArgument if its token may only read, and has too many reads."""

@@ -1,13 +1,16 @@
 """The next action of a route, decided from the results of its last rounds."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from forwarder import ThreadForwarder
 from forwarder.result import RoundResult
 from forwarder.round import RoundSize
 from forwarder.routes.pace import (
     FIRST_ROUND_MESSAGES,
     MOST_ROUND_MESSAGES,
-    IdleTime,
     Pace,
     is_through,
     next_limit,
@@ -100,13 +103,21 @@ def test_q11_answers_that_find_no_room_are_tried_in_halves_without_a_pause() -> 
 
 
 def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_long_enough() -> None:
-    idle = IdleTime(10.0, now=100.0)
-    assert not idle.is_over(109.0, messages=0, is_busy=False)
-    assert not idle.is_over(110.0, messages=1, is_busy=False)
-    assert not idle.is_over(119.0, messages=0, is_busy=True), "a call of another route is in progress, or it pauses"
-    assert not idle.is_over(128.0, messages=0, is_busy=False)
-    assert idle.is_over(129.0, messages=0, is_busy=False)
-    assert not IdleTime(None, now=0.0).is_over(1e9, messages=0, is_busy=False)
+    def is_over(now: float, messages: int = 0, is_busy: bool = False) -> bool:
+        forwarder._now, forwarder._loops = lambda: now, [SimpleNamespace(is_busy=is_busy)]
+        forwarder._end_if_idle(messages)
+        return forwarder._is_stopping
+
+    forwarder: Any = ThreadForwarder("", {"work": "queue:next"}, idle=10.0)
+    forwarder._active_at = 100.0
+    assert not is_over(109.0)
+    assert not is_over(110.0, messages=1)
+    assert not is_over(119.0, is_busy=True), "a call of another route is in progress, or it pauses"
+    assert not is_over(128.0)
+    assert is_over(129.0)
+    forwarder = ThreadForwarder("", {"work": "queue:next"})
+    forwarder._active_at = 0.0
+    assert not is_over(1e9)
 
 
 @pytest.mark.parametrize(
