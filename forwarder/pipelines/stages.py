@@ -160,10 +160,8 @@ class Stage(Service):
             try:
                 if not way.takes(draft.message):
                     continue
-                taken = True
                 passage = passed_through(way.translate, draft, dict(self.last_queues))
             except _Failed as failed:
-                taken = True
                 outcome = failed.outcome
                 if way.name:
                     outcome = replace(outcome, reason=one_line(f"route {way.name}: {outcome.reason}"))
@@ -178,6 +176,7 @@ class Stage(Service):
                 out += passage.sent
                 out += [one.put_into(queue) for one in passage.going for queue in way.into]
                 notes += passage.notes
+            taken = True
         if later is not None:
             return later
         if not taken and self.unrouted == "error":

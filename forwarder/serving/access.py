@@ -76,8 +76,7 @@ class Tokens:
             if not token:
                 continue
             if not _LEAST_TOKEN <= len(token) <= _MOST_TOKEN:
-                many = "less" if len(token) < _LEAST_TOKEN else "more"
-                limit = _LEAST_TOKEN if len(token) < _LEAST_TOKEN else _MOST_TOKEN
+                many, limit = ("less", _LEAST_TOKEN) if len(token) < _LEAST_TOKEN else ("more", _MOST_TOKEN)
                 raise InvalidArgument(f"the token in line {number} has {many} than {limit} characters")
             given = _parsed(rights, number) if rights else None
             self._known[_hashed(token)] = Known(f"the token in line {number}", _hashed(token).hex(), given)
