@@ -1,4 +1,8 @@
-"""Xids, and branches that have voted."""
+"""Xids, branches that have ended or voted, and the codes of refused calls."""
+
+from collections.abc import Callable
+
+import pytest
 
 import xa
 
@@ -7,9 +11,21 @@ def xid(name: bytes = b"transaction") -> xa.Xid:
     return xa.Xid(7, name, b"branch")
 
 
+def begun(rm: xa.ResourceManager, one: xa.Xid, body: object = "hello", queue: str = "replies") -> None:
+    """A branch with one put, whose work has ended."""
+    rm.start(one)
+    rm.space.put(queue, body)
+    rm.end(one)
+
+
 def voted(rm: xa.ResourceManager, one: xa.Xid, queue: str = "replies") -> None:
     """A branch with one put, which has voted."""
-    rm.start(one)
-    rm.space.put(queue, one.gtrid)
-    rm.end(one)
+    begun(rm, one, one.gtrid, queue)
     assert rm.prepare(one) == xa.XA_OK
+
+
+def code_of(call: Callable[..., object], *arguments: object) -> int:
+    """Call a function that is refused, and return the code of its error."""
+    with pytest.raises(xa.XAError) as caught:
+        call(*arguments)
+    return caught.value.code

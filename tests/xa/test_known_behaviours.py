@@ -20,6 +20,7 @@ files have these behaviours:
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ import spool
 import xa
 from spool.disk.disk import Disk
 from tests.at_once import AT_ONCE
-from tests.children import exit_code_of
 from tests.clocks import SimulatedClock
-from tests.xa.branches import voted, xid
+from tests.shown import bodies as bodies_of
+from tests.xa.branches import begun, code_of, voted, xid
 
 LIMIT_SECONDS = 10.0
 UNKNOWN = xid(b"unknown")
@@ -58,14 +59,7 @@ def other(space: spool.Space) -> Iterator[xa.ResourceManager]:
         yield xa.ResourceManager(found)
 
 
-def code_of(call: Callable[..., object], *arguments: object) -> int:
-    with pytest.raises(xa.XAError) as caught:
-        call(*arguments)
-    return caught.value.code
-
-
-def bodies(space: spool.Space, queue: str = "replies") -> list[object]:
-    return [message.body for message in space.browse(queue)]
+bodies = partial(bodies_of, queue="replies")
 
 
 def in_thread(act: Callable[[], object]) -> None:
@@ -91,18 +85,11 @@ def code_in_thread(call: Callable[..., object], *arguments: object) -> int:
     return codes[0]
 
 
-def begun(rm: xa.ResourceManager, one: xa.Xid, body: object = "hello") -> None:
-    """A branch with one put, whose work has ended."""
-    rm.start(one)
-    rm.space.put("replies", body)
-    rm.end(one)
-
-
 # -- xa_start and xa_end -----------------------------------------------------------------------------------------------
 
 
-def test_the_xid_of_an_active_branch_is_in_use_in_each_thread(rm: xa.ResourceManager) -> None:
-    """XA, xa_start (XAER_DUPID)."""
+def test_the_xid_of_a_branch_is_in_use_in_each_state_thread_and_process(rm: xa.ResourceManager, other: Any) -> None:
+    """XA, xa_start (XAER_DUPID): active, suspended, rollback-only, idle and prepared branches."""
     rm.start(xid())
     assert code_in_thread(rm.start, xid()) == xa.XAER_DUPID
     rm.end(xid(), xa.TMSUSPEND)
@@ -110,6 +97,12 @@ def test_the_xid_of_an_active_branch_is_in_use_in_each_thread(rm: xa.ResourceMan
     rm.end(xid(), xa.TMFAIL)
     assert code_of(rm.start, xid()) == xa.XAER_DUPID
     rm.rollback(xid())
+    begun(rm, xid())
+    assert code_of(rm.start, xid()) == xa.XAER_DUPID
+    rm.prepare(xid())
+    for manager in (rm, xa.ResourceManager(rm.space), other):
+        assert code_of(manager.start, xid()) == xa.XAER_DUPID
+    assert other.commit(xid()) == xa.XA_OK, "the refused calls hold no lock"
 
 
 def test_an_xid_is_free_after_a_rollback_and_after_a_read_only_vote(rm: xa.ResourceManager) -> None:
@@ -175,7 +168,7 @@ def test_a_branch_migrates_from_one_thread_to_another(rm: xa.ResourceManager) ->
     assert rm.prepare(xid()) == xa.XA_OK
     rm.commit(xid())
     assert bodies(rm.space) == ["first thread", "second thread"]
-    assert bodies(rm.space, "in") == ["tea"]
+    assert bodies(rm.space, queue="in") == ["tea"]
 
 
 def test_a_branch_in_which_two_threads_work_ends_when_both_have_ended(rm: xa.ResourceManager) -> None:
@@ -335,35 +328,30 @@ def test_a_branch_that_found_nothing_is_read_only_and_forgotten(rm: xa.ResourceM
             assert code_of(call, xid()) == xa.XAER_NOTA
 
 
-def test_a_vote_that_the_disk_refuses_ends_the_branch(rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def full(self: Disk, *call: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("refused_by", ["the disk", "a limit"])
+def test_a_vote_that_is_refused_ends_the_branch(
+    rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch, refused_by: str
+) -> None:
     """XA, xa_prepare (XA_RB*). pgjdbc 3123: the rollback after a failed vote looked like a heuristic decision."""
-
-    def full(self: Disk, handle: int, offset: int, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
+    rm.space.change_queue("replies", max_messages=1)
     rm.start(xid())
     rm.space.get("in")
     rm.space.put("replies", "hello")
     rm.end(xid())
-    monkeypatch.setattr(Disk, "write_at", full)
+    if refused_by == "the disk":
+        monkeypatch.setattr(Disk, "write_at", full)
+    else:
+        rm.space.put("replies", "of another program")
     assert xa.XA_RBBASE <= code_of(rm.prepare, xid()) <= xa.XA_RBEND
     monkeypatch.undo()
     assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
     assert rm.recover() == []
-    assert bodies(rm.space, "in") == ["milk", "tea"]
-    assert bodies(rm.space) == []
-
-
-def test_a_vote_that_a_limit_refuses_ends_the_branch(rm: xa.ResourceManager) -> None:
-    """XA, xa_prepare (XA_RB*). pgjdbc, testMappingOfConstraintViolations."""
-    rm.space.change_queue("replies", max_messages=1)
-    rm.start(xid())
-    rm.space.put("replies", "hello")
-    rm.end(xid())
-    rm.space.put("replies", "first")
-    assert xa.XA_RBBASE <= code_of(rm.prepare, xid()) <= xa.XA_RBEND
-    assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
-    assert bodies(rm.space) == ["first"]
+    assert bodies(rm.space, queue="in") == ["milk", "tea"]
+    assert "hello" not in bodies(rm.space)
 
 
 # -- xa_commit and xa_rollback -----------------------------------------------------------------------------------------
@@ -553,24 +541,6 @@ def test_xids_within_the_limits_are_recovered_byte_by_byte(rm: xa.ResourceManage
         assert bodies(space) == [one.gtrid]
 
 
-def test_a_branch_in_doubt_survives_openings_that_die(rm: xa.ResourceManager) -> None:
-    """XA, 2.3.4. MySQL rolled prepared branches back when their client disconnected (bug 12161, MDEV-742)."""
-    voted(rm, xid())
-    path = rm.space.path
-    rm.space.close()
-
-    def look_and_die() -> None:
-        space = spool.open(path)  # never closed
-        assert xa.ResourceManager(space).recover() == [xid()]
-        assert bodies(space) == []
-
-    for _ in range(3):
-        assert exit_code_of(look_and_die) == 0
-    with spool.open(path) as space:
-        xa.ResourceManager(space).commit(xid())
-        assert bodies(space) == [xid().gtrid]
-
-
 # -- time limits -------------------------------------------------------------------------------------------------------
 
 
@@ -596,7 +566,7 @@ def test_a_branch_that_took_too_long_is_rolled_back(limited: xa.ResourceManager,
         clock.sleep(LIMIT_SECONDS + 1)
         with pytest.raises(spool.TransactionTimeout):
             space.put("replies", "late")
-        assert bodies(space, "in") == ["milk", "tea"]
+        assert bodies(space, queue="in") == ["milk", "tea"]
         rm.end(xid())
         assert xa.XA_RBBASE <= code_of(call, xid()) <= xa.XA_RBEND
         assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
@@ -632,19 +602,6 @@ def test_the_time_limit_ends_with_the_vote(limited: xa.ResourceManager, clock: S
 # -- heuristic decisions -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_a_scan_lists_branches_that_an_administrator_decided(rm: xa.ResourceManager, commit: bool) -> None:
-    """XA, xa_recover: the branches that are "prepared or heuristically completed".
-
-    Otherwise a transaction manager that was started again never learns the decision, and never calls xa_forget.
-    """
-    voted(rm, xid())
-    rm.decide_heuristically(xid(), commit=commit)
-    assert rm.recover() == [xid()]
-    rm.forget(xid())
-    assert rm.recover() == []
-
-
 def test_forget_does_not_end_a_branch_without_a_heuristic_decision(rm: xa.ResourceManager) -> None:
     """XA, xa_forget and table 6-4: it fits S5 only."""
     begun(rm, xid(b"idle"))
@@ -655,18 +612,6 @@ def test_forget_does_not_end_a_branch_without_a_heuristic_decision(rm: xa.Resour
     rm.commit(xid(b"prepared"))
     rm.commit(xid(b"idle"), xa.TMONEPHASE)
     assert bodies(rm.space) == [b"prepared", "hello"]
-
-
-@pytest.mark.parametrize("commit", [True, False])
-def test_an_xid_is_in_use_until_its_heuristic_decision_is_forgotten(rm: xa.ResourceManager, commit: bool) -> None:
-    """XA, table 6-4 (S5): the branch exists until xa_forget."""
-    voted(rm, xid())
-    rm.decide_heuristically(xid(), commit=commit)
-    assert code_of(rm.start, xid()) == xa.XAER_DUPID
-    with pytest.raises(xa.XAError):
-        rm.decide_heuristically(xid(), commit=not commit)
-    rm.forget(xid())
-    assert bodies(rm.space) == ([xid().gtrid] if commit else [])
 
 
 # -- the end of a resource manager -------------------------------------------------------------------------------------
@@ -708,15 +653,11 @@ def test_a_decision_that_the_disk_refuses_is_repeated_by_another_process(
 ) -> None:
     """XA, xa_commit (XA_RETRY): nothing is lost, and no code says that the branch was rolled back."""
     voted(rm, xid())
-    monkeypatch.setattr(Disk, "rename_new", _full)
-    monkeypatch.setattr(Disk, "unlink", _full)
+    monkeypatch.setattr(Disk, "rename_new", full)
+    monkeypatch.setattr(Disk, "unlink", full)
     for _ in range(2):
         assert code_of(getattr(rm, decision), xid()) == xa.XA_RETRY
     monkeypatch.undo()
     assert getattr(other, decision)(xid()) == xa.XA_OK
     assert bodies(other.space) == ([xid().gtrid] if decision == "commit" else [])
     assert rm.recover() == []
-
-
-def _full(self: Disk, *names: str) -> None:
-    raise OSError(28, "No space left on device")

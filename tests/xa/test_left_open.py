@@ -3,7 +3,7 @@ the branch ends."""
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
@@ -14,7 +14,8 @@ import spool
 import xa
 from tests.at_once import AT_ONCE
 from tests.housekeepers import end_housekeeping
-from tests.xa.branches import voted, xid
+from tests.shown import bodies
+from tests.xa.branches import code_of, voted, xid
 
 
 class Mistake(Exception):
@@ -29,16 +30,6 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
         space.put("in", "tea")
         end_housekeeping(space)  # otherwise it may roll a dropped branch back before the test does
         yield space
-
-
-def bodies(space: spool.Space, queue: str) -> list[object]:
-    return [message.body for message in space.browse(queue)]
-
-
-def code_of(call: Callable[..., object], *arguments: object) -> int:
-    with pytest.raises(xa.XAError) as caught:
-        call(*arguments)
-    return caught.value.code
 
 
 def test_a_put_never_joins_a_branch_whose_rollback_was_refused(space: spool.Space) -> None:

@@ -11,7 +11,7 @@ from spool.log.adoption import UnknownBranch
 from spool.model import layout
 from spool.transactions.two_phase import commit_prepared
 from tests.held import PATIENT_SECONDS, Caller, Gathering, HeldDisk
-from tests.xa.branches import voted, xid
+from tests.xa.branches import begun, voted, xid
 
 
 def beside_a_vote(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, flushed: bool) -> None:
@@ -61,18 +61,11 @@ def test_a_branch_that_was_decided_meanwhile_keeps_no_other_from_its_commit(gath
     assert [message.body for message in gathering.space.browse("replies")] == [b"one"]
 
 
-def begun(space: Gathering, *names: bytes) -> xa.ResourceManager:
-    rm = xa.ResourceManager(space.space)
-    for name in names:
-        rm.start(xid(name))
-        space.space.put("replies", name)
-        rm.end(xid(name))
-    return rm
-
-
 def test_votes_that_come_during_a_flush_are_flushed_together(gathering: Gathering) -> None:
     """All files have their names in ``prepared/`` before the first flush, and one of them is refused alone."""
-    rm, flushed = begun(gathering, b"one", b"two", b"three"), list[list[str]]()
+    rm, flushed = xa.ResourceManager(gathering.space), list[list[str]]()
+    for name in (b"one", b"two", b"three"):
+        begun(rm, xid(name), name)
     gathering.disk.create(layout.prepared(xid(b"two")))
     with gathering.held():
         callers = [gathering.join(lambda name=name: rm.prepare(xid(name))) for name in (b"one", b"two", b"three")]
@@ -90,7 +83,9 @@ def test_votes_that_come_during_a_flush_are_flushed_together(gathering: Gatherin
 
 def test_after_a_failed_flush_no_other_vote_of_the_group_is_flushed(gathering: Gathering) -> None:
     """All are withdrawn: the next flush may find no name to write, and then it reports no error."""
-    rm, flushes = begun(gathering, b"one", b"two"), list[str]()
+    rm, flushes = xa.ResourceManager(gathering.space), list[str]()
+    for name in (b"one", b"two"):
+        begun(rm, xid(name), name)
 
     def fail() -> None:
         flushes.append("flush")
