@@ -1,14 +1,10 @@
 """One piece of work in a space, and checks that a transaction committed it or rolled it back."""
 
 import os
-from typing import Any
 
 import spool
 from spool.model.xid import Xid
-
-
-def bodies(space: spool.Space, queue: str) -> list[Any]:
-    return [message.body for message in space.browse(queue)]
+from tests.shown import bodies
 
 
 def attempts(space: spool.Space) -> dict[str, int]:

@@ -9,7 +9,8 @@ import transaction
 
 import spool
 from tests.children import exit_code, exit_code_of, start
-from tests.xa.data_manager.outcomes import bodies, check_committed, check_rolled_back, work
+from tests.shown import bodies
+from tests.xa.data_manager.outcomes import check_committed, check_rolled_back, work
 from tests.xa.data_manager.parties import commit_with
 from xa.zope import join
 
@@ -130,17 +131,3 @@ def test_x03_a_kill_after_the_vote_leaves_nothing_in_doubt(space: spool.Space, m
         with spool.open(space.path) as again:
             assert again.recovery.in_doubt == []
             check_rolled_back(again, failed=0)
-
-
-def test_x03_a_kill_before_the_vote_counts_an_attempt(space: spool.Space) -> None:
-    space.close()
-
-    def die() -> None:
-        with spool.open(space.path) as own:
-            join(own)
-            work(own)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert exit_code_of(die) == -signal.SIGKILL
-    with spool.open(space.path) as again:
-        check_rolled_back(again)

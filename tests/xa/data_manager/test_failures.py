@@ -18,9 +18,9 @@ import xa.zope
 from spool.disk.disk import Disk, FlushFailed
 from spool.engine import CoordinatedTransaction, Engine
 from spool.model.xid import Xid
+from tests.shown import bodies
 from tests.xa.data_manager.outcomes import (
     attempts,
-    bodies,
     check_committed,
     check_ended,
     check_rolled_back,
@@ -42,8 +42,7 @@ def finish_unfinished() -> None:
 # -- other parties fail -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["a", "~"], ids=["before us", "after us"])
-@pytest.mark.parametrize("step", ["tpc_begin", "commit", "tpc_vote"])
+@pytest.mark.parametrize(("step", "key"), [("tpc_begin", "a"), ("commit", "~"), ("tpc_vote", "a"), ("tpc_vote", "~")])
 def test_x03_a_failure_of_another_party_before_the_finish_rolls_back(space: spool.Space, key: str, step: str) -> None:
     join(space)
     other = Other(key, step, fail)

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ from transaction.interfaces import TransactionFailedError
 
 import spool
 from tests.at_once import AT_ONCE
-from tests.xa.data_manager.outcomes import attempts, bodies, check_ended
+from tests.shown import bodies
+from tests.xa.data_manager.outcomes import attempts, check_ended
 from tests.xa.data_manager.parties import Mistake, Other, fail
 from xa.zope import join
 
@@ -131,16 +131,6 @@ def test_x03_a_further_thread_joins_the_transaction_of_a_manager(space: spool.Sp
     space.put("out", "at the end")
     manager.commit()
     assert bodies(space, "out") == ["alone", "one thread", "another thread", "after the savepoint", "at the end"]
-
-
-def test_x03_a_context_that_was_copied_does_not_commit_alone(space: spool.Space) -> None:
-    join(space)
-    copied = copy_context()
-    space.put("out", "in the transaction")
-    transaction.commit()
-    with pytest.raises(spool.ProtocolError):
-        copied.run(space.put, "out", "late")
-    assert bodies(space, "out") == ["in the transaction"]
 
 
 def test_x03_only_a_space_is_joined() -> None:

@@ -17,7 +17,8 @@ from zope.interface.verify import verifyClass, verifyObject
 
 import spool
 import xa.zope
-from tests.xa.data_manager.outcomes import attempts, bodies, check_committed, check_ended, check_rolled_back, work
+from tests.shown import bodies
+from tests.xa.data_manager.outcomes import attempts, check_committed, check_ended, check_rolled_back, work
 from xa.zope import join
 
 # -- the protocol, step by step ---------------------------------------------------------------------------------------
@@ -32,6 +33,7 @@ def test_x03_the_data_manager_has_the_methods_of_zopes_interfaces(space: spool.S
     assert verifyObject(IDataManagerSavepoint, found.savepoint())
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("savepoints", [0, 2])
 @pytest.mark.parametrize(
     "steps",

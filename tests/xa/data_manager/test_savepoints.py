@@ -7,7 +7,8 @@ from transaction.interfaces import InvalidSavepointRollbackError, TransactionFai
 import spool
 from spool.log.sequence import settle_all
 from spool.store.store import Store
-from tests.xa.data_manager.outcomes import attempts, bodies, check_committed, check_ended, check_rolled_back, work
+from tests.shown import bodies
+from tests.xa.data_manager.outcomes import attempts, check_committed, check_ended, check_rolled_back, work
 from tests.xa.data_manager.parties import Other
 from xa.zope import join
 

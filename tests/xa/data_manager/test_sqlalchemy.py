@@ -9,7 +9,7 @@ import pytest
 import transaction
 
 import spool
-from tests.xa.data_manager.outcomes import bodies, check_committed, check_ended, check_rolled_back
+from tests.xa.data_manager.outcomes import check_committed, check_rolled_back
 from xa.zope import join
 
 
@@ -84,31 +84,3 @@ def test_x03_a_commit_that_the_database_refuses_rolls_the_message_back(
     transaction.abort()
     assert rows(tmp_path) == []
     check_rolled_back(space)
-
-
-def test_x03_our_refused_vote_keeps_the_row_out_of_the_database(
-    space: spool.Space, session: Any, tmp_path: Path
-) -> None:
-    book(space, session)
-    space.engine.joined().set_rollback_only("the program wants it")  # type: ignore[union-attr]
-    with pytest.raises(spool.TransactionRolledBack, match="the program wants it"):
-        transaction.commit()
-    transaction.abort()
-    assert rows(tmp_path) == []
-    check_rolled_back(space)
-
-
-def test_x03_savepoints_with_a_database(space: spool.Space, session: Any, tmp_path: Path) -> None:
-    """SQLite has no savepoints for zope.sqlalchemy, so a savepoint is optimistic."""
-    book(space, session)
-    with pytest.raises(TypeError, match="Savepoints unsupported"):
-        transaction.savepoint()
-    transaction.abort()
-    check_rolled_back(space)
-    book(space, session)
-    transaction.savepoint(optimistic=True)
-    book(space, session)
-    transaction.commit()
-    assert rows(tmp_path) == ["1", "2"]
-    assert bodies(space, "out") == ["1", "2"]
-    check_ended(space)

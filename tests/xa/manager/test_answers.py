@@ -23,7 +23,6 @@ from tests.xa.manager.desk import (
     engine_of,
     exit_program,
     fail_a_statement,
-    roll_back_by_sql,
 )
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import Step, acting
@@ -62,16 +61,6 @@ def test_x03_a_commit_in_one_phase_of_a_closed_connection_is_no_commit(last_reso
         with pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
             shop.database.execute("insert into bookings values ('tea')")
             shop.database.close()
-
-
-def test_x03_a_rollback_by_sql_is_noticed(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
-    shop.space.put("orders", "tea")
-    with shop.manager() as manager:
-        with pytest.raises(spool.ProtocolError), shop.booking(manager):
-            shop.work()
-            roll_back_by_sql(shop)
-    shop.check_agreement(["tea"])
 
 
 def test_x03_a_rollback_by_the_program_and_a_later_row_are_noticed(memory: Path, by_default: Server) -> None:

@@ -1,7 +1,6 @@
 """The database is away for an hour, its table is dropped, a clock is wrong, a backup is restored."""
 
 import logging
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ from spool.model.xid import FORMAT_MANAGED
 from tests.children import exit_code, exit_code_of, start
 from tests.clocks import MovedClock, SimulatedClock
 from tests.postgresql import server
+from tests.xa.manager.desk import die
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import STEPS, Step, acting
 
@@ -31,10 +31,6 @@ def own_shop(request: pytest.FixtureRequest, memory: Path) -> Iterator[Shop]:
 def step(shop: Shop, text: str) -> Step:
     [found] = [each for each in STEPS[shop.two_phase] if each.text == text]
     return found
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed_at(shop: Shop, text: str, when: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ def test_x03_each_kind_can_refuse_a_row(desk: Desk) -> None:
         desk.check(["tea", "water"], [], manager)
 
 
+@pytest.mark.every(2)
 def test_x03_each_kind_keeps_its_promise_after_an_error_that_the_program_ignores(desk: Desk) -> None:
     """PostgreSQL commits nothing after a failed statement; SQLite undoes only the statement."""
     desk.space.put("orders", "tea")
@@ -86,6 +87,7 @@ def test_x03_each_kind_keeps_its_promise_after_an_error_that_the_program_ignores
         desk.check(booked, [] if booked else ["tea"], manager)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("step", "when", "booked"),
     [
@@ -147,6 +149,7 @@ def test_x03_the_modes_of_a_connection_are_as_before(shop: Shop) -> None:
     assert shop.booked() == ["alone", "milk"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("level", psycopg.IsolationLevel)
 def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, level: psycopg.IsolationLevel) -> None:
     shop = last_resource_shop
@@ -165,26 +168,7 @@ def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, leve
     assert shop.decisions() == 0
 
 
-def test_x03_a_serialization_failure_undoes_the_space(last_resource_shop: Shop) -> None:
-    """Each of two transactions reads a row that the other one writes, so PostgreSQL refuses one of them."""
-    shop = last_resource_shop
-    shop.space.put("orders", "tea")
-    shop.database.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-    with shop.manager() as manager, closing(shop.server.connect()) as other:
-        other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-        with pytest.raises(psycopg.errors.SerializationFailure), shop.booking(manager):
-            text = shop.space.get("orders").body
-            shop.space.put("answers", text)
-            for database, own in ((shop.database, text), (other, "milk")):
-                database.execute("select count(*) from bookings").fetchall()
-                database.execute("insert into bookings values (%s)", [own])
-            other.commit()
-        assert shop.booked() == ["milk"]
-        assert shop.waiting() == ["tea"]
-        shop.book(manager)
-    assert shop.booked() == ["milk", "tea"]
-
-
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -247,36 +231,56 @@ def test_x03_savepoints_of_the_program(last_resource_shop: Shop) -> None:
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-def test_x03_a_connection_in_pipeline_mode_is_refused(last_resource_shop: Shop) -> None:
+@pytest.mark.parametrize("call", ["enlist", "commit"])
+def test_x03_a_connection_in_pipeline_mode_is_refused_by_its_name(last_resource_shop: Shop, call: str) -> None:
     shop = last_resource_shop
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
-        with pytest.raises(spool.ProtocolError, match="pipeline"), shop.database.pipeline(), shop.booking(manager):
-            pass
-        with shop.booking(manager):  # a pipeline that ends within the transaction is no problem
-            text = shop.space.get("orders").body
-            shop.space.put("answers", text)
-            with shop.database.pipeline():
-                shop.database.execute("insert into bookings values (%s)", [text])
+        with pytest.raises(spool.ProtocolError, match="pipeline"), ExitStack() as stack:
+            if call == "enlist":
+                stack.enter_context(shop.database.pipeline())
+            transaction = stack.enter_context(shop.booking(manager))
+            stack.enter_context(shop.database.pipeline())
+            shop.space.get("orders")
+            transaction.commit()
+        assert shop.check_agreement(["tea"]) == []
+        with shop.booking(manager), shop.database.pipeline():  # one that ends within the transaction is no problem
+            shop.work()
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-@pytest.mark.parametrize("factory", [sqlite3.Row, None], ids=["Row", "tuple"])
-@pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_x03_sqlite_with_another_writer(memory: Path, factory: Any, journal: str, by_default: Server) -> None:
+def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("journal", "attribute", "factory"),
+    [
+        ("delete", "row_factory", None),
+        ("wal", "row_factory", sqlite3.Row),
+        ("delete", "row_factory", as_dict),
+        ("wal", "row_factory", lambda cursor, row: row[0]),
+        ("delete", "text_factory", bytes),
+    ],
+    ids=["tuple", "Row", "dict", "first column", "bytes"],
+)
+def test_x03_sqlite_with_another_writer_and_each_factory(
+    memory: Path, by_default: Server, journal: str, attribute: str, factory: Any
+) -> None:
     """A writer that holds the database makes the insertion fail, and the space is undone."""
     desk = Desk(memory, KINDS["sqlite3"], by_default)
     desk.space.put("orders", "tea")
     with desk.space, desk.manager() as manager, closing(desk.connect()) as other:
         with closing(sqlite3.connect(desk.place, timeout=0)) as database:
             database.execute(f"pragma journal_mode = {journal}")
-            database.row_factory = factory
+            setattr(database, attribute, factory)
             other.execute("begin immediate")
             with pytest.raises(sqlite3.OperationalError, match="locked"):
                 desk.book(manager, database)
             desk.check([], ["tea"])
             other.rollback()
             desk.book(manager, database)
+            manager.recover(desk.space, database)
             desk.check(["tea"], [], manager)
 
 
@@ -306,6 +310,7 @@ def test_x03_pending_objects_of_a_session(memory: Path, by_default: Server, is_o
         desk.check(["earlier", "tea", "water"], [], manager)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", [name for name in KINDS if name.startswith(("Connection", "Session"))])
 @pytest.mark.parametrize("call", ["commit", "rollback", "close"])
 def test_x03_a_program_that_ends_the_transaction_of_sqlalchemy_is_told(
@@ -336,32 +341,6 @@ def test_x03_the_name_of_a_database_does_not_depend_on_the_factory_of_rows(two_p
                 pass
     names = {call.args[0] for call in register.call_args_list}
     assert len([name for name in names if not name.startswith("space")]) == 1
-
-
-def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
-
-
-def first_column(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> Any:
-    return row[0]
-
-
-@pytest.mark.parametrize(
-    ("attribute", "factory"),
-    [
-        ("row_factory", as_dict),
-        ("row_factory", first_column),
-        ("text_factory", bytes),
-    ],
-)
-def test_x03_sqlite_with_each_factory(memory: Path, by_default: Server, attribute: str, factory: Any) -> None:
-    desk = Desk(memory, KINDS["sqlite3"], by_default)
-    desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as database:
-        setattr(database, attribute, factory)
-        desk.book(manager, database)
-        manager.recover(desk.space, database)
-        desk.check(["tea"], [], manager)
 
 
 def test_x03_psycopg_with_raw_cursors(last_resource_shop: Shop) -> None:
@@ -400,17 +379,6 @@ def test_x03_an_interrupt_of_enlist_leaves_the_connection_as_it_was(two_phase_sh
         with shop.booking(manager):
             shop.database.execute("insert into bookings values ('tea')")
     assert shop.booked() == ["tea"]
-
-
-def test_x03_a_commit_in_pipeline_mode_is_refused_by_its_name(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
-    shop.space.put("orders", "tea")
-    with shop.manager() as manager:
-        with pytest.raises(spool.ProtocolError, match="pipeline"):
-            with shop.booking(manager) as transaction, shop.database.pipeline():
-                shop.space.get("orders")
-                transaction.commit()
-    assert shop.check_agreement(["tea"]) == []
 
 
 class Driver:
