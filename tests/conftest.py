@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -314,12 +315,39 @@ def stride(pytestconfig: pytest.Config) -> Stride:
     return lambda n: 1 if pytestconfig.getoption("--long") else n
 
 
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A directory in memory, where thousands of small files cost little: for tests that cut no power."""
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A directory in memory, where files and flushes cost little."""
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="xaspool-", dir=where) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory in memory: for tests with thousands of small files that cut no power."""
+    with in_memory() as directory:
+        yield directory
+
+
+# In a default run, the spaces of these tests lie in memory; with --long they lie on the disk.
+IN_MEMORY = tuple(
+    f"tests/{directory}/"
+    for directory in (
+        "admin", "exports", "features", "intake", "log", "pipelines", "policies", "spool", "store", "transactions",
+        "workers", "xa",
+    )
+)  # fmt: skip
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory of a test: in memory where that is faster, and otherwise that of pytest."""
+    if request.config.getoption("--long") or not request.node.nodeid.startswith(IN_MEMORY):
+        yield request.getfixturevalue("tmp_path")
+        return
+    with in_memory() as directory:
+        yield directory
 
 
 @pytest.fixture

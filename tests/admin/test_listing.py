@@ -22,6 +22,7 @@ from spool.policies import heuristics
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
 from tests.compaction import small_compactions
+from tests.conftest import in_memory
 from tests.meanwhile import elsewhere
 
 XID = xa.Xid(7, b"order", b"1")
@@ -228,10 +229,8 @@ def test_messages_taken_and_reclaimed_during_a_listing_are_not_listed_as_damaged
         max_size=12,
     )
 )
-def test_each_enqueued_message_exists_or_is_counted_as_removed(
-    what: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with spool.create(tmp_path_factory.mktemp("counts") / "space") as space:
+def test_each_enqueued_message_exists_or_is_counted_as_removed(what: list[tuple[str, str]]) -> None:
+    with in_memory() as directory, spool.create(directory / "space") as space:
         space.create_queue("errors", retries=0)
         space.create_queue("orders", retries=0, error_queue="errors")
         deleted = {"orders": 0, "errors": 0}

@@ -11,24 +11,17 @@ import pytest
 
 import spool
 from spool.admin import archive
-from tests.exports.archives import (
-    SPACES,
-    Contents,
-    edges,
-    export_of,
-    imported,
-    members_of,
-    plain,
-    tar,
-)
+from tests.conftest import in_memory
+from tests.exports.archives import SPACES, Contents, edges, export_of, imported, members_of, plain, tar
 
 Export = tuple[bytes, Contents]
-FLIPS = 400
+FLIPS = 200
 
 
 @pytest.fixture(scope="module", params=SPACES)
-def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Export:
-    return export_of(request.param, tmp_path_factory.mktemp("space") / "of")
+def export(request: pytest.FixtureRequest) -> Export:
+    with in_memory() as directory:
+        return export_of(request.param, directory / "of")
 
 
 @pytest.fixture
@@ -38,8 +31,9 @@ def every(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Export:
-    return export_of("plain", tmp_path_factory.mktemp("space") / "of")
+def small() -> Export:
+    with in_memory() as directory:
+        return export_of("plain", directory / "of")
 
 
 def is_noticed(data: bytes, whole: Contents, directory: Path) -> bool:

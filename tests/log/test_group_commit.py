@@ -18,6 +18,7 @@ from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 from tests.compaction import small_compactions
+from tests.conftest import in_memory
 from tests.held import PATIENT_SECONDS, Gathering, committed_here
 from tests.machine import NO_FILES, Machine
 from tests.shown import bodies, numbers
@@ -328,12 +329,10 @@ def test_bad_arguments_are_refused_at_once(gathering: Gathering) -> None:
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["submit", "cancel", "put", "transaction", "rollback", "get"]), max_size=25))
-def test_a02_each_future_is_done_exactly_once_and_all_counts_add_up(
-    tmp_path_factory: pytest.TempPathFactory, calls: list[str]
-) -> None:
+def test_a02_each_future_is_done_exactly_once_and_all_counts_add_up(calls: list[str]) -> None:
     """Two threads do the same; each acknowledged message exists once, and no other message."""
     told: list[Future] = []
-    with spool.create(tmp_path_factory.mktemp("property") / "space", defaults=AT_ONCE) as space:
+    with in_memory() as directory, spool.create(directory / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         taken: list[str] = []
 

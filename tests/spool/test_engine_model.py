@@ -1,8 +1,6 @@
 """The engine against a plain model: two openers of one space, transactions, reclaim and restarts, in any order."""
 
-import shutil
-import tempfile
-from pathlib import Path
+from contextlib import ExitStack
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ import spool
 from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
 from tests.compaction import small_compactions
+from tests.conftest import in_memory
 
 QUEUES = ("plain", "ranked")
 
@@ -23,8 +22,8 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.directory = tempfile.mkdtemp(prefix="model-")
-        self.path = Path(self.directory, "space")
+        self.memory = ExitStack()
+        self.path = self.memory.enter_context(in_memory()) / "space"
         first = spool.create(self.path, defaults=AT_ONCE)
         first.create_queue("plain")
         first.create_queue("ranked", order=("priority", "fifo"))
@@ -40,7 +39,7 @@ class Model(RuleBasedStateMachine):
     def teardown(self) -> None:
         for space in getattr(self, "spaces", []):
             space.close()
-        shutil.rmtree(getattr(self, "directory", ""), ignore_errors=True)
+        getattr(self, "memory", ExitStack()).close()
 
     # -- operations --
 
@@ -176,5 +175,5 @@ class Model(RuleBasedStateMachine):
 
 TestEngineAgainstItsModel = Model.TestCase
 TestEngineAgainstItsModel.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
