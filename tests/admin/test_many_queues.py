@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spool
@@ -244,6 +244,7 @@ NAMES = st.sampled_from(["a", "bb", "b.c", "x-1", "x-10", "x-100"])
 CHANGES = st.lists(st.tuples(NAMES, st.none() | OPTIONS), max_size=12)
 
 
+@settings(max_examples=40)
 @given(CHANGES, st.sampled_from([{}, {"error_queue": "a"}, {"retries": 3, "max_messages": 5}]))
 def test_edits_of_the_text_and_a_parser_that_follows_them_agree_with_the_whole_file(
     changes: list[tuple[str, dict[str, object] | None]], defaults: dict[str, object]

@@ -106,8 +106,7 @@ def test_a_queue_may_name_itself_for_replies(space: spool.Space) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "warns"),
-    [({"retries": 3}, True), ({}, False), ({"retries": 3, "error_queue": "errors"}, False)],
+    ("options", "warns"), [({"retries": 3}, True), ({}, False), ({"retries": 3, "error_queue": "errors"}, False)]
 )
 def test_retries_without_an_error_queue_are_warned_of(
     space: spool.Space, make: Make, caplog: pytest.LogCaptureFixture, options: dict[str, Any], warns: bool

@@ -194,6 +194,11 @@ def test_q09_control_fields_travel_and_the_queues_own_stand_in(space: spool.Spac
     message = space.get("q")
     assert {name: getattr(message, name) for name in travelling} == travelling
     assert (message.reply_queue, message.failure_queue, message.body) == ("r", "f", "")
+    assert (message.queue, message.priority, message.not_before, message.attempts) == ("q", 50, None, 0)
+    with pytest.raises(AttributeError, match="frozen"):
+        message.body = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        message.headers["a"] = "other"  # type: ignore[index]
     space.put("q", b"", reply_queue="other")
     assert space.get("q").reply_queue == "other"
 

@@ -275,16 +275,16 @@ def test_x09_messages_of_one_group_come_one_at_a_time_groups_beside_each_other(
 
 def test_x09_a_compaction_keeps_a_group_waiting_for_its_failed_messages(space: spool.Space, clock: MovedClock) -> None:
     space.create_queue("q", ordered=True, retry_delay=3600)
-    for n in range(60):
+    for n in range(24):
         space.put("q", n)
     tx = space.transaction()
-    tx.get_many("q", 40)
+    tx.get_many("q", 16)
     tx.rollback()
     with small_compactions():
         space._housekeeper.compact()
         assert drained(space, "q") == []
         clock.later += 3601
-        assert drained(space, "q") == list(range(60))
+        assert drained(space, "q") == list(range(24))
 
 
 def test_x09_a_transaction_that_has_a_group_may_take_more_of_it_in_order(space: spool.Space) -> None:
@@ -335,8 +335,8 @@ def test_x09_a_branch_in_doubt_keeps_its_group_waiting(space: spool.Space, again
 
 def test_x09_order_holds_over_compactions_and_restarts(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q")
-    for n in range(60):
-        if n == 40:
+    for n in range(30):
+        if n == 20:
             with small_compactions():
                 space._housekeeper.compact()
         space.put("q", n, group=f"g{n % 3}")
@@ -352,7 +352,7 @@ def test_x09_order_holds_over_compactions_and_restarts(space: spool.Space, again
             taken = [message.body for _ in range(3) for message in tx.get_many("q", 7)]
         taken += drained(space, "q")
     for group in range(3):
-        assert [n for n in taken if n % 3 == group] == list(range(group, 60, 3))
+        assert [n for n in taken if n % 3 == group] == list(range(group, 30, 3))
 
 
 # -- X12 --------------------------------------------------------------------------------------------------------------

@@ -280,9 +280,9 @@ def test_a_file_that_grows_before_it_is_copied_waits(
 def test_the_holes_of_a_file_take_no_room_in_its_copy(
     path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sparse(path, "holes", 100 << 20)
+    sparse(path, "holes", 20 << 20)
     with (path / "drop/q/holes").open("r+b") as file:
-        file.seek(50 << 20)
+        file.seek(10 << 20)
         file.write(b"middle")
     clock.later = 61
     rename, taken = Disk.rename, list[int]()
@@ -298,7 +298,7 @@ def test_the_holes_of_a_file_take_no_room_in_its_copy(
     assert take(path, clock).files == 1
     assert all(size <= 2 << 20 for size in taken)
     [body] = bodies(path)
-    assert body == bytes(50 << 20) + b"middle" + bytes((50 << 20) - 6)
+    assert body == bytes(10 << 20) + b"middle" + bytes((10 << 20) - 6)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])

@@ -157,7 +157,7 @@ def flushes_seen_by_the_kernel(space: Path, first: Step, step: Step, trace: Path
     return len(re.findall(r"(?:fsync|fdatasync)\(", during))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.strace
 @BY_COST
 def test_the_kernel_sees_the_same_flushes(
@@ -220,9 +220,7 @@ def test_the_kernel_sees_one_flush_a_put_on_ext4_with_a_journal(ext4_with_a_jour
 
 
 @pytest.mark.root
-def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_by_default(
-    ext4_without_a_journal: Path,
-) -> None:
+def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_by_default(ext4_without_a_journal: Path) -> None:
     with new_space(ext4_without_a_journal / "space", "auto") as space:
         assert isinstance(space._store.files.disk.durability, Strict)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4

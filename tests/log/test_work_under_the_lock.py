@@ -27,7 +27,7 @@ from spool.log.deciding import settle_and_catch_up
 from spool.maintenance import compaction
 from tests.at_once import AT_ONCE
 
-FEW, MANY = 600, 2_400
+FEW, MANY = 400, 1_600
 
 
 class Work:

@@ -15,10 +15,7 @@ MISTAKES = [
     ({"nmae": "p"}, "nmae: there is no option 'nmae'; there are name, source, inbound, routes, destinations,"),
     ({"routes": []}, "routes: give at least one"),
     ({"routes": [{"to": "d"}]}, "routes[0].name: it is missing"),
-    (
-        {"routes": [{"name": "r", "to": []}]},
-        "routes[0].to: it is the name of a destination, or a list",
-    ),
+    ({"routes": [{"name": "r", "to": []}]}, "routes[0].to: it is the name of a destination, or a list"),
     ({"routes": [{"name": "r", "to": "x"}]}, "routes[0].to: there is no destination 'x'; there are d"),
     ({"routes": [{"name": "r", "to": "d"}] * 2}, "routes[1].name: there is another route 'r': give each its own name"),
     (
@@ -33,10 +30,7 @@ MISTAKES = [
         {"routes": [{"name": "r", "to": "d", "severity": "high"}]},
         "routes[0].severity: it is one of message, route, not ",
     ),
-    (
-        {"inbound": ["hooks"]},
-        "inbound: it is a function, by its name package.module:function, or a list of",
-    ),
+    ({"inbound": ["hooks"]}, "inbound: it is a function, by its name package.module:function, or a list of"),
     ({"retries": "3"}, "retries: it is a whole number from 0 to 2147483648, not '3'"),
     ({"retries": -1}, "retries: it is a whole number from 0 to 2147483648, not -1"),
     ({"ordered": 1}, "ordered: it is true or false, not 1"),

@@ -134,10 +134,7 @@ def test_c02_the_reply_of_an_error_goes_to_the_failure_queue_that_the_message_na
 
 
 def test_c03_q13_the_results_of_a_message_are_one_commit_and_one_chain(run: Run, space: spool.Space) -> None:
-    routes = [
-        {"name": "lazy", "translate": f"{HOOKS}:lazily", "to": ["one", "two"]},
-        {"name": "plain", "to": "two"},
-    ]
+    routes = [{"name": "lazy", "translate": f"{HOOKS}:lazily", "to": ["one", "two"]}, {"name": "plain", "to": "two"}]
     put(space, pipeline := declared(routes=routes, destinations=_stopped("one", "two")), "m", correlation_id="c")
     run(pipeline)
     assert (bodies(space, "p.to.one"), bodies(space, "p.to.two")) == (["m1", "m2"], ["m1", "m2", "m"])

@@ -1,24 +1,7 @@
 """Subscriptions as another process left them a moment ago: registered, read on, deleted."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 import spool
 from spool.policies.subscriptions import advance, register
-
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        yield space
-
-
-@pytest.fixture
-def other(space: spool.Space) -> Iterator[spool.Space]:
-    with spool.open(space.path) as other:
-        yield other
 
 
 def test_x05_a_subscription_that_another_process_registered_keeps_its_start(

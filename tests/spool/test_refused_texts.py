@@ -163,7 +163,7 @@ values = st.none() | texts | st.binary(max_size=20) | st.integers()
 
 
 @example(body="", options={}, headers={"": "\ud800"}, put=WAYS[0])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=texts | st.binary(max_size=300) | st.dictionaries(texts, texts, max_size=2),
     options=st.dictionaries(st.sampled_from(TEXTS), values, max_size=2),

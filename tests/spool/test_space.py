@@ -163,37 +163,6 @@ def test_e12_a_flipped_bit_is_never_delivered_and_the_rest_is(space: spool.Space
     assert (found["queue"], len(found["body"])) == ("q", 500), "what is left of the body is kept with what it was"
 
 
-def test_e16_a_directory_with_the_name_of_a_file_is_not_touched(space: spool.Space) -> None:
-    """A power cut on a file system without a journal can leave such an entry, and so can another program."""
-    strange = {"active/1481637889.AAECAwQFBgcICQoL..claims", "active/1481637889.AAECAwQFBgcICQoM..msgpack"}
-    for name in strange:
-        Path(space.path, name).mkdir()
-    path = space.path
-    space.close()
-    for _ in range(2):
-        with spool.open(path) as again:
-            assert {f.name for f in again.recovery.findings} == strange
-            assert {f.kind for f in again.recovery.findings} == {"stray"}
-            again.put("q", "x")
-            assert again.get("q").body == "x"
-            assert reclaim(again._store) > 0, "it stops nobody"
-
-
-def test_a_message_is_frozen_and_carries_every_field(space: spool.Space, clock: MovedClock) -> None:
-    space.put(
-        "q", "x", priority=7, correlation_id="c", reply_queue="r", failure_queue="f", user_code=-3, client_id="me",
-        application_key="k", headers={"a": "b"},
-    )  # fmt: skip
-    m = space.get("q")
-    assert (m.queue, m.priority, m.correlation_id, m.reply_queue, m.failure_queue) == ("q", 7, "c", "r", "f")
-    assert (m.user_code, m.client_id, m.application_key, dict(m.headers)) == (-3, "me", "k", {"a": "b"})
-    assert (m.enqueued_at, m.not_before, m.attempts, m.position) == (clock.wall, None, 0, (1, 0))
-    with pytest.raises(AttributeError, match="frozen"):
-        m.body = "other"  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        m.headers["a"] = "other"  # type: ignore[index]
-
-
 def test_consume_commits_each_body_and_rolls_back_the_one_that_raises(space: spool.Space) -> None:
     space.put_many("q", ["1", "2", "3"])
     seen = []
@@ -224,7 +193,6 @@ def test_a_large_transaction_streams_and_is_still_all_or_nothing(space: spool.Sp
 
 
 def test_counts_since_the_space_was_created_survive_reclaim_and_restarts(space: spool.Space) -> None:
-    from spool.maintenance.reclaim import reclaim
 
     for _ in range(3):
         space.put_many("q", [b"x"] * 5)

@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -31,13 +30,6 @@ class Order:
 
 class Colour(enum.Enum):
     RED = "red"
-
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("orders")
-        yield space
 
 
 @pytest.mark.parametrize(

@@ -179,22 +179,17 @@ def test_the_note_of_an_adopting_commit_has_the_effects_of_a_small_branch() -> N
     assert other.get("orders").body == "new"
 
 
-def test_a_large_branch_is_read_from_its_file() -> None:
+@pytest.mark.parametrize("in_a_branch", [False, True])
+def test_a_commit_that_does_not_fit_is_read_from_its_file_and_its_note_has_the_positions(in_a_branch: bool) -> None:
     there = Processes()
     space, other = there.space(), there.space()
-    branch = CoordinatedTransaction(space._core, xid=XID)
-    branch.put_many("orders", range(1000))
-    branch.prepare()
-    number = commit(space)
-    assert other._store.shared.feed.commit(number) is None
-    assert not other._store.shared.feed.may_address(number, [(1, 0, 5)]), "it only puts"
-    assert len(other.get_many("orders", 1000)) == 1000
-
-
-def test_a_commit_that_does_not_fit_is_read_from_its_file_and_its_note_has_the_positions() -> None:
-    there = Processes()
-    space, other = there.space(), there.space()
-    space.put_many("orders", range(1000))
+    if in_a_branch:
+        branch = CoordinatedTransaction(space._core, xid=XID)
+        branch.put_many("orders", range(1000))
+        branch.prepare()
+        commit(space)
+    else:
+        space.put_many("orders", range(1000))
     many = space._store.shared.counters.read().published
     assert other._store.shared.feed.commit(many) is None
     assert not other._store.shared.feed.may_address(many, [(1, 0, 5)]), "it only puts"
@@ -235,10 +230,7 @@ def test_a_commit_that_was_retracted_is_read_from_its_file() -> None:
 def dies_before_its_stamp(there: Processes, act: Action) -> None:
     """A process dies when its commit has a number and a note in the feed, and its file is not stamped yet."""
     doomed, disk = there.open()
-    with (
-        mock.patch.object(commit_steps, "stamp", side_effect=lambda number: disk.die()),
-        pytest.raises(PowerCut),
-    ):
+    with mock.patch.object(commit_steps, "stamp", side_effect=lambda number: disk.die()), pytest.raises(PowerCut):
         act(doomed)
 
 
@@ -308,34 +300,25 @@ def test_a_get_that_finds_nothing_waits_for_no_commit_that_is_under_way() -> Non
     assert there.machine.clock.time == begun
 
 
-def test_a_claim_waits_for_no_commit_that_leaves_it_alone() -> None:
+@pytest.mark.parametrize("of_a_branch", [False, True])
+def test_a_claim_waits_for_no_commit_that_leaves_it_alone(of_a_branch: bool) -> None:
     there = Processes()
     (space, disk), other = there.open(), there.space()
     space.put_many("orders", ["one", "two"])
+    if of_a_branch:
+        prepare(space, take=True)
     transaction = other.transaction()
     found: list[object] = []
     begun = there.machine.clock.time
     disk.before("make_durable", lambda: found.append(transaction.get("orders").body), layout.COMMITTED)
-    assert space.get("orders").body == "one"
-    assert found == ["two"]
-    assert there.machine.clock.time == begun
-    transaction.rollback()
-
-
-def test_a_claim_waits_for_no_commit_of_a_branch_that_leaves_it_alone() -> None:
-    there = Processes()
-    (space, disk), other = there.open(), there.space()
-    space.put_many("orders", ["one", "two"])
-    prepare(space, take=True)
-    transaction = other.transaction()
-    found: list[object] = []
-    begun = there.machine.clock.time
-    disk.before("make_durable", lambda: found.append(transaction.get("orders").body), layout.COMMITTED)
-    commit(space)
+    if of_a_branch:
+        commit(space)
+    else:
+        assert space.get("orders").body == "one"
     assert found == ["two"]
     assert there.machine.clock.time == begun
     transaction.commit()
-    assert shown(other) == ["new"]
+    assert shown(other) == (["new"] if of_a_branch else [])
 
 
 def test_the_ring_takes_no_more_than_two_megabytes(tmp_path: Path) -> None:

@@ -58,10 +58,7 @@ def locked(space: spool.Space, on_timeout: Callable[[int], bool] = lambda times:
             with_number_lock(mine, deadline, failed)
 
         assert control.try_lock(NUMBER)
-        with (
-            mock.patch.object(commit, "with_number_lock", wait),
-            mock.patch.object(deciding, "with_number_lock", wait),
-        ):
+        with mock.patch.object(commit, "with_number_lock", wait), mock.patch.object(deciding, "with_number_lock", wait):
             try:
                 yield
             finally:

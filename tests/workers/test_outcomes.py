@@ -102,6 +102,12 @@ def test_retry_waits_as_long_as_it_says(space: spool.Space) -> None:
     assert space.stats("orders").delayed == 1
 
 
+@pytest.mark.parametrize("delay", ["x", -1, float("nan"), b""])
+def test_a_delay_that_is_no_number_of_seconds_is_refused_in_words(delay: Any) -> None:
+    with pytest.raises(spool.InvalidArgument, match="delay is a number of seconds from 0, not "):
+        spool.Retry("busy", delay=delay)
+
+
 def test_a_rejected_message_is_final_and_no_get_takes_it_in_between(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,15 +251,6 @@ def test_threads_call_it_side_by_side(space: spool.Space) -> None:
     together = threading.Barrier(4)
     space.work("orders", lambda message: together.wait(WAIT) and None, threads=4, once=True, timeout=None)
     assert space.stats("orders").ready == 0
-
-
-def test_groups_and_ordered_queues_stay_in_order_with_several_threads(space: spool.Space) -> None:
-    for number in range(40):
-        space.put("orders", number, group=f"g{number % 4}")
-    seen: list[int] = []
-    space.work("orders", lambda message: seen.append(message.body), threads=4, once=True)
-    for group in range(4):
-        assert [number for number in seen if number % 4 == group] == list(range(group, 40, 4))
 
 
 def test_a_failed_message_of_a_group_keeps_the_later_ones_waiting(space: spool.Space) -> None:

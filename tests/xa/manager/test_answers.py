@@ -16,14 +16,7 @@ from sqlalchemy.orm import Session
 import spool
 import xa
 from tests.postgresql import Server
-from tests.xa.manager.desk import (
-    DECISION,
-    KINDS,
-    Desk,
-    engine_of,
-    exit_program,
-    fail_a_statement,
-)
+from tests.xa.manager.desk import DECISION, KINDS, Desk, engine_of, exit_program, fail_a_statement
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import Step, acting
 from xa.manager import decision_table

@@ -20,18 +20,7 @@ import xa
 from spool.decisions import DecisionLog
 from tests.children import exit_code_of
 from tests.postgresql import Server
-from tests.xa.manager.desk import (
-    DECISION,
-    KINDS,
-    ROW,
-    Booking,
-    Desk,
-    Kind,
-    Mistake,
-    die,
-    on_server,
-    terminate_sessions,
-)
+from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, Kind, Mistake, die, on_server, terminate_sessions
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import Step, acting
 from xa.manager.two_phase_branch import TwoPhaseBranch

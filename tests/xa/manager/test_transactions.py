@@ -98,7 +98,7 @@ def test_x03_a_transaction_that_takes_too_long_is_rolled_back(shop: Shop) -> Non
 
 
 def test_x03_rows_of_decisions_are_removed(shop: Shop, manager: xa.TransactionManager) -> None:
-    orders = [str(number) for number in range(150)]
+    orders = [str(number) for number in range(70)]
     shop.space.put_many("orders", orders)
     for _ in orders:
         shop.book(manager)
@@ -134,7 +134,7 @@ def test_x03_a_program_without_close_leaves_nothing(memory: Path) -> None:
 
 
 def test_x03_many_threads(shop: Shop, manager: xa.TransactionManager) -> None:
-    orders = [str(number) for number in range(200)]
+    orders = [str(number) for number in range(80)]
     shop.space.put_many("orders", orders)
     failures: list[BaseException] = []
 
