@@ -11,28 +11,6 @@ from tests.features.conftest import drained
 PATIENT_SECONDS = 120
 
 
-@pytest.mark.parametrize("order", ["fifo", "lifo"])
-def test_e06_200_messages_odd_at_once_even_delayed_the_last_hundred_due_before_the_first(
-    space: spool.Space, clock: MovedClock, order: str
-) -> None:
-    space.create_queue("q", order=order)
-    with space.transaction() as tx:
-        for n in range(1, 201):
-            tx.put("q", n, **({} if n % 2 else {"delay": 2000 if n <= 100 else 1000}))
-
-    def in_order(numbers: list[int]) -> list[int]:
-        return numbers if order == "fifo" else numbers[::-1]
-
-    def taken() -> list[int]:
-        return [message.body for message in space.get_many("q", 200)]
-
-    assert taken() == in_order([n for n in range(1, 201) if n % 2])
-    clock.later += 1001
-    assert taken() == in_order(list(range(102, 201, 2)))
-    clock.later += 1000
-    assert taken() == in_order(list(range(2, 101, 2)))
-
-
 def test_e09_three_correlation_ids_of_121_messages_among_126_plain_ones(space: spool.Space) -> None:
     space.create_queue("q")
     for n in range(126):

@@ -18,6 +18,7 @@ from spool.disk import Disk
 from spool.intake.directories import CapturedFile
 from spool.intake.intake import Intake
 from tests.environment.pressed import descriptors
+from tests.full import no_room
 
 
 @pytest.fixture
@@ -257,12 +258,8 @@ def test_each_dropped_file_is_taken_exactly_once_wherever_the_intake_dies(tmp_pa
 
 def test_a_full_disk_loses_nothing(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder(space) / "a").write_bytes(b"a")
-
-    def full(self: Disk, handle: int, offset: int, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
     intake = Intake(space)
-    monkeypatch.setattr(Disk, "write_at", full)
+    monkeypatch.setattr(Disk, "write_at", no_room)
     with pytest.raises(spool.DiskFailure, match="free space"):
         intake.run(once=True)
     monkeypatch.undo()

@@ -10,6 +10,7 @@ import spool
 from spool.intake import Intake
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
+from tests.full import no_room
 from tests.machine import Machine, PowerCut
 from tests.meanwhile import Meanwhile
 from tests.simdisk import ROOT, SimulatedDisk
@@ -167,10 +168,7 @@ def test_a_copy_that_fails_leaves_nothing_in_the_folder() -> None:
     machine, space = with_one_set_aside(Rules.STRICT)
     machine.find(f"{layout.QUARANTINE}/{ENTRY}").foreign = True
     disk = space._store.files.disk
-    with (
-        mock.patch.object(disk, "write_at", side_effect=OSError(28, "No space left on device")),
-        pytest.raises(spool.SpoolError),
-    ):
+    with mock.patch.object(disk, "write_at", no_room), pytest.raises(spool.SpoolError):
         space.restore_quarantined(ENTRY)
     assert disk.names(f"{layout.DROP}/orders") == []
     assert sorted(disk.names(layout.QUARANTINE)) == [ENTRY, f"{ENTRY}.reason.txt"]

@@ -15,6 +15,7 @@ from spool.errors import SpaceStopped
 from spool.model import layout
 from spool.store import feed
 from spool.store.feed import NOTE_BYTES, Feed
+from tests.full import no_room
 
 SLOTS = 4
 notes = st.binary(max_size=NOTE_BYTES)
@@ -104,11 +105,8 @@ def test_a_file_of_another_length_is_made_again(root: str, size: int) -> None:
 
 
 def test_on_a_full_disk_there_are_no_slots_for_all(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_full(disk: Disk, handle: int, offset: int, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patched:
-        patched.setattr(Disk, "write_at", is_full)
+        patched.setattr(Disk, "write_at", no_room)
         ours = started(root)
     with closing(ours), closing(Feed(Disk(root), make=False)) as theirs:
         for one in (ours, theirs):
@@ -136,11 +134,7 @@ def test_a_note_that_cannot_be_written_is_none_but_never_the_one_before(
     (tmp_path / layout.RUN).mkdir()
     with closing(started(str(tmp_path))) as one:
         one.write(1, b"of the dead")
-
-        def is_full(disk: Disk, handle: int, offset: int, data: bytes) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        monkeypatch.setattr(Disk, "write_at", is_full)
+        monkeypatch.setattr(Disk, "write_at", no_room)
         one.write(2, b"note")
         assert one.read(2) is None
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):

@@ -4,7 +4,7 @@ Each test names its source: "XA" is X/Open's CAE Specification "Distributed Tran
 Specification", by section, manual page or table. Other sources are the tests, manuals and defects of products. Other
 files have these behaviours:
 
-* ``test_resource_manager``: two-phase and one-phase commit; a read-only vote; DUPID of idle, prepared and old xids;
+* ``test_resource_manager``: two-phase and one-phase commit; a read-only vote; DUPID of old xids;
   calls that do not fit the state; suspend, resume and join; TMFAIL; OUTSIDE; an administrator's decision until
   ``forget``; one scan of ``recover``; xids outside the limits; XA_RETRY on a full disk; a failed flush; branches in
   doubt over restarts; a branch that another process commits.
@@ -20,6 +20,7 @@ files have these behaviours:
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ import xa
 from spool.disk.disk import Disk
 from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock
+from tests.full import no_room
 from tests.shown import bodies as bodies_of
 from tests.xa.branches import begun, code_of, voted, xid
 
@@ -62,27 +64,10 @@ def other(space: spool.Space) -> Iterator[xa.ResourceManager]:
 bodies = partial(bodies_of, queue="replies")
 
 
-def in_thread(act: Callable[[], object]) -> None:
-    """Call a function in a new thread; raise its error here."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    for error in errors:
-        raise error
-
-
-def code_in_thread(call: Callable[..., object], *arguments: object) -> int:
-    codes: list[int] = []
-    in_thread(lambda: codes.append(code_of(call, *arguments)))
-    return codes[0]
+def in_thread(act: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function in a new thread; return its result or raise its error here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act, *arguments).result()
 
 
 # -- xa_start and xa_end -----------------------------------------------------------------------------------------------
@@ -91,7 +76,7 @@ def code_in_thread(call: Callable[..., object], *arguments: object) -> int:
 def test_the_xid_of_a_branch_is_in_use_in_each_state_thread_and_process(rm: xa.ResourceManager, other: Any) -> None:
     """XA, xa_start (XAER_DUPID): active, suspended, rollback-only, idle and prepared branches."""
     rm.start(xid())
-    assert code_in_thread(rm.start, xid()) == xa.XAER_DUPID
+    assert in_thread(code_of, rm.start, xid()) == xa.XAER_DUPID
     rm.end(xid(), xa.TMSUSPEND)
     assert code_of(rm.start, xid()) == xa.XAER_DUPID
     rm.end(xid(), xa.TMFAIL)
@@ -215,7 +200,7 @@ def test_a_resume_of_a_branch_that_is_not_suspended_is_a_protocol_error(rm: xa.R
     begun(rm, xid())
     assert code_of(rm.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
     rm.start(xid(), xa.TMJOIN)
-    assert code_in_thread(rm.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
+    assert in_thread(code_of, rm.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
     rm.end(xid())
     rm.prepare(xid())
     for flags in (xa.TMRESUME, xa.TMJOIN):
@@ -328,10 +313,6 @@ def test_a_branch_that_found_nothing_is_read_only_and_forgotten(rm: xa.ResourceM
             assert code_of(call, xid()) == xa.XAER_NOTA
 
 
-def full(self: Disk, *call: object) -> None:
-    raise OSError(28, "No space left on device")
-
-
 @pytest.mark.parametrize("refused_by", ["the disk", "a limit"])
 def test_a_vote_that_is_refused_ends_the_branch(
     rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch, refused_by: str
@@ -343,7 +324,7 @@ def test_a_vote_that_is_refused_ends_the_branch(
     rm.space.put("replies", "hello")
     rm.end(xid())
     if refused_by == "the disk":
-        monkeypatch.setattr(Disk, "write_at", full)
+        monkeypatch.setattr(Disk, "write_at", no_room)
     else:
         rm.space.put("replies", "of another program")
     assert xa.XA_RBBASE <= code_of(rm.prepare, xid()) <= xa.XA_RBEND
@@ -390,26 +371,23 @@ def test_a_decision_is_given_once_and_then_the_xid_is_unknown(
     assert bodies(rm.space) == ([xid().gtrid] if decision == "commit" else [])
 
 
+def outcome(decide: Callable[[xa.Xid], int], one: xa.Xid) -> int:
+    try:
+        return decide(one)
+    except xa.XAError as error:
+        return error.code
+
+
 def test_a_commit_and_a_rollback_of_two_programs_have_one_winner(rm: xa.ResourceManager, other: Any) -> None:
     """XA, 2.3.4: recoveries run beside programs. XAER_NOTA: another program has decided (Narayana, JBTM-2939)."""
     for number in range(10):
         one = xid(b"%d" % number)
         voted(rm, one)
-        codes: dict[str, int] = {}
-
-        def decide(manager: xa.ResourceManager, name: str, one: xa.Xid = one, codes: dict[str, int] = codes) -> None:
-            try:
-                codes[name] = getattr(manager, name)(one)
-            except xa.XAError as error:
-                codes[name] = error.code
-
-        threads = [threading.Thread(target=decide, args=pair) for pair in ((rm, "commit"), (other, "rollback"))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(codes.values()) == [xa.XAER_NOTA, xa.XA_OK]
-        assert (one.gtrid in bodies(rm.space)) is (codes["commit"] == xa.XA_OK)
+        with ThreadPoolExecutor(2) as pool:
+            codes = [pool.submit(outcome, call, one) for call in (rm.commit, other.rollback)]
+        committed, rolled_back = (code.result() for code in codes)
+        assert {committed, rolled_back} == {xa.XAER_NOTA, xa.XA_OK}
+        assert (one.gtrid in bodies(rm.space)) is (committed == xa.XA_OK)
     assert rm.recover() == []
 
 
@@ -653,8 +631,8 @@ def test_a_decision_that_the_disk_refuses_is_repeated_by_another_process(
 ) -> None:
     """XA, xa_commit (XA_RETRY): nothing is lost, and no code says that the branch was rolled back."""
     voted(rm, xid())
-    monkeypatch.setattr(Disk, "rename_new", full)
-    monkeypatch.setattr(Disk, "unlink", full)
+    monkeypatch.setattr(Disk, "rename_new", no_room)
+    monkeypatch.setattr(Disk, "unlink", no_room)
     for _ in range(2):
         assert code_of(getattr(rm, decision), xid()) == xa.XA_RETRY
     monkeypatch.undo()

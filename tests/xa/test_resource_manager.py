@@ -9,6 +9,7 @@ import spool
 import xa
 from spool.disk.disk import Disk, FlushFailed
 from tests.at_once import AT_ONCE
+from tests.full import no_room
 from tests.meanwhile import Processes
 from tests.xa.branches import code_of, voted, xid
 
@@ -171,12 +172,8 @@ def test_a_commit_that_cannot_finish_is_retry_and_never_rmerr(
 ) -> None:
     work(rm, xid())
     rm.prepare(xid())
-
-    def full(self: Disk, handle: int, offset: int, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
     work(rm, xid(b"one phase"))
-    monkeypatch.setattr(Disk, "write_at", full)
+    monkeypatch.setattr(Disk, "write_at", no_room)
     assert code_of(rm.commit, xid()) == xa.XA_RETRY
     assert code_of(rm.commit, xid(b"one phase"), xa.TMONEPHASE) == xa.XA_RBROLLBACK, "X/Open allows no XA_RETRY here"
     monkeypatch.undo()

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import spool
-from spool.disk.disk import Disk
 from tests.at_once import AT_ONCE
 from xa import dbapi
 
@@ -50,10 +49,6 @@ def begin(party: Party, connection: Any, gtrid: str = "gtrid") -> Any:
     connection.tpc_begin(xid)
     party.work(connection)
     return xid
-
-
-def no_room(self: Disk, handle: int, offset: int, data: bytes) -> None:
-    raise OSError(28, "No space left on device")
 
 
 def attempts(space: spool.Space) -> list[tuple[object, int]]:

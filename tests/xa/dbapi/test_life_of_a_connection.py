@@ -14,7 +14,8 @@ import spool
 import xa
 from spool.disk.disk import Disk
 from tests.children import exit_code, exit_code_of, start
-from tests.xa.dbapi.parties import Spool, attempts, begin, no_room
+from tests.full import no_room
+from tests.xa.dbapi.parties import Spool, attempts, begin
 from xa import dbapi
 
 

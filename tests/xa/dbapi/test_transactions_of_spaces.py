@@ -11,7 +11,8 @@ import pytest
 import spool
 import xa
 from spool.disk.disk import Disk
-from tests.xa.dbapi.parties import Spool, attempts, begin, no_room
+from tests.full import no_room
+from tests.xa.dbapi.parties import Spool, attempts, begin
 from xa import dbapi
 
 

@@ -1,7 +1,5 @@
 """A desk: a shop whose database is any kind of connection, as the last resource of its transactions."""
 
-import os
-import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -48,10 +46,6 @@ def engine_of(place: Server | Path, **options: Any) -> sqlalchemy.Engine:
         return sqlalchemy.create_engine(f"sqlite:///{place}", poolclass=NullPool, **options)
     url = f"postgresql+psycopg://test@/postgres?host={place.directory}"
     return sqlalchemy.create_engine(url, poolclass=NullPool, **options)
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 TERMINATE = (

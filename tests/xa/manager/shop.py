@@ -1,6 +1,7 @@
 """A shop: a space with orders, a database with bookings, and the transaction that turns one into the other."""
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,7 +13,13 @@ import psycopg
 import spool
 import xa
 from tests.at_once import AT_ONCE
+from tests.children import exit_code_of
 from tests.postgresql import Server
+from tests.xa.manager.steps import STEPS, acting
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Shop:
@@ -79,6 +86,17 @@ class Shop:
         if self.answers:
             self.space.put("answers", text)
         return text
+
+    def kill_program(self, when: str = "after", step: str = "the decision") -> None:
+        """A program books an order, and is killed before or after a step. Afterwards this process opens the space."""
+        [found] = [each for each in STEPS[self.two_phase] if each.text == step]
+
+        def program() -> None:
+            with self, self.manager() as manager, acting(found, when, die):
+                self.book(manager)
+
+        assert exit_code_of(program) == -signal.SIGKILL
+        self.__enter__()
 
     # -- the state ----------------------------------------------------------------------------------------------------
 

@@ -27,12 +27,11 @@ from tests.xa.manager.desk import (
     ROW,
     Desk,
     Mistake,
-    die,
     engine_of,
     fail_a_statement,
     roll_back_by_sql,
 )
-from tests.xa.manager.shop import Shop
+from tests.xa.manager.shop import Shop, die
 from tests.xa.manager.steps import Step, acting
 from xa.manager.outcomes import Outcomes
 from xa.manager.two_phase_branch import TwoPhaseBranch

@@ -1,7 +1,6 @@
 """The database is away for an hour, its table is dropped, a clock is wrong, a backup is restored."""
 
 import logging
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +11,9 @@ import pytest
 import spool
 import xa
 from spool.model.xid import FORMAT_MANAGED
-from tests.children import exit_code, exit_code_of, start
+from tests.children import exit_code, start
 from tests.clocks import MovedClock, SimulatedClock
 from tests.postgresql import server
-from tests.xa.manager.desk import die
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import STEPS, Step, acting
 
@@ -31,16 +29,6 @@ def own_shop(request: pytest.FixtureRequest, memory: Path) -> Iterator[Shop]:
 def step(shop: Shop, text: str) -> Step:
     [found] = [each for each in STEPS[shop.two_phase] if each.text == text]
     return found
-
-
-def killed_at(shop: Shop, text: str, when: str) -> None:
-    """A program books an order and is killed at a step."""
-
-    def program() -> None:
-        with shop, shop.manager() as manager, acting(step(shop, text), when, die):
-            shop.book(manager)
-
-    assert exit_code_of(program) == -signal.SIGKILL
 
 
 # -- away ------------------------------------------------------------------------------------------------------------
@@ -121,8 +109,7 @@ def test_x03_without_the_table_of_its_decision_a_branch_waits_for_an_administrat
     """A new table knows nothing of the old decisions, so no recovery guesses from it."""
     shop = last_resource_shop
     shop.space.put("orders", "tea")
-    killed_at(shop, "the decision", when)
-    shop.__enter__()
+    shop.kill_program(when)
     with closing(shop.server.connect()) as database:
         database.execute("drop table xaspool_decisions")
         database.commit()
@@ -148,8 +135,7 @@ def test_x03_without_the_table_of_its_decision_a_branch_waits_for_an_administrat
 def test_x03_wrong_clocks_change_no_decision(shop: Shop, when: str, wall: float) -> None:
     """No rule compares times, and the table has none."""
     shop.space.put("orders", "tea")
-    killed_at(shop, "the decision", when)
-    shop.__enter__()
+    shop.kill_program(when)
     with shop.manager(clock=MovedClock(wall=wall)) as manager:
         manager.recover(shop.space, shop.database)
         assert shop.check_agreement(["tea"]) == (["tea"] if when == "after" else [])
@@ -173,7 +159,7 @@ def test_x03_a_restored_backup_of_the_database(own_shop: Shop, when: str, memory
     shop.server.start()
     shop.reconnect()
     shop.space.put("orders", "tea")
-    killed_at(shop, "the decision" if not shop.two_phase else "the vote of the database", when)
+    shop.kill_program(when, "the vote of the database" if shop.two_phase else "the decision")
     shop.server.stop()
     shop.server.restore(backup)
     shop.server.start()
@@ -222,8 +208,7 @@ def test_x03_a_restored_backup_with_old_decisions(own_shop: Shop, memory: Path) 
 
 def test_x03_branches_of_another_directory_of_logs_are_not_touched(shop: Shop, memory: Path) -> None:
     shop.space.put("orders", "tea")
-    killed_at(shop, "the decision", "after")
-    shop.__enter__()
+    shop.kill_program()
     with xa.TransactionManager(memory / "another") as other:
         found = other.recover(shop.space, shop.database)
         assert found == ([], [], [])
@@ -236,8 +221,7 @@ def test_x03_branches_of_another_directory_of_logs_are_not_touched(shop: Shop, m
 def test_x03_an_administrators_decision_is_acknowledged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """Against the decision of the transaction: the recovery names the branch in an error, and forgets the decision."""
     shop.space.put("orders", "tea")
-    killed_at(shop, "the decision", "after")
-    shop.__enter__()
+    shop.kill_program()
     rm = xa.ResourceManager(shop.space)
     [doubt] = [xid for xid in rm.recover() if xid.format_id == FORMAT_MANAGED]
     rm.decide_heuristically(doubt, commit=False)
@@ -251,8 +235,7 @@ def test_x03_an_administrators_decision_is_acknowledged(shop: Shop, caplog: pyte
 
 def test_x03_only_the_given_resources_are_recovered(shop: Shop) -> None:
     shop.space.put("orders", "tea")
-    killed_at(shop, "the decision", "after")
-    shop.__enter__()
+    shop.kill_program()
     steps: list[Callable[[xa.TransactionManager], xa.Recovery]] = [
         lambda manager: manager.recover(shop.space),
         lambda manager: manager.recover(shop.database),
@@ -268,8 +251,8 @@ def test_x03_only_the_given_resources_are_recovered(shop: Shop) -> None:
 
 def test_x03_two_recoveries_at_once_agree(shop: Shop) -> None:
     shop.space.put_many("orders", ["milk", "tea"])
-    killed_at(shop, "the decision", "after")
-    killed_at(shop, "the decision", "before")
+    shop.kill_program()
+    shop.kill_program("before")
 
     def recover() -> None:
         with shop, shop.manager() as manager:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,23 +12,13 @@ import pytest
 import spool
 import xa
 from spool.decisions import PLACE, place
-from tests.children import exit_code_of
-from tests.xa.manager.desk import die
 from tests.xa.manager.shop import Shop
-from tests.xa.manager.steps import STEPS, acting
-from xa.manager.space_branch import SpaceBranch
 
 
 def killed(shop: Shop, when: str = "after") -> None:
     """A program books an order, and is killed before or after its decision."""
-    [decision] = [step for step in STEPS[shop.two_phase] if step.text == "the decision"]
-
-    def program() -> None:
-        with shop, shop.manager() as manager, acting(decision, when, die):
-            shop.book(manager)
-
     shop.space.put("orders", "tea")
-    assert exit_code_of(program) == -signal.SIGKILL
+    shop.kill_program(when)
 
 
 def close(shop: Shop) -> None:
@@ -113,7 +102,6 @@ def test_x03_the_recovery_of_a_copy_leaves_the_decision_for_the_original(shop: S
 
 def test_x03_in_an_import_with_a_new_id_no_branch_is_presumed_to_be_rolled_back(shop: Shop, memory: Path) -> None:
     killed(shop)
-    shop.__enter__()
     with open(memory / "export", "wb") as file:
         shop.space.export(file)
     with shop.manager() as manager:
@@ -165,7 +153,6 @@ def test_x03_a_clone_of_the_machine_takes_no_decision_from_the_original(shop: Sh
 
 def test_x03_another_machine_id_makes_the_directory_a_clone(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     killed(shop)
-    shop.__enter__()
     before = xa.TransactionManager(shop.logs)
     with mock.patch("spool.disk.disk.Disk.machine_id", return_value="0" * 32), shop.manager() as manager:
         assert manager._directory.id != before._directory.id
@@ -185,7 +172,6 @@ def test_x03_a_clone_with_the_same_machine_id_removes_no_row_without_a_log(
     shop.manager().close()
     shutil.copytree(shop.logs, clone)
     killed(shop)
-    shop.__enter__()
     with mock.patch.object(place, "_is_in_place", return_value=True), xa.TransactionManager(clone) as manager:
         manager.recover(shop.database)
         assert shop.decisions() == 1
@@ -206,7 +192,6 @@ def test_x03_a_directory_that_was_restored_from_a_backup_decides_only_by_rows(
     shop.manager().close()
     shutil.copytree(shop.logs, memory / "backup")
     killed(shop, when)
-    shop.__enter__()
     restore_the_directory(shop, memory / "backup")
     doubts = shop.doubts()
     with shop.manager() as manager:
@@ -230,7 +215,6 @@ def test_x03_a_directory_that_was_restored_from_a_backup_decides_only_by_rows(
 def test_x03_a_row_is_believed_although_the_log_is_missing_or_damaged(last_resource_shop: Shop, state: str) -> None:
     shop = last_resource_shop
     killed(shop)
-    shop.__enter__()
     [log] = shop.logs.glob("*.log")
     log.unlink() if state == "missing" else log.write_bytes(b"damaged")
     with shop.manager() as manager:
@@ -262,12 +246,7 @@ def test_x03_votes_rows_and_logs_name_the_space_by_its_id(last_resource_shop: Sh
     shop = last_resource_shop
     shop.space.put("orders", "tea")
 
-    def program() -> None:
-        with shop, shop.manager() as manager, mock.patch.object(SpaceBranch, "commit", side_effect=die):
-            shop.book(manager)
-
-    assert exit_code_of(program) == -signal.SIGKILL
-    shop.__enter__()
+    shop.kill_program("before", "the commit of the space")
     [xid] = shop.space.engine.in_doubt()
     assert xid.bqual[2:].hex() == shop.space.id
     rows = shop.database.execute("select spaces from xaspool_decisions where serial > 0").fetchall()

@@ -20,8 +20,8 @@ import xa
 from spool.decisions import DecisionLog
 from tests.children import exit_code_of
 from tests.postgresql import Server
-from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, Kind, Mistake, die, on_server, terminate_sessions
-from tests.xa.manager.shop import Shop
+from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, Kind, Mistake, on_server, terminate_sessions
+from tests.xa.manager.shop import Shop, die
 from tests.xa.manager.steps import Step, acting
 from xa.manager.two_phase_branch import TwoPhaseBranch
 
@@ -143,12 +143,7 @@ def test_x03_the_modes_of_a_connection_are_as_before(shop: Shop) -> None:
 def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, level: psycopg.IsolationLevel) -> None:
     shop = last_resource_shop
     shop.space.put("orders", "tea")
-
-    def program() -> None:
-        with shop, shop.manager() as manager, acting(DECISION, "after", die):
-            shop.book(manager)
-
-    assert exit_code_of(program) == -signal.SIGKILL
+    shop.kill_program()
     shop.database.isolation_level = level
     with shop.manager() as manager:
         manager.recover(shop.space, shop.database)
