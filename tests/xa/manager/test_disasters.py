@@ -13,16 +13,21 @@ import xa
 from spool.model.xid import FORMAT_MANAGED
 from tests.children import exit_code, start
 from tests.clocks import MovedClock, SimulatedClock
-from tests.postgresql import server
+from tests.postgresql import Server, server
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import STEPS, Step, acting
 
 
-@pytest.fixture(params=["last resource", "two phases"])
-def own_shop(request: pytest.FixtureRequest, memory: Path) -> Iterator[Shop]:
-    """A shop with a server of its own, which the test may stop and change."""
-    two_phase = request.param == "two phases"
-    with server(two_phase=two_phase) as found, Shop(memory, found, two_phase) as shop:
+@pytest.fixture(scope="module", params=[False, True], ids=["last resource", "two phases"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[tuple[Server, bool]]:
+    """A server that tests may stop and change, and whether its database takes part with two phases."""
+    with server(two_phase=request.param) as found:
+        yield found, request.param
+
+
+@pytest.fixture
+def own_shop(own_server: tuple[Server, bool], memory: Path) -> Iterator[Shop]:
+    with Shop(memory, *own_server) as shop:
         yield shop
 
 
