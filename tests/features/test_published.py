@@ -1,6 +1,7 @@
 """The orders and counts that are published for Enduro/X tmqueue's own tests hold here, too."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,17 +43,14 @@ def test_e07_1000_messages_through_40_workers_in_strict_order(space: spool.Space
     space.put_many("q", [*range(1, 1001), *[None] * 40])
     arrived: list[int] = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _, message in space.consume("q", timeout=PATIENT_SECONDS):
             if message.body is None:
                 return
             arrived.append(message.body)
 
-    workers = [threading.Thread(target=work) for _ in range(40)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(PATIENT_SECONDS)
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(work, range(40)))
     assert arrived == list(range(1, 1001))
 
 
@@ -73,13 +71,11 @@ def test_e08_c05_60_messages_for_a_slow_service_do_not_delay_205_for_fast_ones(s
             assert may_end.wait(PATIENT_SECONDS)
             assert tx is not None
 
-    workers = [threading.Thread(target=serve_slowly) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    began.wait(PATIENT_SECONDS)  # every worker of the slow service is busy
-    assert drained(space, "fast") == list(range(205))
-    assert len(served) == 4
-    may_end.set()
-    for worker in workers:
-        worker.join(PATIENT_SECONDS)
+    with ThreadPoolExecutor(4) as pool:
+        workers = [pool.submit(serve_slowly) for _ in range(4)]
+        began.wait(PATIENT_SECONDS)  # every worker of the slow service is busy
+        assert drained(space, "fast") == list(range(205))
+        assert len(served) == 4
+        may_end.set()
+    assert [worker.result() for worker in workers] == [None] * 4
     assert sorted(served) == list(range(60))  # type: ignore[type-var]

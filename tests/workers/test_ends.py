@@ -185,10 +185,7 @@ def test_an_end_before_the_call_begins_counts_no_attempt(space: spool.Space, mon
     assert (space.stats("orders").ready, space.show(sent).attempts) == (1, 0)
 
 
-def test_an_interrupt_finishes_the_message_under_way(space: spool.Space) -> None:
-    space.put_many("orders", ["first", "second"])
-    stopping = threading.Event()
-    worker = Worker(space, "orders", lambda message: interrupt(), threads=1)
+def set_when_stopped(worker: Worker, stopping: threading.Event) -> None:
     stop = worker.stop
 
     def told() -> None:
@@ -196,6 +193,13 @@ def test_an_interrupt_finishes_the_message_under_way(space: spool.Space) -> None
         stopping.set()
 
     worker.stop = told  # type: ignore[method-assign]
+
+
+def test_an_interrupt_finishes_the_message_under_way(space: spool.Space) -> None:
+    space.put_many("orders", ["first", "second"])
+    stopping = threading.Event()
+    worker = Worker(space, "orders", lambda message: interrupt(), threads=1)
+    set_when_stopped(worker, stopping)
 
     def interrupt() -> str:
         os.kill(os.getpid(), signal.SIGINT)
@@ -213,13 +217,7 @@ def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(space: spool.Space
     space.put("orders", "x")
     stopping = threading.Event()
     worker = Worker(space, "orders", lambda message: interrupt_twice(), timeout=None)
-    stop = worker.stop
-
-    def told() -> None:
-        stop()
-        stopping.set()
-
-    worker.stop = told  # type: ignore[method-assign]
+    set_when_stopped(worker, stopping)
 
     def interrupt_twice() -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -287,12 +285,12 @@ def test_a_process_that_dies_before_the_call_or_after_it_costs_no_attempt(
     assert seen == [0]
 
 
+def gone(self: Attempt, *args: Any) -> None:
+    raise spool.DiskFailure(5, "the disk is gone")
+
+
 def test_a_space_that_fails_ends_the_worker_with_its_error(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     space.put("orders", "x")
-
-    def gone(self: Attempt, *args: Any) -> None:
-        raise spool.DiskFailure(5, "the disk is gone")
-
     monkeypatch.setattr(Attempt, "take", gone)
     with pytest.raises(spool.DiskFailure, match="the disk is gone"):
         space.work("orders", lambda message: None, threads=3)
@@ -359,9 +357,6 @@ def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
 
 
 def test_the_error_that_ended_it_is_not_kept(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(self: Attempt, *args: Any) -> None:
-        raise spool.DiskFailure(5, "the disk is gone")
-
     monkeypatch.setattr(Attempt, "take", gone)
     worker = Worker(space, "orders", fail)
     kept = weakref.ref(worker)

@@ -1,10 +1,14 @@
-"""Xids, branches that have ended or voted, and the codes of refused calls."""
+"""Xids, branches that have ended or voted, the codes of refused calls, and an exception of an application."""
 
 from collections.abc import Callable
 
 import pytest
 
 import xa
+
+
+class Mistake(Exception):
+    """An application's own."""
 
 
 def xid(name: bytes = b"transaction") -> xa.Xid:

@@ -15,11 +15,7 @@ import xa
 from tests.at_once import AT_ONCE
 from tests.housekeepers import end_housekeeping
 from tests.shown import bodies
-from tests.xa.branches import code_of, voted, xid
-
-
-class Mistake(Exception):
-    """An application's own."""
+from tests.xa.branches import Mistake, code_of, voted, xid
 
 
 @pytest.fixture

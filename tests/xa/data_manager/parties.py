@@ -5,12 +5,9 @@ from collections.abc import Callable
 import transaction
 
 import spool
+from tests.xa.branches import Mistake
 from tests.xa.data_manager.outcomes import work
 from xa.zope import join
-
-
-class Mistake(Exception):
-    """An application's own."""
 
 
 class Other:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from transaction.interfaces import TransactionFailedError
 import spool
 from tests.at_once import AT_ONCE
 from tests.shown import bodies
+from tests.xa.branches import Mistake
 from tests.xa.data_manager.outcomes import attempts, check_ended
-from tests.xa.data_manager.parties import Mistake, Other, fail
+from tests.xa.data_manager.parties import Other, fail
 from xa.zope import join
 
 
@@ -95,11 +97,8 @@ def test_x03_each_thread_has_its_own_transaction(space: spool.Space) -> None:
         meet.wait(60)
         ends[name]()
 
-    threads = [threading.Thread(target=act, args=(name,)) for name in ends]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(act, ends))
     assert bodies(space, "out") == ["a"]
     assert sorted(attempts(space).values()) == [0, 1]
     check_ended(space)
@@ -109,24 +108,18 @@ def test_x03_a_further_thread_joins_the_transaction_of_a_manager(space: spool.Sp
     manager = transaction.TransactionManager()
     found = join(space, manager)
     space.put("out", "one thread")
-    errors: list[Exception] = []
 
-    def act(before: bool) -> None:
-        if before:
-            space.put("out", "alone")
+    def act() -> None:
+        space.put("out", "alone")
         assert join(space, manager) is found
         space.put("out", "another thread")
         found.savepoint()
         space.put("out", "after the savepoint")
 
-    thread = threading.Thread(target=act, args=(True,))
-    thread.start()
-    thread.join()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(act).result()
+    with pytest.raises(spool.ProtocolError, match="savepoint"):  # the branch of this thread takes no more work
         space.put("out", "late")
-    except spool.ProtocolError as error:
-        errors.append(error)
-    assert "savepoint" in str(errors), "the branch of this thread takes no more work"
     join(space, manager)
     space.put("out", "at the end")
     manager.commit()

@@ -15,12 +15,9 @@ from typing import Any
 import pytest
 
 from tests.forwarder.kills.destinations import postgresql
+from tests.xa.branches import Mistake
 from tests.xa.dbapi.parties import Party, Spool, begin
 from xa import dbapi
-
-
-class Mistake(Exception):
-    """An application's own."""
 
 
 class PostgreSQL:

@@ -27,10 +27,6 @@ ROW = Step("the row of the decision", decision_table, "insert")
 DECISION = Step("the decision", LastResource, "decide")
 
 
-class Mistake(Exception):
-    """An application's own."""
-
-
 class Base(DeclarativeBase):
     pass
 

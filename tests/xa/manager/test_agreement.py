@@ -20,13 +20,13 @@ import spool
 import xa
 from tests.children import exit_code, exit_code_of, start
 from tests.postgresql import Server, server
+from tests.xa.branches import Mistake
 from tests.xa.manager.desk import (
     DECISION,
     KINDS,
     PATIENT_SECONDS,
     ROW,
     Desk,
-    Mistake,
     engine_of,
     fail_a_statement,
     roll_back_by_sql,

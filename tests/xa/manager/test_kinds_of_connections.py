@@ -20,7 +20,8 @@ import xa
 from spool.decisions import DecisionLog
 from tests.children import exit_code_of
 from tests.postgresql import Server
-from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, Kind, Mistake, on_server, terminate_sessions
+from tests.xa.branches import Mistake
+from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, Kind, on_server, terminate_sessions
 from tests.xa.manager.shop import Shop, die
 from tests.xa.manager.steps import Step, acting
 from xa.manager.two_phase_branch import TwoPhaseBranch

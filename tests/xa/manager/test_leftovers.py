@@ -12,7 +12,8 @@ import pytest
 import spool
 import xa
 from tests.children import exit_code_of
-from tests.xa.manager.desk import ROW, Mistake, terminate_sessions
+from tests.xa.branches import Mistake
+from tests.xa.manager.desk import ROW, terminate_sessions
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import Step, acting
 from xa.manager import decision_table

@@ -4,9 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -136,29 +136,19 @@ def test_x03_a_program_without_close_leaves_nothing(memory: Path) -> None:
 def test_x03_many_threads(shop: Shop, manager: xa.TransactionManager) -> None:
     orders = [str(number) for number in range(80)]
     shop.space.put_many("orders", orders)
-    failures: list[BaseException] = []
 
-    def work() -> None:
-        with closing(shop.server.connect()) as database:
-            try:
-                while True:
-                    with manager.transaction() as transaction:
-                        transaction.enlist(shop.space)
-                        transaction.enlist(database, two_phase=shop.two_phase)
-                        text = shop.space.get("orders").body
-                        database.execute("insert into bookings values (%s)", [text])
-                        shop.space.put("answers", text)
-            except spool.Empty:
-                pass
-            except BaseException as error:
-                failures.append(error)
+    def work(_: int) -> None:
+        with closing(shop.server.connect()) as database, suppress(spool.Empty):
+            while True:
+                with manager.transaction() as transaction:
+                    transaction.enlist(shop.space)
+                    transaction.enlist(database, two_phase=shop.two_phase)
+                    text = shop.space.get("orders").body
+                    database.execute("insert into bookings values (%s)", [text])
+                    shop.space.put("answers", text)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert shop.check_agreement(orders) == sorted(orders)
 
 
