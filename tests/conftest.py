@@ -334,7 +334,8 @@ def memory() -> Iterator[Path]:
 IN_MEMORY = tuple(
     f"tests/{directory}/"
     for directory in (
-        "admin", "exports", "features", "intake", "log", "pipelines", "policies", "spool", "store", "transactions",
+        "admin", "aio", "decisions", "exports", "features", "format", "index", "intake", "log",
+        "maintenance", "model", "pipelines", "policies", "recovery", "spool", "store", "tracing", "transactions", "watch",
         "workers", "xa",
     )
 )  # fmt: skip
