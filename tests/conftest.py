@@ -8,7 +8,7 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -334,11 +334,16 @@ def memory() -> Iterator[Path]:
 IN_MEMORY = tuple(
     f"tests/{directory}/"
     for directory in (
-        "admin", "aio", "decisions", "exports", "features", "format", "index", "intake", "log",
-        "maintenance", "model", "pipelines", "policies", "recovery", "spool", "store", "tracing", "transactions", "watch",
-        "workers", "xa",
+        "admin", "aio", "decisions", "exports", "features", "format", "index", "intake", "log", "maintenance", "model",
+        "pipelines", "policies", "recovery", "spool", "store", "tracing", "transactions", "watch", "workers", "xa",
     )
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def _memory() -> Iterator[Path]:
+    with in_memory() as directory:
+        yield directory
 
 
 @pytest.fixture
@@ -347,8 +352,19 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
     if request.config.getoption("--long") or not request.node.nodeid.startswith(IN_MEMORY):
         yield request.getfixturevalue("tmp_path")
         return
-    with in_memory() as directory:
-        yield directory
+    directory = Path(tempfile.mkdtemp(dir=request.getfixturevalue("_memory")))
+    yield directory
+    if not _is_open(directory):  # otherwise the housekeeper of that space would log errors during later tests
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_open(directory: Path) -> bool:
+    """Return whether this process has a file below the directory open."""
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(handle).startswith(f"{directory}/"):
+                return True
+    return False
 
 
 @pytest.fixture
