@@ -315,11 +315,14 @@ def stride(pytestconfig: pytest.Config) -> Stride:
     return lambda n: 1 if pytestconfig.getoption("--long") else n
 
 
+_MEMORY_BYTES = 2 << 30  # the least free memory in which tests keep files
+
+
 @contextmanager
 def in_memory() -> Iterator[Path]:
     """A directory in memory, where files and flushes cost little."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="xaspool-", dir=where) as directory:
+    there = os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > _MEMORY_BYTES
+    with tempfile.TemporaryDirectory(prefix="xaspool-", dir="/dev/shm" if there else None) as directory:
         yield Path(directory)
 
 
@@ -335,7 +338,7 @@ IN_MEMORY = tuple(
     f"tests/{directory}/"
     for directory in (
         "admin", "aio", "decisions", "exports", "features", "format", "index", "intake", "log", "maintenance", "model",
-        "pipelines", "policies", "recovery", "spool", "store", "tracing", "transactions", "watch", "workers", "xa",
+        "policies", "recovery", "spool", "store", "tracing", "transactions", "watch", "workers", "xa",
     )
 )  # fmt: skip
 

@@ -274,7 +274,7 @@ class ResourceManager:
         return XA_OK
 
     def _forget_ended(self, xid: Xid, branch: Branch) -> None:
-        """Forget a branch, unless an exception came before its transaction could end: then ``rollback`` still ends it."""
+        """Forget a branch if its transaction has ended. An exception can come first, and ``rollback`` then ends it."""
         if not branch.transaction.is_active:
             del self._branches[xid]
 
