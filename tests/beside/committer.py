@@ -16,7 +16,7 @@ from pathlib import Path
 import spool
 
 QUEUE = "zz"
-_PAUSE_SECONDS, _LOOK_SECONDS = 0.001, 0.05
+_PAUSE_SECONDS, _LOOK_SECONDS = 0.005, 0.05
 
 
 class Committed:
