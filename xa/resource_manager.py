@@ -276,7 +276,7 @@ class ResourceManager:
     def _forget_ended(self, xid: Xid, branch: Branch) -> None:
         """Forget a branch if its transaction has ended. An exception can come first, and ``rollback`` then ends it."""
         if not branch.transaction.is_active:
-            del self._branches[xid]
+            self._branches.pop(xid, None)  # (a finalizer of its block may have removed it)
 
     def recover(self, flags: int = TMSTARTRSCAN | TMENDRSCAN) -> list[Xid]:
         """Return the branches that wait for their coordinators, like xa_recover of the XA Specification.
