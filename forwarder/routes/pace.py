@@ -4,8 +4,10 @@ from forwarder.result import RoundResult
 from forwarder.round import RoundSize
 from spool.workers.pauses import Pauses
 
-ROUND_SECONDS = 2.0
+ROUND_SECONDS = 2.0  # shorter rounds grow; rounds of more than twice this time shrink
 FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
+LEAST_RATE = 0.75
+"""If a smaller round handles fewer messages per second than this share, its fixed cost is most of its duration."""
 
 
 class Pace(Pauses):
@@ -25,6 +27,7 @@ class Pace(Pauses):
         self.tasks = tasks
         self.pause = 0.0
         self._is_steady = False
+        self._halved: tuple[int, float] | None = None  # the limit and the messages per second before the last halving
 
     def claims_ahead(self, calling: RoundSize) -> bool:
         """Return whether the next round is claimed while this round calls the service.
@@ -47,8 +50,21 @@ class Pace(Pauses):
             self.pause = self.find_down(result.down, result.retry_after)
         else:
             self.find_up()
-            self.limit = next_limit(calling.limit, result.messages, seconds, self.tasks)
+            self.limit = self._next_limit(calling.limit, result.messages, seconds)
             self._is_steady = is_through(calling.messages, result) and self.limit == before
+
+    def _next_limit(self, limit: int, messages: int, seconds: float) -> int:
+        """Return the limit of the next round. Take the last halving back if the smaller round was slower per message.
+
+        Otherwise rounds on a busy machine, where starting the tasks takes seconds, would shrink to a few messages.
+        """
+        halved, self._halved = self._halved, None
+        if halved and messages >= limit and messages < LEAST_RATE * halved[1] * seconds:
+            return halved[0]
+        following = next_limit(limit, messages, seconds, self.tasks)
+        if following < limit:
+            self._halved = (limit, messages / seconds)
+        return following
 
 
 def is_through(messages: int, result: RoundResult) -> bool:
@@ -60,9 +76,9 @@ def is_through(messages: int, result: RoundResult) -> bool:
 
 
 def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
-    """Return the largest number of messages for the next round, so that the round lasts about two seconds.
+    """Return the largest number of messages for the next round, so that the round lasts two to four seconds.
 
-    Two seconds are much longer than the cost of a round, and short enough that a killed forwarder repeats little work.
+    This is much longer than the cost of a round, and short enough that a killed forwarder repeats little work.
     Each task has at least one message, however slow the service is.
 
     Args:
@@ -70,4 +86,4 @@ def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
     """
     if seconds > ROUND_SECONDS * 2:
         return max(limit // 2, min(limit, tasks))
-    return min(limit * 2, MOST_ROUND_MESSAGES) if seconds < ROUND_SECONDS / 2 and messages >= limit else limit
+    return min(limit * 2, MOST_ROUND_MESSAGES) if seconds < ROUND_SECONDS and messages >= limit else limit

@@ -47,7 +47,7 @@ def test_nothing_is_claimed_ahead_while_rounds_still_grow_or_shrink() -> None:
     assert not pace.claims_ahead(FULL_ROUND)
     pace.note(FULL_ROUND, delivered(128), seconds=0.1)
     assert not pace.claims_ahead(RoundSize(256, 256))
-    pace.note(RoundSize(256, 256), delivered(256), seconds=1.5)
+    pace.note(RoundSize(256, 256), delivered(256), seconds=2.5)
     assert pace.claims_ahead(RoundSize(256, 256))
     pace.note(RoundSize(256, 256), delivered(256), seconds=5.0)
     assert not pace.claims_ahead(RoundSize(128, 128))
@@ -122,9 +122,36 @@ def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_lon
 
 @pytest.mark.parametrize(
     ("limit", "messages", "seconds", "expected"),
-    [(128, 128, 0.1, 256), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 9, 9.0, 64), (8, 8, 9.0, 8), (1, 1, 9, 1)],
+    [(128, 128, 0.1, 256), (4, 4, 1.5, 8), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 9, 9.0, 64), (8, 8, 9.0, 8), (1, 1, 9, 1)],
 )
 def test_rounds_grow_while_they_are_short_and_shrink_while_they_are_long(
     limit: int, messages: int, seconds: float, expected: int
 ) -> None:
     assert next_limit(limit, messages, seconds, tasks=8) == expected
+
+
+@pytest.mark.parametrize(
+    ("fixed_seconds", "seconds_per_message", "least", "most"),
+    [(5.0, 0.001, 64, 128), (0.1, 0.25, 8, 16), (3.0, 0.25, 8, 16), (0.3, 0.0, 65_536, 65_536)],
+    ids=["busy machine", "slow service", "slow service on a busy machine", "fast"],
+)
+def test_rounds_shrink_only_while_a_smaller_round_is_not_slower_per_message(
+    fixed_seconds: float, seconds_per_message: float, least: int, most: int
+) -> None:
+    """On a busy machine the start of the tasks takes seconds, and smaller rounds would forward less in the same time."""
+    pace, limits = Pace(2), list[int]()
+    for _ in range(40):
+        size = RoundSize(pace.limit, pace.limit)
+        limits.append(size.limit)
+        pace.note(size, delivered(size.messages), seconds=fixed_seconds + seconds_per_message * size.messages)
+    assert least <= min(limits[20:]) <= max(limits[20:]) <= most
+
+
+def test_rounds_shrink_at_once_when_a_service_becomes_slow() -> None:
+    pace, spent = Pace(2), 0.0
+    while pace.limit < MOST_ROUND_MESSAGES:
+        pace.note(RoundSize(pace.limit, pace.limit), delivered(pace.limit), seconds=0.1)
+    for _ in range(20):
+        spent += pace.limit * 0.01
+        pace.note(RoundSize(pace.limit, pace.limit), delivered(pace.limit), seconds=pace.limit * 0.01)
+    assert (pace.limit, spent < 2 * MOST_ROUND_MESSAGES * 0.01 + 20 * 4) == (256, True)
