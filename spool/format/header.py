@@ -30,6 +30,9 @@ VERSION = 1
 # Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
 MAX_HEADER_BYTES = 16 << 20
 MAX_TABLE_BYTES = 64 << 20
+# A file fills a multiple of this size. So a later commit overwrites the file without a change of size or blocks, and
+# its flush is of data only.
+CLASS_BYTES = 4 << 10
 SECTION_MESSAGES = 65_536
 
 _START = b"\xa6format\xa7xaspool\xa7version\xcd"
@@ -132,9 +135,13 @@ class Header(NamedTuple):
         return total
 
 
-def encode_header(header: Header, *, room: int = 0) -> bytes:
-    """Return the header's bytes with number 0. ``room``: the least length of the header. The caller gives ``room`` if
-    it has written the sections already."""
+def encode_header(header: Header, *, room: int = 0, beside: int | None = None) -> bytes:
+    """Return the header's bytes with number 0.
+
+    Args:
+        room: the least length of the header. The caller gives ``room`` if it has written the sections already.
+        beside: the bytes of the sections that follow. The header is padded, so that the file fills its size class.
+    """
     branches: list[bytes] = []
     for branch in header.branches:
         if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as for nearly all
@@ -163,18 +170,18 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
     ]  # fmt: skip
     packed = b"".join(fields)
     length = _AROUND_BYTES + len(packed)
+    padding = max(room - length, 0) if beside is None else -(length + beside) % CLASS_BYTES
     rest = _REST.pack(
-        _DURABLE_MARK_KEY, header.durable_mark, _FLUSHED_KEY, 0xC3 if header.flushed else 0xC2, _PADDING_KEY, 0
+        _DURABLE_MARK_KEY, header.durable_mark, _FLUSHED_KEY, 0xC3 if header.flushed else 0xC2, _PADDING_KEY, padding
     )
-    behind = _CHECKSUM.pack(length) + packed + rest + _TAIL
-    encoded = _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
-    return pad_header(encoded, room) if room > length else encoded
+    behind = _CHECKSUM.pack(length + padding) + packed + rest + bytes(padding) + _TAIL
+    return _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
 
 
 def pad_header(encoded: bytes, length: int) -> bytes:
-    """Pad an encoded header that has no padding yet, up to ``length`` bytes."""
-    padding = length - len(encoded)
-    content = encoded[len(_FRONT) + 4 : -(4 + len(_TAIL) + 4)]  # up to the length of the padding
+    """Return an encoded header with so much padding that the header has ``length`` bytes."""
+    end = encoded.rindex(_PADDING_KEY) + len(_PADDING_KEY)
+    content, padding = encoded[len(_FRONT) + 4 : end], length - end - 4 - len(_TAIL) - 4
     behind = _CHECKSUM.pack(length) + content + _CHECKSUM.pack(padding) + bytes(padding) + _TAIL
     return _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
 

@@ -14,7 +14,7 @@ from spool.disk.content import chunks, unlink_unless_gone, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.recycler import Recycler
 from spool.format.batch import CommitBatch
-from spool.format.header import Header, SectionEntry, encode_header, pad_header
+from spool.format.header import CLASS_BYTES, Header, SectionEntry, encode_header, pad_header
 from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.model import layout
@@ -24,7 +24,6 @@ from spool.runtime.tearing import raise_if_torn
 log = logging.getLogger("spool")
 
 _STREAMED_HEADER_ROOM = 64 << 10
-_PADDED_BYTES = 4 << 10
 
 
 @lru_cache(maxsize=1)
@@ -130,7 +129,7 @@ class CommitFileWriter:
                 self._move_sections(len(encoded))
             self.disk.write_at(self.handle, 0, encoded)
             return
-        encoded = encode_header(header)
+        encoded = encode_header(header, beside=size if flushed and pool is not None else None)
         size += len(encoded)
         # Leave files for removals, which must succeed on a full disk.
         keep = 2 if batch.messages else 1 if batch.commands else 0
@@ -150,7 +149,7 @@ class CommitFileWriter:
         """Pad the header so that the file gets the length of the recycled file; truncate a recycled file that is much
         longer."""
         assert self.handle is not None
-        if size < there <= size + max(_PADDED_BYTES, size // 8):
+        if size < there <= size + max(CLASS_BYTES, size // 8):
             return pad_header(encoded, len(encoded) + there - size)
         if size < there:
             self.disk.truncate(self.handle, size)
