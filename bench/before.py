@@ -1,9 +1,10 @@
-"""``python -m bench.before CHECKOUT``: is this tree as fast as that one was?
+"""``python -m bench.before``: is this tree as fast as the one that ``bench/baseline`` pins?
 
-A process of each tree, and a second one of the older tree, have a space each on the same disk and take turns in random
-order, a few milliseconds each; so have four producing and four consuming processes of each. What the two of the older
-tree differ by is the run's noise; what this tree differs by beyond that is its own. Medians of the turns' ratios, of
-the time and of the processor's time: above 1 is slower.
+A comparison with a pinned commit shows small losses that add up. Another tree can be named instead. A process of each
+tree, and a second one of the older tree, have a space each on the same disk and take turns in random order, a few
+milliseconds each; so have four producing and four consuming processes of each. What the two of the older tree differ by
+is the run's noise; what this tree differs by beyond that is its own. Medians of the turns' ratios, of the time and of
+the processor's time: above 1 is slower.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,16 +22,23 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bench.journal import ext4_with_a_journal
+from bench.peers.base import Missing
+
 if TYPE_CHECKING:
     from bench.cases.processes import Team
     from spool import Space
     from xa import ResourceManager
 
 HERE = Path(__file__).parents[1]
+BASELINE = Path(__file__).with_name("baseline")
+_JOURNAL_MEGABYTES = 2_000
 # How many times a turn does each of these; with that, a turn takes about as long as one of the others.
 STEPS = {
     "put, 1 a commit": 100,
     "get, 1 at a time": 100,
+    "put, 1 a commit, of mixed sizes": 100,
+    "get, 1 at a time, of mixed sizes": 100,
     "put, 100 a commit": 20,
     "get, 100 at a time": 20,
     "get and put in a transaction": 60,
@@ -43,6 +52,7 @@ STEPS = {
 _OF_EACH = {"through 1 + 1 processes": 1, "through 4 + 4 processes": 4}
 _OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
 _BODY = os.urandom(1024)
+_MIXED = [os.urandom(200 + 700 * place % 2_801) for place in range(97)]  # 200 to 3,000 bytes
 _READY = 4_500  # messages in the queue before each step
 
 
@@ -66,8 +76,9 @@ class Ratios(NamedTuple):
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.before", description=__doc__)
-    parser.add_argument("checkout", type=Path, help="the older tree, e.g. made by git worktree add /tmp/before COMMIT")
+    parser.add_argument("checkout", type=Path, nargs="?", help="the older tree; default: the commit of bench/baseline")
     parser.add_argument("--directory", type=Path, default=Path.cwd(), help="on the disk to measure; default: here")
+    parser.add_argument("--journal", action="store_true", help="on ext4 with a journal, in a file there (as root)")
     parser.add_argument("--rounds", type=int, default=40, help="turns of each (40)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only steps with this in their name")
     parser.add_argument("--play", type=Path, metavar="SPACE", help=argparse.SUPPRESS)  # be one of the processes
@@ -75,24 +86,46 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.play is not None:
         play(asked.checkout, asked.play)
         return
-    if not (asked.checkout / "spool" / "__init__.py").exists():
+    if asked.checkout is not None and not (asked.checkout / "spool" / "__init__.py").exists():
         parser.error(f"{asked.checkout} holds no spool/: name a checkout of this repository")
-    print(f"{'':30} {'before':>10} {'now':>10}   time: noise, now   processor: noise, now")
     steps = [step for step in STEPS if asked.only in step]
-    for step, found in compare(asked.checkout, asked.directory, asked.rounds, steps).items():
-        print(
-            f"{step:30} {found.older_us:7,.0f} µs {found.newer_us:7,.0f} µs "
-            f"{found.noise:12.2f} {found.elapsed:6.2f} {found.busy_noise:17.2f} {found.busy:6.2f}"
+    with ExitStack() as opened:
+        directory = Path(
+            opened.enter_context(tempfile.TemporaryDirectory(prefix="xaspool-before-", dir=asked.directory))
         )
+        checkout = asked.checkout or extracted(BASELINE.read_text().split()[0], directory / "baseline")
+        try:
+            if asked.journal:
+                directory = Path(opened.enter_context(ext4_with_a_journal(str(directory), _JOURNAL_MEGABYTES)))
+        except Missing as error:
+            parser.error(str(error))
+        print(f"{'':34} {'before':>10} {'now':>10}   time: noise, now   processor: noise, now")
+        for step, found in compare(checkout, directory, asked.rounds, steps).items():
+            print(
+                f"{step:34} {found.older_us:7,.0f} µs {found.newer_us:7,.0f} µs "
+                f"{found.noise:12.2f} {found.elapsed:6.2f} {found.busy_noise:17.2f} {found.busy:6.2f}"
+            )
+
+
+def extracted(commit: str, target: Path) -> Path:
+    """Extract a commit of this repository into a new directory, and return the directory."""
+    archive = target.with_suffix(".tar")
+    done = subprocess.run(["git", "archive", "--output", str(archive), commit], cwd=HERE, check=False)
+    if done.returncode:
+        raise SystemExit(f"commit {commit} is not in this repository: clone it with its whole history, or name a tree")
+    with tarfile.open(archive) as packed:
+        packed.extractall(target, filter="data")
+    archive.unlink()
+    return target
 
 
 def compare(checkout: Path, directory: Path, rounds: int, steps: list[str]) -> dict[str, Ratios]:
     """By step."""
     trees = {_OLDER: checkout.resolve(), _AGAIN: checkout.resolve(), _NEWER: HERE}
     turns: dict[tuple[str, str], list[Turn]] = {}
-    with tempfile.TemporaryDirectory(prefix="xaspool-before-", dir=directory) as root, ExitStack() as opened:
+    with ExitStack() as opened:
         askers = {
-            name: opened.enter_context(player(tree, Path(root) / str(place)))
+            name: opened.enter_context(player(tree, directory / str(place)))
             for place, (name, tree) in enumerate(trees.items())
         }
         for number in range(rounds + 1):  # the first one warms up
@@ -159,11 +192,15 @@ def play(tree: Path, path: Path) -> None:
             raise SystemExit(f"{module.__file__} was imported, which is not of {tree}")
     with spool.create(path) as space:
         space.create_queue("q")
+        space.create_queue("mixed")
         manager, teams = xa.ResourceManager(space), dict[str, "Team"]()
         for line in sys.stdin:
             step = line.strip()
             while space.stats("q").ready < _READY:  # (with --only, no other step puts what the gets take)
                 space.put_many("q", [_BODY] * 500)
+            while "mixed" in step and space.stats("mixed").ready < _READY:
+                for body in _MIXED:  # (a file for each, as the puts of programs make them)
+                    space.put("mixed", body)
             begun, busy = time.perf_counter(), time.process_time()
             if step in _OF_EACH:
                 team = teams.get(step) or teams.setdefault(step, _team(f"{path}-processes", _OF_EACH[step]))
@@ -171,8 +208,8 @@ def play(tree: Path, path: Path) -> None:
                 team.slice(STEPS[step] // _OF_EACH[step])
                 spent = time.perf_counter() - begun, team.busy[-1] * STEPS[step]
             else:
-                for _ in range(STEPS[step]):
-                    _do(space, step, manager)
+                for place in range(STEPS[step]):
+                    _do(space, step, manager, place)
                 spent = time.perf_counter() - begun, time.process_time() - busy
             print(json.dumps([seconds / STEPS[step] for seconds in spent]), flush=True)
         for team in teams.values():
@@ -190,11 +227,15 @@ def _team(directory: str, of_each: int) -> "Team":
     return Team(peer, f"q{of_each}", of_each)
 
 
-def _do(space: "Space", step: str, manager: "ResourceManager") -> None:
+def _do(space: "Space", step: str, manager: "ResourceManager", place: int) -> None:
     if step == "put, 1 a commit":
         space.put("q", _BODY)
     elif step == "get, 1 at a time":
         space.get("q")
+    elif step == "put, 1 a commit, of mixed sizes":
+        space.put("mixed", _MIXED[place % len(_MIXED)])
+    elif step == "get, 1 at a time, of mixed sizes":
+        space.get("mixed")
     elif step == "put, 100 a commit":
         space.put_many("q", [_BODY] * 100)
     elif step == "get, 100 at a time":

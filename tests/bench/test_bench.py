@@ -313,10 +313,17 @@ def test_the_command_that_is_written_down_names_no_directory_of_this_machine() -
 
 
 def test_a_tree_is_compared_with_itself_in_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before.main([str(ROOT), "--directory", str(tmp_path), "--rounds", "1", "--only", "1 a commit"])
+    before.main([str(ROOT), "--directory", str(tmp_path), "--rounds", "1", "--only", "get, 100"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:30].strip() for line in lines[1:]] == ["put, 1 a commit"]
+    assert [line[:34].strip() for line in lines[1:]] == ["get, 100 at a time"]
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SystemExit):
         before.main([str(tmp_path)])
     assert "holds no spool/" in capsys.readouterr().err
+
+
+def test_the_pinned_tree_is_in_the_repository_and_has_the_packages(tmp_path: Path) -> None:
+    tree = before.extracted(before.BASELINE.read_text().split()[0], tmp_path / "baseline")
+    assert {"forwarder", "recovery", "spool", "xa"} <= {entry.name for entry in tree.iterdir()}
+    with pytest.raises(SystemExit, match="is not in this repository"):
+        before.extracted("0" * 40, tmp_path / "none")
