@@ -22,9 +22,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.journal import ext4_with_a_journal
-from bench.peers.base import Missing
-
 if TYPE_CHECKING:
     from bench.cases.processes import Team
     from spool import Space
@@ -86,6 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.play is not None:
         play(asked.checkout, asked.play)
         return
+    from bench.journal import ext4_with_a_journal  # it imports ``spool``: a player imports that of its own tree
+    from bench.peers.base import Missing
+
     if asked.checkout is not None and not (asked.checkout / "spool" / "__init__.py").exists():
         parser.error(f"{asked.checkout} holds no spool/: name a checkout of this repository")
     steps = [step for step in STEPS if asked.only in step]
