@@ -33,9 +33,12 @@ class Directory(int):
 
     ``close`` or the removal of the last reference closes the descriptor. No descriptor is closed twice, because after
     the first close its number may belong to another file.
+
+    place: the inode and the device of a stage.
     """
 
     _is_open = True
+    place = (0, 0)
 
     def close(self) -> None:
         if self._is_open:
@@ -77,6 +80,9 @@ class Directories(dict[str, Directory]):
                 raise self._of(error, name) from None
             if not name and self._owner is not None:
                 self._check_owner(os.fstat(found).st_uid)
+            if name in STAGES:
+                opened = os.fstat(found)
+                found.place = opened.st_ino, opened.st_dev
             if name in _KEPT:
                 self[name] = found
         return found
@@ -105,10 +111,10 @@ class Directories(dict[str, Directory]):
         """
         if name not in STAGES or name not in self:
             return
-        mine, path = os.fstat(self[name]), f"{self.root}/{name}"
+        path = f"{self.root}/{name}"
         try:
             there = os.lstat(path)
-            if there.st_ino == mine.st_ino and there.st_dev == mine.st_dev:
+            if (there.st_ino, there.st_dev) == self[name].place:
                 return
         except (FileNotFoundError, NotADirectoryError):
             pass

@@ -205,15 +205,20 @@ class Disk:
             self._complete(error, name)
             raise
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            self._close(handle)
-            raise OSError(errno.EINVAL, "not a regular file", self.path(name))
+            raise self._not_regular(handle, name)
         return handle
 
     def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
         """Open a file for writing. Return the handle, the size, and whether the file has only this name."""
-        handle = self.open(name, write=True)
+        handle = self._open_named(name, _TO_WRITE)
         found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise self._not_regular(handle, name)
         return handle, found.st_size, found.st_nlink == 1
+
+    def _not_regular(self, handle: int, name: str) -> OSError:
+        self._close(handle)
+        return OSError(errno.EINVAL, "not a regular file", self.path(name))
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file atomically; a target that exists is replaced."""

@@ -200,13 +200,12 @@ def _issue(
             check(settings)
         if batch.supersedes:
             write(store, file, batch, page)
-        # 4. Hold the byte of the next number.
-        number = _hold_number(store, page.issued + 1, seconds)
+        # 4. Hold the byte of the next number, and rename the file. The file is no commit until it is stamped.
+        number = _take_number(store, file.name, page.issued + 1, seconds)
         try:
-            # 5. Record the effects in shared memory, and rename the file. The file is no commit until it is stamped.
+            # 5. Record the effects in shared memory.
             contents = file.contents(number)
             store.shared.feed.put(number, contents, batch.adopted)
-            store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
             # 6. Store the number as issued. A file without an issued number is never stamped: if this step fails, the
             #    number ends as an empty commit.
             store.shared.counters.store_issued(number)
@@ -221,23 +220,22 @@ def _issue(
         store.shared.control.unlock(NUMBER)
 
 
-def _hold_number(store: Store, number: int, seconds: float | None) -> int:
-    """Return the first number at or above ``number`` that has no file; hold the byte of this number.
+def _take_number(store: Store, name: str, number: int, seconds: float | None) -> int:
+    """Rename the file to the first free number at or above ``number``; return this number, and hold its byte.
 
-    A writer may have died before it stored *issued*, and left a file with the next number. This function looks for
-    such a file while it holds the byte, because the last holder may have been finishing the number.
+    A writer may have died before it stored *issued*, and left a file with the next number. The rename finds such a file
+    while this thread holds the byte, because the last holder may have been finishing the number.
     """
     while number <= layout.MAX_NUMBER:
         if not store.shared.numbers.try_lock(number):
             store.shared.numbers.lock(number, store.deadline(seconds), f"the number {number}")
-        free = False
         try:
-            free = not store.files.disk.exists(layout.COMMITTED_FILE % number)
-            if free:
-                return number
-        finally:
-            if not free:
-                store.shared.numbers.unlock(number)
+            store.files.disk.rename_new(name, layout.COMMITTED_FILE % number)
+            return number
+        except BaseException as error:
+            store.shared.numbers.unlock(number)
+            if not isinstance(error, FileExistsError):
+                raise
         number += 1
     raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
 

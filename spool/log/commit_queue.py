@@ -47,15 +47,24 @@ class CommitQueue:
         self.page: CounterPage | None = None
         self._waiting_for_room = 0
         self._callers: set[int] = set()  # threads that waited for the last commit
-        self._callers_before: set[int] = set()
         self.expected = 0  # the number of threads that waited for the last two commits
 
     # -- adding -----------------------------------------------------------------------------------------------------
 
     def join(self, request: CommitRequest) -> bool:
-        """Add the request of a waiting thread. Return True if the thread leads; otherwise call ``wait`` next."""
+        """Add the request of a waiting thread. Return True if the thread leads; otherwise call ``wait`` next.
+
+        If no other request waits or is expected, the request is taken at once: it is a batch of its own.
+        """
         request.caller = get_ident()
         with self._mutex:
+            if not (self._led or self._requests or self.expected > 1):
+                self._led = True
+                self.page = None
+                request.stage = Stage.TAKEN
+                self.expected = len(self._callers | {request.caller})
+                self._callers = {request.caller}
+                return True
             self._requests.append(request)
             self.waiting += request.messages
             self._bytes += request.bytes
@@ -168,9 +177,8 @@ class CommitQueue:
             self.page = None
             if self._waiting_for_room:
                 self._room.notify_all()
-            before = self._callers
-            self._callers_before, self._callers = before, callers
-            self.expected = len(before | callers)
+            self.expected = len(self._callers | callers)
+            self._callers = callers
         return taken
 
     def requeue(self, requests: Sequence[CommitRequest]) -> None:

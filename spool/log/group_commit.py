@@ -81,6 +81,8 @@ class GroupCommit:
             try:
                 if queue.expected > 1:
                     queue.linger()
+                if request.stage is Stage.TAKEN:
+                    self._commit([request], request)
                 while request.stage is not Stage.DONE:
                     self._commit(queue.take_batch(), request)
             finally:

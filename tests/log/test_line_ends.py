@@ -206,7 +206,7 @@ def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on() -> None:
     assert not waiting.join(second)
     assert not waiting.join(third)
     waiting.add(fourth)
-    assert waiting.take_batch() == [first, second, third, fourth]
+    assert waiting.take_batch() == [second, third, fourth], "the first one was taken when it came"
     waiting.requeue([second, third, fourth])
 
     def give_up() -> None:
