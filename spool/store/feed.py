@@ -81,7 +81,7 @@ class Feed:
     def put(self, number: int, contents: FileContents, adopted: Sequence[FileContents] = ()) -> None:
         """Record a commit: the content of its file and of the branches that it adopts.
 
-        Caller holds the number's byte, and no file has the number yet.
+        The caller holds the byte of the number, and its file has the name of the number.
         """
         self.write(number, encode(contents, adopted))
 

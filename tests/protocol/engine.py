@@ -133,42 +133,52 @@ def commit(
 
 def _issue(rules: Rules, file: int, who: str, content: Commit) -> Steps[int]:
     """Under the number lock: hold the byte of a free number, rename the file to it, store *issued*."""
-    number = yield from next_number(rules)
+    number = yield from following_number(rules)
     for step in rules.issue:
         if step == "byte":
-            number = yield from lock_free_number(number)
+            yield Lock(f"number {number}")
         elif step == "issued":
             yield from store_counter(rules, "issued", number)
         else:
+            held = "byte" in rules.issue[: rules.issue.index(step)]
             content = content._replace(number=number)
             if rules.stamp == "before rename":
                 yield Write(file, content)
+            while (yield Move(f"active/{who}", f"committed/{number}", new=True)) != "ok":
+                number = yield from _pass_over(number, held)
+                content = content._replace(number=number)
+                if rules.stamp == "before rename":
+                    yield Write(file, content)
             if rules.feed == "filled":
                 yield Store(f"slot {number}", content)
-            yield from rename_to_number(f"active/{who}", number)
             if rules.stamp == "before issued":
                 yield Write(file, content)
     return number
 
 
-def next_number(rules: Rules) -> Steps[int]:
-    """The number after every issued one and after every file: a writer may have died before it stored *issued*."""
+def following_number(rules: Rules) -> Steps[int]:
+    """The number after every issued one. A writer may have died before it stored *issued*, and left a file there."""
     number = yield from load_counter(rules, "issued")
-    number = yield from _last_file(number)
     return number + 1
 
 
-def lock_free_number(number: int) -> Steps[int]:
-    """Lock the byte of this number; of the next one if another process finished the number meanwhile."""
-    while True:
-        yield Lock(f"number {number}")
-        if not (yield Exists(f"committed/{number}")):
-            return number
+def take_number(name: str, number: int) -> Steps[int]:
+    """Rename the file to the first number at or above this one that has no file, and hold the byte of that number."""
+    yield Lock(f"number {number}")
+    while (yield Move(name, f"committed/{number}", new=True)) != "ok":
+        number = yield from _pass_over(number, held=True)
+    return number
+
+
+def _pass_over(number: int, held: bool) -> Steps[int]:
+    if held:
         yield Unlock(f"number {number}")
-        number += 1
+        yield Lock(f"number {number + 1}")
+    return number + 1
 
 
 def rename_to_number(name: str, number: int) -> Steps[None]:
+    """Rename a file to a number that no other file may have."""
     if (yield Move(name, f"committed/{number}", new=True)) != "ok":
         yield Note(note_number_taken, number)
 

@@ -14,13 +14,12 @@ from typing import Any, Literal, NamedTuple
 from tests.protocol.checker import Faults, Process, Steps
 from tests.protocol.engine import (
     commit,
+    following_number,
     last_issued,
-    lock_free_number,
-    next_number,
     publish_up_to,
     release,
-    rename_to_number,
     second_look,
+    take_number,
 )
 from tests.protocol.machine import (
     Await,
@@ -285,14 +284,13 @@ def _lead(rules: Rules, together: Together, work: _Work) -> Steps[None]:
         removes += request.removes
     file = yield Create(f"active/{work.who}", Unnumbered(work.who))
     yield Lock("number lock")
-    number = yield from next_number(rules)
-    number = yield from lock_free_number(number)
-    content = Commit(number, puts, removes)
+    number = yield from following_number(rules)
     if together.mark == "before rename":
         for slot, request in joined:
             yield from _change(together, slot, request, "joined", "taken", number)
+    number = yield from take_number(f"active/{work.who}", number)
+    content = Commit(number, puts, removes)
     yield Store(f"slot {number}", content)
-    yield from rename_to_number(f"active/{work.who}", number)
     yield from store_counter(rules, "issued", number)
     committed = yield from _write(rules, together, work.who, file, content, joined)
     if committed:

@@ -6,7 +6,7 @@ After a power cut, recovery finds such a commit by its number in ``free/`` or ``
 from typing import Any
 
 from tests.protocol.checker import Checks, Process, Steps
-from tests.protocol.engine import commit, lock_free_number, next_number, publish, rename_to_number, tell
+from tests.protocol.engine import commit, following_number, publish, take_number, tell
 from tests.protocol.machine import (
     Await,
     Context,
@@ -68,11 +68,10 @@ def _commit_data(
     file = yield Open(f"active/{who}")
     yield Write(file, Unnumbered(who))
     yield Lock("number lock")
-    number = yield from next_number(rules)
-    number = yield from lock_free_number(number)
+    number = yield from following_number(rules)
     if rules.stamp == "before rename":
         yield Write(file, Commit(number, puts, removes))
-    yield from rename_to_number(f"active/{who}", number)
+    number = yield from take_number(f"active/{who}", number)
     yield Store("issued", number)
     yield Unlock("number lock")
     if rules.stamp != "before rename":
