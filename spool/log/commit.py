@@ -389,10 +389,11 @@ def _keep_pace(store: Store, page: CounterPage | None) -> None:
 
 def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
     """Return the commit as a process reads it from the commit's files. ``own``: the contents of the numbered file."""
-    parts = [Part(0, None, 0, own)]
+    new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
+    parts: list[Part] = [new(Part, (0, None, 0, own))]
     for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
-        parts.append(Part(place, adoption.xid, adoption.first, contents))
-    return Commit(number, parts, [])
+        parts += (new(Part, (place, adoption.xid, adoption.first, contents)),)
+    return new(Commit, (number, parts, []))
 
 
 def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:

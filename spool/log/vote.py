@@ -146,13 +146,18 @@ def _list(store: Store, request: VoteRequest) -> None:
 
 
 def _rename(store: Store, file: CommitFileWriter, destinations: Collection[str]) -> None:
-    with store.shared.control.holding(PREPARED_LIST, store.deadline(), "the list of prepared branches"):
+    control = store.shared.control
+    if not control.try_lock(PREPARED_LIST):
+        control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
+    try:
         page = store.shared.counters.read()
         check_destinations(store.settings.current(page), destinations)
         version = store.shared.counters.bump_prepared(page)
         store.files.disk.rename_new(file.name, layout.prepared(file.xid))
         with store.view.mutex:
             store.view.prepared.add(version, file.xid, file.contents(0))
+    finally:
+        control.unlock(PREPARED_LIST)
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> Exception:
