@@ -5,7 +5,7 @@
 ``QueueOptions``, ``SpaceOptions`` and ``MessageFilters`` list the options of the calls. Every error is a
 ``SpoolError``.
 
-docs/words.md (``spool-admin docs words``) explains our words by those of SQS, Kafka, JMS, Celery and RabbitMQ.
+docs/words.md (``spool-admin docs words``) explains our terms by the terms of SQS, Kafka, JMS, Celery and RabbitMQ.
 Applications may use the names of ``__all__``. The modules of the package are internal.
 """
 

@@ -57,7 +57,7 @@ class QueueNotFound(ArgumentError, LookupError):
 
 
 class QueueExists(ArgumentError):
-    """The queue exists. With ``exist_ok``: the queue exists with other options than those of the call."""
+    """The queue exists already. With ``exist_ok``: its options differ from the options of the call."""
 
     diagnostic = "QMEBADQUEUE"
 
@@ -132,7 +132,7 @@ class NotOpen(SpoolError):
 
 
 class TransactionRolledBack(SpoolError):
-    """The transaction was rolled back: its puts left nothing, and the messages that it took are in their queues
+    """The transaction was rolled back: its puts have no effect, and the messages that it took are in their queues
     again."""
 
     diagnostic = "QMEABORTED"
@@ -191,9 +191,9 @@ class MirrorMismatch(SpoolError):
 
 
 class SpaceMismatch(SpoolError):
-    """A space lies in the place of another one, in which a dead program may have left branches in doubt.
+    """A different space lies at the path of a space in which a dead program may have left branches in doubt.
 
-    The traces of the dead program remain, so its branches are decided once the other space is back.
+    The records of the dead program remain, so the branches are decided once the right space is back at the path.
     """
 
 
@@ -205,7 +205,7 @@ class UnknownCodec(SystemFailure):
 
 
 class SpaceExists(ArgumentError, FileExistsError):
-    """The directory is a queue space. With ``exist_ok``: the space has other options than those of the call."""
+    """The directory is a queue space. With ``exist_ok``: its options differ from the options of the call."""
 
     diagnostic = "QMEINVAL"
 
@@ -225,7 +225,7 @@ class NewerFormat(SystemFailure):
 
 
 def in_place_of(error: ImportError) -> str | None:
-    """Return which file was imported in place of ``xa`` or ``forwarder``, and the remedy; None for another cause.
+    """Return a text about a file imported in place of ``xa`` or ``forwarder``, with the remedy; None for another cause.
 
     Python searches the directories of ``sys.path`` in order, e.g. the program's directory, and imports the first file
     with the package's name.

@@ -56,13 +56,13 @@ def begin(
         disk, clock: for tests.
 
     Raises:
-        InvalidArgument: the mirror's directory is not empty or lies inside the space, or ``space.toml`` cannot hold its
-            name.
+        InvalidArgument: the mirror's directory is not empty or lies inside the space, or ``space.toml`` cannot hold the
+            directory's name.
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
     mirror = os.path.abspath(mirror)
-    space_config({"mirror": mirror}, {})  # checked before a file is created there
+    space_config({"mirror": mirror}, {})  # checked before a file is created in the mirror
     with _closed(path, disk, clock) as (disk, clock):
         check_elsewhere(mirror, disk.root)
         text = read_settings_text(disk)
@@ -106,7 +106,7 @@ def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None
                 read_settings_text(disk)  # raises if the directory is no space
             lock = OpenLock(disk)
             if not lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS)):
-                seen = lock.others() or lock.holders()  # this process is named only if this user sees no others
+                seen = lock.others() or lock.holders()  # (names this process only if this user sees no others)
                 raise SystemFailure(
                     f"{' and '.join(seen) or 'a process'} {'have' if len(seen) > 1 else 'has'} {disk.root} open: close "
                     "it in every process first, then change its mirror"
@@ -199,7 +199,7 @@ def _restore(disk: Disk, mirror: Disk, id: str, settings: str, progress: Callabl
 
 
 def _is_taken(disk: Disk) -> bool:
-    """Return whether a directory has other files than those of an interrupted restore."""
+    """Return whether a directory has files that no interrupted restore has left."""
     if disk.exists(layout.SETTINGS):
         return True
     if disk.exists(layout.RESTORING):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def os_errors(doing: str) -> Iterator[None]:
     """Raise the operating system's errors as the library's own errors.
 
-    This is used until a store is open, because a store does the same.
+    Only the time before a store is open needs this, because an open store converts the errors itself.
     """
     try:
         yield
@@ -272,7 +272,7 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
             missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
         try:
             os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
-            if len(missing) > 1 or not os.listdir(root):  # (otherwise the directory has another use, too)
+            if len(missing) > 1 or not os.listdir(root):  # (otherwise the directory also has another use)
                 with suppress(PermissionError):
                     os.chmod(root, DIRECTORY_MODE)  # (even if the umask is narrower)
         except FileExistsError:
@@ -294,7 +294,7 @@ def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator
 def _no_directory(root: str, above: str, error: PermissionError) -> OSError:
     """Return the error for a directory that this user may not create, because ``above`` belongs to another user.
 
-    ``above`` may be a directory of the system, so the text does not advise to give it away.
+    ``above`` may be a system directory, so the text does not advise a change of its owner.
     """
     owner, user = os.stat(above).st_uid, os.geteuid()
     if owner == user:
@@ -342,7 +342,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 
 def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
-    """Return the report that ``open`` would give now, and add the damaged files in ``quarantine/`` to this report.
+    """Return the report that ``open`` would give now, with the damaged files in ``quarantine/``.
 
     Nothing is changed, and other processes may have the space open.
 
@@ -418,5 +418,5 @@ def open_space(disk: Disk, clock: Clock, look: Callable[[Store], list[Finding]] 
             store.fail("opening the space", error)
         return Space(core, report, scan.check, scan.repair)
     except BaseException:
-        store.guard.end()  # this closes the mirror, too
+        store.guard.end()  # this also closes the mirror
         raise

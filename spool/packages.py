@@ -2,4 +2,4 @@
 
 import os
 
-BESIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # or the path of the zip file that has them
+BESIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # or the path of the zip file with the packages

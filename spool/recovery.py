@@ -1,7 +1,8 @@
 """The package ``recovery``, under a name that no module of a program can hide.
 
-The code of ``recovery`` lies beside this package. ``import recovery`` would first find a program's own module of that
-name. Python finds the modules of ``spool.recovery`` by the path of this file, and not by ``sys.path``.
+The code of ``recovery`` lies beside this package. If a program has its own module ``recovery``, ``import recovery``
+finds the program's module. Python finds the modules of ``spool.recovery`` by the path of this file, and not by
+``sys.path``.
 """
 
 import os

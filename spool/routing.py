@@ -60,10 +60,10 @@ class NoRoute(InvalidArgument):
 
 @dataclass(frozen=True)
 class Route:
-    """The space for messages whose value is one of `values`, or lies between `low` and `high`, both included.
+    """The space for messages whose value is one of `values`, or lies in the range from `low` to `high`.
 
-    A text is only compared with texts, a number only with numbers. If an end is None, the range has no limit at this
-    end.
+    Both ends belong to the range. If an end is None, the range has no limit at this end. A text is only compared with
+    texts, and a number only with numbers.
     """
 
     space: str
@@ -170,7 +170,7 @@ class Router:
     def put(
         self, queue: str, body: Any, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[PutOptions]
     ) -> str:
-        """Put a message, as `Space.put` does, into the space that its field or header selects; returns its id."""
+        """Put a message, as `Space.put` does, into the space that the router selects; returns the message's id."""
         space = self.space(self.space_for(body, options.get("headers")))
         return space.put(queue, body, transaction=transaction, **options)
 

@@ -44,7 +44,7 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
     """Return the transaction that a call is part of: ``chosen``, the caller's transaction, or None."""
     if chosen is JOIN:
-        # (callers join only transactions of the space under its id)
+        # (only the space's own transactions are associated with its store)
         return cast("Transaction | None", associated(store)) if joined_by_caller.get() else None
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
@@ -53,9 +53,9 @@ def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Trans
 
 
 def _publisher(store: Store) -> Callable[[], None]:
-    """Return a function that publishes the metrics if the space's settings ask for it.
+    """Return a function that publishes the metrics if the space's settings ask for published metrics.
 
-    The function imports its module only then, because most spaces publish nothing.
+    The function imports ``Publisher`` only when it publishes, because most spaces publish nothing.
     """
     made: list[Callable[[], None]] = []
 
@@ -169,7 +169,7 @@ class Space(Administration):
         return self._store.settings.known.config
 
     def _send(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Put messages that are part of no transaction, within a span if the caller has one."""
+        """Put messages that are part of no transaction, within a span if the caller has a span."""
         if API in modules and (send := begin_send(self._limits, queue, len(bodies), options)) is not None:
             with send:
                 return send.done(self._put(queue, bodies, **send.options))
@@ -223,7 +223,7 @@ class Space(Administration):
 
     def _submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """Submit a message that is part of no transaction."""
-        if options.get("deduplication_key") is not None:  # this waits while another transaction puts the key
+        if options.get("deduplication_key") is not None:  # (waits for other puts with the key)
             return submit_alone(self._core, queue, body, **options)
         return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
 
@@ -249,7 +249,7 @@ class Space(Administration):
         if API in modules and (receive := begin_receive(queue)) is not None:
             with receive:
                 return receive.done(self._take(wanted))[0]
-        # The commit removes the message even if the caller is interrupted: signals are delivered before the commit.
+        # Pending signals are delivered before the commit. A later signal does not prevent the commit.
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
         return found[0]
@@ -282,8 +282,8 @@ class Space(Administration):
     def request(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> Message:
         """Put a message, wait for its reply and take the reply.
 
-        The reply is the message in the reply queue that has the request's correlation id. The put and the get are
-        separate transactions.
+        The reply is the message with the request's correlation id in the reply queue. The put and the get are separate
+        transactions.
 
         Args:
             body: see ``put``.
@@ -294,7 +294,8 @@ class Space(Administration):
         Raises:
             Empty: no reply came in time. The request remains; the error has its ``correlation_id``, by which ``get``
                 takes a late reply.
-            RequestFailed: a service rejected the request, or it has failed too often and is in the error queue.
+            RequestFailed: a service rejected the request, or the request has failed too often and is in the error
+                queue.
             ProtocolError: the caller is in a transaction. No service would see the request before the commit.
             QueueNotFound, InvalidArgument, Full, BadMessageId: nothing was put.
         """
@@ -362,7 +363,7 @@ class Space(Administration):
             threads: the number of threads that call the function side by side.
             once: whether to end after every message that can be claimed was claimed once.
             timeout: the limit of one call in seconds; None: no limit. A call that takes longer is abandoned: the
-                message goes back with one more attempt, and the call's thread keeps running.
+                message returns to the queue with one more attempt, and the call's thread keeps running.
             stop: an event; ``work`` ends when the event is set.
 
         Raises:
@@ -438,8 +439,8 @@ class Space(Administration):
 def current_space() -> Space:
     """Return the space of the worker whose function calls this.
 
-    The space's puts and gets join the transaction of the worker's message. Outside of a worker's call, raises
-    ProtocolError.
+    The space's puts and gets join the transaction of the worker's message. Raises ProtocolError outside of a worker's
+    call.
     """
     from spool.workers.worker import working_space  # (see Space.work)
 

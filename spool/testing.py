@@ -18,7 +18,7 @@ try:
 except ImportError:  # the tests use another framework
     pytest = None  # type: ignore[assignment]
 
-# Tests need no durability against power cuts. A test should not wait before a further attempt for a message.
+# Tests need no durability against power cuts. A test should not wait for the next attempt at a message.
 _DEFAULTS: QueueOptions = {"durability": "none", "retry_delay": 0.0}
 
 

@@ -1,7 +1,7 @@
 """The commit of a prepared branch: a numbered file adopts the branch's file, which then gets a committed name.
 
-A process that got the vote of a branch may post the request to adopt the branch for another process (see ``combined``).
-That process reads the branch's file, and compares its header with the header that the request names.
+A process that got a branch's vote may post the request to adopt the branch, so that another process commits it (see
+``combined``). The other process reads the branch's file, and compares the file's header with the header in the request.
 """
 
 import logging
@@ -120,7 +120,7 @@ def voted_contents(store: Store, xid: Xid) -> FileContents:
 def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -> None:
     """Give adopted branches their committed names.
 
-    An adopted file counts under its old name, too, so errors are only logged.
+    An adopted file also counts under its old name, so errors are only logged.
 
     Args:
         number: the number of the commit that adopted the branches; the commit is durable and published.

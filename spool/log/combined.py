@@ -1,10 +1,10 @@
 """Commits of several processes in one file: a process that finds a leader posts its requests, and waits for the answer.
 
-A process that meets no other process commits in its own file, and takes no lock for this. Once it has met another one,
-it tries to lead before each commit. A leader takes the posted requests of all processes into its own commit. A process
-that finds another leader posts its requests in its slot of ``run/requests``. The leader answers with the number of the
-commit and the places of the messages, or leaves a request to its owner. So each error is raised by the process whose
-request failed.
+A process that meets no other process commits in its own file, and takes no lock for this. Once a process has met
+another process, it tries to lead before each commit. A leader takes the posted requests of all processes into its own
+commit. A process that finds another leader posts its requests in its slot of ``run/requests``. The leader answers with
+the number of the commit and the places of the messages, or leaves a request to its owner. So each error is raised by
+the process whose request failed.
 
 Each request is committed once, even if processes die: rules 18 to 22 of docs/architecture.md.
 """
@@ -22,10 +22,10 @@ from spool.log.standing import settle
 from spool.runtime.tearing import raise_if_torn
 from spool.store.store import WAIT_SECONDS, Store
 
-# The number of commits for which a process still expects others after it has met one.
+# After a process has met another process, it expects other processes for this number of commits.
 _COMPANY_COMMITS = 64
-# A leader waits for as many requests as its last two commits had, at most this time for each. With two processors, the
-# processes that were answered need this time to post again.
+# A leader waits for as many requests as its last two commits had, but at most this time for each request. With two
+# processors, the answered processes need this time to post again.
 _GATHER_SECONDS, _MOST_GATHER_SECONDS = 0.00015, 0.0015
 # The owner of a request looks again after this time, because a dying leader wakes nobody.
 _LOOK_SECONDS = 0.02
@@ -38,7 +38,7 @@ _UNKNOWN = (
 
 
 class CombinedCommits:
-    """The part of one open space in the commits of several processes. One thread at a time uses it.
+    """The commits that one open space shares with other processes. One thread at a time uses this object.
 
     ``check`` is called while this process waits for an answer; its exception withdraws the requests.
     """
@@ -53,7 +53,7 @@ class CombinedCommits:
         self.joined: list[tuple[int, list[CommitRequest]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
         self.last = 0  # the number of the last commit that this process knew of; 0 at first
-        # The number of commits for which this process still expects others.
+        # The number of further commits for which this process expects other processes.
         self._expected = _COMPANY_COMMITS if self._slots.were_there else 0
 
     def has_company(self, page: CounterPage | None) -> bool:
@@ -72,12 +72,12 @@ class CombinedCommits:
     def lead_or_post(self, requests: list[CommitRequest]) -> list[CommitRequest]:
         """Take the lead, or let the leader commit the requests. Return the requests that this process has to commit.
 
-        Requests that another process committed are done when this returns. Requests whose outcome is unknown are done,
-        too.
+        Requests that another process committed are done when this returns. Requests with an unknown outcome also count
+        as done.
 
         Raises:
-            OSError, WaitExpired, SpaceStopped, and the exception of ``check``: nothing happened of the requests that
-                are not done.
+            OSError, WaitExpired, SpaceStopped, and the exception of ``check``: the requests that are not done have no
+                effect.
         """
         if self._try_lead():
             return requests
@@ -104,7 +104,7 @@ class CombinedCommits:
             return left
 
     def _loses(self, requests: Sequence[CommitRequest]) -> bool:
-        """Return whether all messages go to queues that may lose them: their commit needs no flush, so it is alone."""
+        """Return whether all messages go to queues that may lose messages: such a commit has no flush to share."""
         may_lose = self._store.settings.known.config.may_lose
         queues = {queue for request in requests for queue in request.destinations()} if may_lose else ()
         return bool(queues) and may_lose.issuperset(queues)
@@ -142,7 +142,7 @@ class CombinedCommits:
     def take(self, requests: Sequence[CommitRequest], number: int) -> None:
         """Mark the joined requests among these as taken for a number. Rule 18.
 
-        The number is issued to this process, and its file is not stamped yet.
+        The number is issued to this process, and the number's file is not stamped yet.
         """
         included = set(map(id, requests))
         for slot, joined in self.joined:
@@ -154,7 +154,7 @@ class CombinedCommits:
                 self._slots.take(slot, number, encode_answer(places))
 
     def finish(self, number: int) -> None:
-        """Mark the requests that were taken for a number as done: its commit has ended, and has not failed.
+        """Mark the requests taken for a number as done, after the number's commit has succeeded.
 
         After a failure the requests remain taken, and rule 19 settles them.
         """
@@ -183,7 +183,7 @@ class CombinedCommits:
     # -- waiting for an answer ----------------------------------------------------------------------------------------
 
     def _wait(self, slot: int, requests: list[CommitRequest], led: bool) -> list[CommitRequest]:
-        """Wait until the requests are answered, or this process has to commit them; return these requests."""
+        """Wait until the requests are answered; return the requests that this process has to commit itself."""
         store, slots, raised = self._store, self._slots, None
         begun = store.clock.monotonic()
         while True:
@@ -229,7 +229,7 @@ class CombinedCommits:
     def _read_answer(self, slot: int, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
         """Complete the requests that another process committed; return the others."""
         answered = self._slots.answer(slot)
-        if answered is None:  # other programs have overwritten it
+        if answered is None:  # other programs have overwritten the slot
             return self._give_up(slot, requests)
         number, answer = answered
         self.last = max(number, self.last)

@@ -5,13 +5,13 @@ messages, merged tombstones, a compaction, or an adoption of prepared branches. 
 same nine steps. Besides ``commit`` only ``sequence.finish_dead_writer`` writes numbered files: empty commits under
 numbers that were issued to dead writers.
 
-Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
+Invariants, with the numbers of the rules in docs/architecture.md, "The rules that keep processes apart":
 
 1. Until a file's number is stored as issued, the batch has no effect. If a step fails before that point, the file is
    removed. If the file has its numbered name already, the number ends as an empty commit.
 2. Once the number is issued the file is never removed or rewritten; any later failure raises CommitUnknown. If no step
-   expects the failure, e.g. a MemoryError, the space closes itself, and other processes settle the number as that of a
-   dead writer.
+   expects the failure, e.g. a MemoryError, the space closes itself, and other processes settle the number as a dead
+   writer's number.
 3. A number is issued under the number lock, in this order: hold the number's byte, rename the file without replacing
    another file, store *issued* (rule 1). The file is stamped with the number afterwards. So no two files ever carry the
    same number, and a file without an issued number has no effect.
@@ -84,8 +84,8 @@ def commit(
             write a large file, to make room on a full disk, or to flush.
         check: called just before the file gets its number; raises if the commit must not happen any more. The number
             lock is held, so the time of the call must not depend on the size of any commit.
-        settled: whether ``check`` needs every issued commit to be applied. So this is done before the number lock is
-            taken, and few small commits are left to ``check``.
+        settled: whether ``check`` needs every issued commit to be applied. In that case commits are applied before the
+            number lock is taken, so that few small commits are left to ``check``.
         on_applied: called after these commits are applied, without the lock: see ``lock_settled``.
         flush: False publishes the commit without a flush: a power cut may lose the commit. True flushes the commit,
             unless all its queues may lose messages.
@@ -95,7 +95,7 @@ def commit(
         requests: the number of puts, gets and transactions in the batch, for the meters.
 
     Raises:
-        CommitUnknown: a step after the number was issued failed. After any other error nothing has happened.
+        CommitUnknown: a step failed after the number was issued. After any other error nothing has happened.
         LockTimeout, WaitExpired: a lock did not become free in time.
         Overtaken: the batch supersedes commits, and other processes commit too fast.
     """
@@ -160,8 +160,8 @@ def commit(
         raise CommitUnknown(f"{type(error).__name__} interrupted commit {file.number}; {_LOOK}") from error
 
 
-# The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit with at
-# least ``_LARGE_MESSAGES`` messages that it puts, removes or changes.
+# The index applies the kept commits of this process once more than ``_MOST_OWN`` are kept, and after a commit that
+# puts, removes or changes at least ``_LARGE_MESSAGES`` messages.
 _MOST_OWN, _LARGE_MESSAGES = 16, 1024
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
@@ -362,7 +362,7 @@ def _queues_of(view: View, command: Addressing) -> set[str]:
 
 
 def _flush_moved(store: Store, batch: CommitBatch, tables: Iterable[Table]) -> bool:
-    """Flush the files of messages that the batch or its adopted branches move into queues that must not lose any.
+    """Flush the files of messages that the batch or its branches move into queues that must not lose messages.
 
     Files that are durable already are skipped. Returns True if a file was flushed: then the commit must be flushed,
     too.

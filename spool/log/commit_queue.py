@@ -186,7 +186,7 @@ class CommitQueue:
         with self._mutex:
             for request in reversed(requests):
                 request.stage = Stage.WAITING
-                request.begin = None  # (it was called when the request was taken)
+                request.begin = None  # (``begin`` was called when the request was taken)
                 self._requests.appendleft(request)
                 self.waiting += request.messages
                 self._bytes += request.bytes
@@ -226,7 +226,7 @@ class CommitQueue:
 
 
 def complete(requests: Sequence[CommitRequest]) -> None:
-    """Mark requests as done. Wake each waiting thread, and call each callback once, with all requests that have it."""
+    """Mark requests as done. Wake each waiting thread, and call each callback once with all its requests."""
     callbacks: dict[Callable[[Sequence[CommitRequest]], None], list[CommitRequest]] = {}
     for request in requests:
         request.stage = Stage.DONE

@@ -41,7 +41,7 @@ class CommitRequest:
 
     is_empty = False  # nothing to commit
     votes = False  # whether this is a ``VoteRequest``, which needs no number
-    # The prepared branch that the request commits. If it is set, ``refusal`` is called under the number lock.
+    # The prepared branch that the request commits; for such a request, ``refusal`` is called under the number lock.
     adopts: Xid | None = None
     branch, first = "", 0  # the branch of the messages, as hex, and the ordinal of the first message
     # The queue and the control fields, if the request only puts ``bodies`` and all bodies have the same fields.

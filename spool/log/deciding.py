@@ -17,7 +17,7 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.store.store import Store
 
-# At most so many commits are applied under the number lock, and these put, remove or change at most so many messages.
+# The most commits that are applied under the number lock, and the most messages that they put, remove or change.
 MOST_COMMITS, MOST_MESSAGES = 64, 1_024
 # After this many rounds, a decision applies all commits under the lock. Otherwise it might never be made while other
 # processes commit large transactions all the time.
@@ -47,9 +47,10 @@ def lock_settled(
 
     Args:
         seconds: the limit of all waits together, or None without a limit.
-        on_applied: called without the lock after each time that commits were applied, for further work of the caller
-            that grows with these commits.
-        insists: whether to apply any commits under the lock in the end, as a decision does. Maintenance gives up.
+        on_applied: called without the lock each time after commits were applied, for the caller's work that grows with
+            the number of commits.
+        insists: whether to apply all remaining commits under the lock in the end, as a decision does. If False, as in
+            maintenance, the call gives up.
 
     Raises:
         LockTimeout: the lock, or an earlier number, does not become free in time.

@@ -208,7 +208,7 @@ class GroupCommit:
         combines = bool(requests) and combined.has_company(requests[-1].page)
         try:
             if combines:
-                self._name = self._name or self._file_name()  # its byte comes before the lead in the order of locks
+                self._name = self._name or self._file_name()  # the name's byte is locked before the lead
                 left = combined.lead_or_post(requests)
                 if left is not requests:
                     self._move_adopted([request for request in requests if request.stage is Stage.DONE])
@@ -336,9 +336,9 @@ class GroupCommit:
             combined.finish(number)
 
     def _usages(self, requests: Sequence[CommitRequest]) -> list[quota.UsageByQueue]:
-        """Return the usage of each request. It cannot change until the commit, because the request's owner holds the
-        messages that the request removes or moves."""
-        deciding.settle_and_catch_up(self.store, self.store.deadline())  # requests of others remove their messages
+        """Return the usage of each request. The usage cannot change until the commit, because the request's owner holds
+        the messages that the request removes or moves."""
+        deciding.settle_and_catch_up(self.store, self.store.deadline())  # (requests may remove others' messages)
         view = self.store.view
         with view.mutex:
             quota.prepared_usage(view.prepared)  # computed once for each prepared branch
@@ -357,7 +357,7 @@ class GroupCommit:
                 failed = self._decided_meanwhile(requests)
                 break
         if settings.config.has_limits:
-            usages = self._usages(requests) if usages is None else usages  # (a limit was set a moment ago)
+            usages = self._usages(requests) if usages is None else usages  # (None: a limit was set a moment ago)
             accepted = [pair for pair in zip(requests, usages, strict=True) if pair[0] not in failed]
             failed += self._without_room(accepted, settings)
         if failed:
@@ -416,7 +416,7 @@ class GroupCommit:
 
 
 def _fail_unknown(requests: Sequence[CommitRequest], error: BaseException) -> None:
-    """Set the error of requests that a commit with a number may have."""
+    """Set the error of requests that a numbered commit may contain."""
     text, cause = str(error), error.__cause__
     if not isinstance(error, CommitUnknown):
         text, cause = f"{type(error).__name__} interrupted the commit: it may or may not have happened", error
@@ -435,7 +435,7 @@ def _fail(requests: Sequence[CommitRequest], error: Exception) -> None:
 
 # -- the end of the program -------------------------------------------------------------------------------------------
 
-_submitted: "weakref.WeakSet[GroupCommit]" = weakref.WeakSet()  # with submitted messages
+_submitted: "weakref.WeakSet[GroupCommit]" = weakref.WeakSet()  # those with submitted messages
 
 
 def _commit_at_exit(submitted: GroupCommit) -> None:

@@ -124,8 +124,8 @@ def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] =
 def room_for(store: Store, tables: Sequence[Table]) -> Callable[[Settings], None]:
     """Return the quota check for a branch with these tables of contents. The check is called under the number lock.
 
-    The usage is computed now, because a branch may have millions of messages. It is still right under the lock: the
-    branch holds the messages that it removes or moves.
+    The usage is computed now, because a branch may have millions of messages. The usage is still right under the lock,
+    because the branch holds the messages that it removes or moves.
     """
     change: UsageByQueue | None = None
     if store.settings.known.config.has_limits:
@@ -159,8 +159,8 @@ def check_adoption(view: View, settings: Settings, change: UsageByQueue, coordin
 
     Args:
         change: the result of ``change_by`` for the commit's own file, and for branches that voted without a quota
-            check, as tasks of a forwarding round do. Their messages count as new here. All other branches were checked
-            when they voted.
+            check, as tasks of a forwarding round do. The messages of these parts count as new here. All other branches
+            were checked when they voted.
         coordinators: the gtrids of those tasks. Other prepared branches with these gtrids do not count, because they
             are never committed. These branches belong to further attempts at the same work, or to messages that the
             commit's own file copies.

@@ -2,7 +2,7 @@
 
 ``commit`` issues and publishes its own numbers. This module handles the numbers of other writers.
 
-Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
+Invariants, with the numbers of the rules in docs/architecture.md, "The rules that keep processes apart":
 
 1. Numbers are published in order: a number is published only after all earlier numbers (rule 2).
 2. Only the process that holds a number's byte finishes the number for its writer. The kernel releases the byte of a

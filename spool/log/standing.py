@@ -1,8 +1,8 @@
-"""Standing requests: what becomes of a posted request if the leader or the owner dies.
+"""Standing requests: the outcome of a posted request whose leader or owner dies.
 
 A posted request stands until a leader commits or cancels it, even if its owner dies. So a process that has claimed a
-message, or has locked a key, looks at the standing requests first. A request that names this message is a dead
-process's, because a live process keeps its claims and its keys until it knows the outcome.
+message, or has locked a key, looks at the standing requests first. A request that names this message or key belongs to
+a dead process, because a live process keeps its claims and its keys until it knows the outcome.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from spool.store.store import Store
 
 
 def span_of(ranges: PositionRanges) -> RemovedSpan:
-    """Return the span of messages, which a process that looks for one of them compares first."""
+    """Return the span of messages: a process that searches for a message compares the span first."""
     if not ranges:
         return RemovedSpan()
     firsts = [number << ORDINAL_BITS | first for number, first, _ in ranges]
@@ -42,7 +42,7 @@ def addressed_in(encoded: bytes | None) -> Sequence[tuple[int, int, int]]:
 
 
 def settle(store: Store, slot: int) -> None:
-    """Find out what became of a request that an earlier leader joined. Afterwards the slot is done, or posted again.
+    """Settle a request that an earlier leader joined. Afterwards the slot is done, or posted again.
 
     The caller leads. An earlier leader died, or the outcome of its commit was unknown. Rule 19. A damaged slot, and a
     slot whose commit is damaged, is cleared: its owner then knows that the outcome is unknown (rule 23).
@@ -64,10 +64,10 @@ def settle(store: Store, slot: int) -> None:
 
 
 def _was_committed(store: Store, number: int) -> bool:
-    """Return whether the commit that took a request happened. Otherwise its number has ended as an empty commit.
+    """Return whether the commit that took a request happened. Otherwise the number has ended as an empty commit.
 
-    A number for which a request was taken belonged to its leader's file, and is published now. So any content is that
-    leader's commit.
+    The number was issued for the leader's file, and is published now. So any content under the number is the leader's
+    commit.
 
     Raises:
         CorruptedFile: the file was damaged.
@@ -86,14 +86,14 @@ def _was_committed(store: Store, number: int) -> bool:
 
 
 def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> None:
-    """Settle each standing request of a dead process that may conflict with the caller's locks. Rule 20.
+    """Settle each request of a dead process, if the request may conflict with the caller's locks. Rule 20.
 
     A request that was committed is published when this returns; any other request is cancelled. The caller looks at the
     prepared branches and the commits afterwards.
 
     Args:
-        claimed: the messages that the caller has claimed: only requests that remove or change one of them are settled.
-            None: the caller has locked something else, and all requests of dead processes are settled.
+        claimed: the messages that the caller has claimed. Only requests that remove or change one of these messages are
+            settled. None: the caller has locked something else, and all requests of dead processes are settled.
 
     Raises:
         WaitExpired: a process that leads does not end its commit in time.
@@ -111,9 +111,10 @@ def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> Non
 
 
 def cancel_of_dead(store: Store) -> None:
-    """Settle all requests of dead processes, so that reclaim need not keep their numbers. Do nothing beside a leader.
+    """Settle all requests of dead processes, so that reclaim need not keep their numbers. Do nothing while a process
+    leads.
 
-    The leader may be this thread: on a full disk, a commit reclaims.
+    The leader may be this thread, because a commit reclaims files when the disk is full.
     """
     slots = store.shared.requests
     if slots.are_calm or not slots.try_lead():

@@ -1,6 +1,6 @@
 """The view of this process: it follows the published commits, and revalidates each claim.
 
-Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
+Invariants, with the numbers of the rules in docs/architecture.md, "The rules that keep processes apart":
 
 1. The index is a function of the published commits up to ``index.applied``, each applied once and in order.
 2. A claim proves only that no other process holds the message now. So before delivery the process searches for a
@@ -58,8 +58,8 @@ def revalidate(
     The posted requests of other processes come first (rule 20). Then one read of the counters covers prepared branches,
     published commits and issued numbers. One read suffices because the last holder of a message raised the counters
     before it released the message. This function waits for an unpublished number only if the number's commit may
-    address the claimed messages, according to the feed. A live writer holds its claims until publication. So the writer
-    of this number has died, or the feed lacks the commit.
+    address the claimed messages, according to the feed. A live writer holds its claims until publication, and this
+    process holds the messages now. So the writer of this number has died, or the feed lacks the commit.
 
     Args:
         claimed: the claimed messages; without them every issued number is applied.

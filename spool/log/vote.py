@@ -85,8 +85,9 @@ def vote_together(store: Store, requests: Sequence[VoteRequest]) -> None:
 
 
 def finish_vote(store: Store, request: VoteRequest) -> None:
-    """Close the branch's file, and remove it unless it has a vote; make the vote durable if the thread that voted for
-    the branch was interrupted.
+    """Close the branch's file, and remove the file unless the branch has a vote.
+
+    If the thread that voted for the branch was interrupted, make the vote durable.
 
     Raises:
         FileExistsError: a branch with that xid is prepared already.
@@ -109,8 +110,8 @@ def finish_vote(store: Store, request: VoteRequest) -> None:
 def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None = None) -> FlushFailed | None:
     """Make a vote durable, or withdraw it and set its error.
 
-    ``failed``: an earlier flush that failed, or None. After it nothing is flushed, because the next flush may find no
-    name to write, and so report no error. Returns the flush that failed.
+    ``failed``: an earlier flush that failed, or None. After a failed flush nothing is flushed, because the next flush
+    may find no name to write, and so report no error. Returns the flush that failed.
     """
     error: OSError
     try:
