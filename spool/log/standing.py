@@ -111,10 +111,10 @@ def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> Non
 
 
 def cancel_of_dead(store: Store) -> None:
-    """Settle all requests of dead processes, so that reclaim need not keep their numbers. Do nothing while a process
-    leads.
+    """Settle all requests of dead processes, so that reclaim need not keep their numbers.
 
-    The leader may be this thread, because a commit reclaims files when the disk is full.
+    Do nothing while a process leads. The leader may be this thread, because a commit reclaims files when the disk is
+    full.
     """
     slots = store.shared.requests
     if slots.are_calm or not slots.try_lead():

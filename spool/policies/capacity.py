@@ -68,9 +68,9 @@ def _fact_key(queue: str) -> str:
 
 
 def run_command(disk: Disk, config: QueueConfig, usage: Usage) -> None:
-    """Run the command in a separate thread until it ends or its time is over. It also runs after the space was closed.
+    """Run the command in a separate thread, until it ends or its time is over, even after the space was closed.
 
-    A process of root runs the command as the owner of the space, because the owner may have written the command.
+    A root process runs the command as the owner of the space, because the owner may have written the command.
     """
     threading.Thread(target=_run, args=(disk.root, disk.owner, config, usage), name="xaspool capacity").start()
 

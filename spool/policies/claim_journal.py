@@ -51,8 +51,8 @@ class JournalContents(NamedTuple):
 
     owner: the number of the journal's owner; 0 if the journal cannot be read.
     ranges: the claims, each as (number, first ordinal, count).
-    pid, program: the process that wrote the journal, or None if unknown; only people read this.
-    since: the time of the first claim in seconds since the epoch, or None if unknown; only people read this.
+    pid, program: the process that wrote the journal, or None if unknown; for people only.
+    since: the time of the first claim in seconds since the epoch, or None if unknown; for people only.
     marks: a byte for each message in the journal of a round; None in the journal of any other transaction.
     """
 
@@ -162,11 +162,11 @@ class ClaimJournal:
         while spares:
             try:
                 name, handle = spares.pop()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread took the last file
                 break
             try:
                 disk.rename(name, self._name)
-            except FileNotFoundError:  # another process has removed it
+            except FileNotFoundError:  # another process has removed the file
                 disk.close(handle)
             else:
                 return handle

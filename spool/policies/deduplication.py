@@ -1,10 +1,10 @@
 """Deduplication: a second put with the same key within the queue's window adds no message.
 
-The commit of a message records its key as a fact, which is forgotten after the window. A later put with the same key
-returns the id of the first message, even if this message has left the queue. A transaction that puts a key holds a byte
-lock for the key until the transaction ends. So another put with the same key waits for the transaction's outcome, as an
-insert into a unique index does in a database. If two transactions wait for each other's keys, only their deadlines end
-the wait.
+The commit of a message records the message's key as a fact, which is forgotten after the window. A later put with the
+same key returns the id of the first message, even if this message has left the queue. A transaction that puts a key
+holds a byte lock for the key until the transaction ends. So another put with the same key waits for the transaction's
+outcome, as an insert into a unique index does in a database. If two transactions wait for each other's keys, only their
+deadlines end the wait.
 """
 
 from spool.coordination.locks import deduplication_byte

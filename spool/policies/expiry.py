@@ -1,7 +1,7 @@
 """Expiry: an expired message moves to the error queue or is dropped, as the queue's options say.
 
 No get delivers an expired message. A process removes the expired messages of a queue when it gets from the queue or
-counts its messages. Otherwise the housekeeper of a consumer removes expired messages within seconds. The commit
+counts the queue's messages. Otherwise the housekeeper of a consumer removes expired messages within seconds. The commit
 that removes messages is not flushed. So after a power cut, a removed message may exist again, and is still expired.
 """
 
@@ -24,7 +24,7 @@ _RUNS_AT_ONCE = 4_096
 
 
 def expire(store: Store, queue: str, deadline: Deadline) -> int:
-    """Remove the expired, unclaimed messages of a queue. Return how many were removed. The caller has caught up."""
+    """Remove the expired, unclaimed messages of a queue. Return their number. The caller has caught up."""
     done = 0
     while True:
         settings = store.settings.known

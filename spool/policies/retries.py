@@ -115,8 +115,8 @@ def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
     """Return the queue's options for a message that fails.
 
-    If the error queue does not exist, messages have unlimited attempts. No program would find messages in a
-    missing queue, and the options of their queue do not allow dropping them.
+    If the error queue does not exist, messages have unlimited attempts: no program would find messages in a missing
+    queue, and the options do not allow to drop the messages.
     """
     found = queue_config(config, queue)
     if found.error_queue is not None and found.error_queue not in config.queues:
@@ -130,7 +130,7 @@ def count_failures(
 ) -> None:
     """Count a failed attempt for each of these messages that still exists, in one commit without a flush.
 
-    Skip the messages of prepared branches, but not those of ``held_by``, a branch that is being rolled back.
+    Skip the messages of prepared branches, except the messages of ``held_by``, a branch that is being rolled back.
     """
     places = list(positions)
     while True:

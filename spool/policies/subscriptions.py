@@ -12,7 +12,7 @@ even if the reclaiming process has an old view:
 A reader reads the files of the commits themselves (``put_by``), not the messages in the queues. These messages may have
 left the queues, or a compaction may have moved them to a file with another number. *Afterwards* the reader checks its
 subscription (``progress``). If the subscription still exists and no other reader has advanced it, every file existed
-while the reader needed it.
+while the reader needed the file.
 """
 
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ class SubscriptionState:
 
     queues: the names of the subscription's queues; empty for all queues.
     since: the number of the commit that registered the subscription.
-    read_to: the number of the last commit that its reader has read.
-    expires_at: the time at which the subscription ends, in seconds since the epoch. Its reader can postpone this time
+    read_to: the number of the last commit that the subscription's reader has read.
+    expires_at: the time at which the subscription ends, in seconds since the epoch. The reader can postpone this time
         by ``advance``.
     unread: the greatest possible number of unread messages; a message that moved to another queue counts twice.
-    kept_bytes: the bytes of the bodies in files that this subscription needs, and that no queue needs.
+    kept_bytes: the bytes of the bodies in files that are needed by this subscription but by no queue.
     """
 
     queues: tuple[str, ...]
@@ -56,7 +56,7 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
     """Register a subscription; return the number of the commit that registers it.
 
     The space keeps every message of a later commit for the subscription. If a subscription of this name exists, and its
-    reader has read nothing, the subscription is used again. This reader may have been killed too early to read.
+    reader has read nothing, the subscription is used again. Its reader may have been killed before the first reading.
 
     Args:
         queues: the names of the queues; empty for all queues.
@@ -94,7 +94,7 @@ def subscription(view: View, name: str) -> Subscription | None:
 
 
 def progress(store: Store, name: str, since: int) -> Subscription | None:
-    """Return the present subscription. Return None if the subscription has ended; commit ``since`` registered it."""
+    """Return the present subscription that commit ``since`` registered, or None if this subscription has ended."""
     catch_up(store)
     known = subscription(store.view, name)
     return known if known is not None and known.since == since else None
@@ -108,7 +108,7 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
         seconds: the number of seconds after which the subscription ends, unless ``advance`` is called earlier.
 
     Raises:
-        InvalidArgument: there is no commit ``after`` yet, so no reader has read it.
+        InvalidArgument: the commit ``after`` does not exist yet, so no reader has read the commit.
     """
     while (known := progress(store, name, since)) is not None:
         if after > store.view.index.applied:

@@ -26,7 +26,7 @@ class Evidence(enum.Enum):
 
 
 class Complete(NamedTuple):
-    """A complete file: the evidence that it is complete, and the identity that it had when it was judged."""
+    """A complete file: the evidence of its completeness, and the file's identity at the time of the judgement."""
 
     evidence: Evidence
     identity: FileIdentity

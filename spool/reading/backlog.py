@@ -38,7 +38,7 @@ class Backlog:
 
     Args:
         queues: the names of the queues; empty for all queues.
-        headers: the headers that a message must have, with their values. The message may have other headers, too.
+        headers: the headers that a message must have, with their values. The message may also have other headers.
 
     Raises:
         QueueNotFound: one of the queues does not exist.
@@ -62,7 +62,7 @@ class Backlog:
 
     @public_call("reading messages")
     def sizes(self, first: int, last: int) -> list[CommitSize]:
-        """Return, in order, the sizes of those commits from ``first`` to ``last`` that still have messages."""
+        """Return, in order, the sizes of the commits from ``first`` to ``last`` that still have messages."""
         return self._told(lambda: self._sizes(first, last))
 
     @public_call("reading messages")
@@ -77,7 +77,7 @@ class Backlog:
 
     @public_call("reading messages")
     def kept_items(self, first: int, last: int) -> tuple[list[tuple[Item, int]], list[int]]:
-        """Read from the files of the commits ``first`` to ``last`` which messages these commits put.
+        """Read the files of the commits ``first`` to ``last``, to find the messages that these commits put.
 
         The result includes consumed messages.
 
@@ -140,7 +140,7 @@ class Backlog:
         return [CommitSize(number, *sums[number]) for number in sorted(sums)]
 
     def _runs(self, first: int, last: int) -> Iterator[Run]:
-        """Yield the runs of these commits that match the queues and headers. The commits are in order."""
+        """Yield the runs of these commits with matching queues and headers, in the order of the commits."""
         known, now = self._store.view.index.messages.runs, self._store.clock.now()
         few = range(first, min(last, self._store.view.index.applied) + 1)
         numbers = few if len(few) <= len(known) else sorted(number for number in known if number in few)
@@ -185,7 +185,7 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
 
     Returns:
         The first neighbouring messages of this range that are still in the queue, and the ordinal after these messages.
-        If the messages at ``ordinal`` have left the queue, None, and the ordinal with which to continue.
+        If the messages at ``ordinal`` have left the queue: None, and the ordinal with which to continue.
 
     Raises:
         CorruptedFile: the table of a file is damaged.

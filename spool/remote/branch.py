@@ -46,7 +46,7 @@ class ReadMessage(NamedTuple):
     """A message. ``raw``: the stored bytes of its body.
 
     ``unreadable``: the reason why no codec here can decode the body; "" if the body was decoded. If no codec can decode
-    the body, ``message`` contains the stored bytes, too.
+    the body, ``message`` also contains the stored bytes.
     """
 
     message: Message

@@ -1,23 +1,23 @@
-"""The calls of an open space: each ends before the files are closed, and nothing of Python's own tears it.
+"""The calls of an open space: the files are closed after the last call, and signal handlers wait for a call's end.
 
 ``with guard:`` is one call. After the guard is closed, no call enters, and a call that waits inside raises NotOpen. The
 last call to end closes the files, so no thread uses a descriptor's number after the number belongs to another file. No
 lock guards the table of calls. A thread that enters adds itself to the table, then checks whether the guard is closed.
-A thread that closes the guard marks it closed, then reads the table. ``with guard.step:`` is a longer piece of work,
-e.g. of an intake, that keeps the files open and makes calls.
+A thread that closes the guard marks it closed, then reads the table. ``with guard.step:`` is a longer piece of work
+that makes calls and keeps the files open, e.g. in an intake.
 
 Python runs foreign code in the middle of a call:
 
-- *Handlers of signals.* Python runs them between any two instructions of the main thread. While the main thread is
-  inside a call, a step or ``deferred``, each signal that has a Python function as its handler is only noted. The
-  handlers run when the call ends, or earlier, while a get waits for messages. A second SIGINT is handled at once: if
-  its handler raises, the call is torn. Signals without a Python function (SIG_DFL, SIG_IGN), and signals above 31
-  (real-time signals), are not deferred.
-- *Finalizers, callbacks of weak references, handlers of log records, trace functions.* They run in the thread of the
-  call. A call that they make could wait for a lock of its own thread, so it raises ProtocolError at once. ``submit``
-  and ``close`` are carried out when the call ends (``call_later``).
-- *Exceptions that come at an unknown point* (``runtime.tearing``). They tear the call, unless the call only waited: the
-  space closes as if the process had died, which releases every lock, and the next opening recovers the space.
+- *Signal handlers.* Python runs them between any two instructions of the main thread. While the main thread is inside a
+  call, a step or ``deferred``, each signal that has a Python function as its handler is only noted. The handlers run
+  when the call ends, or earlier, while a get waits for messages. A second SIGINT is handled at once: if its handler
+  raises, the call is torn. Signals without a Python function (SIG_DFL, SIG_IGN), and signals above 31 (real-time
+  signals), are not deferred.
+- *Finalizers, callbacks of weak references, handlers of log records, trace functions.* Such code runs in the thread of
+  the call. If the code called a space, this second call could wait for a lock of its own thread, so the second call
+  raises ProtocolError at once. ``submit`` and ``close`` are carried out when the call ends (``call_later``).
+- *Exceptions that come at an unknown point* (``runtime.tearing``). They tear the call, unless the call only waited. The
+  space then closes as if the process had died: every lock is released, and the next opening recovers the space.
 """
 
 # This is the C module of ``signal``. The Python module converts numbers to names, and so takes ten times as long.
@@ -79,7 +79,7 @@ class _Deferral:
     entrances: how often a call of the main thread has replaced the handlers.
     noted: the numbers of the deferred signals, in their order.
     note: the handler of each deferred signal during a call.
-    found: the handlers of ``_SIGNALS`` at the last call. handlers: those of them that are Python functions.
+    found: the handlers of ``_SIGNALS`` at the last call. handlers: the Python functions among these handlers.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class _Deferral:
         """Remember the handlers of ``_SIGNALS``, which have changed since the last call."""
         before = self.handlers
         self.handlers = {
-            # (the own function remains if an exception kept ``end`` from restoring the handler)
+            # (``note`` is still the handler if an exception kept ``end`` from restoring the handler)
             number: before[number] if handler is self.note else handler
             for number, handler in zip(_SIGNALS, found, strict=True)
             if handler not in _NONE_OF_PYTHON
@@ -126,7 +126,7 @@ class _Deferral:
                 self.deliver()
 
     def deliver(self) -> None:
-        """Call the handler of each noted signal. If a handler raises, the later ones are called nevertheless."""
+        """Call the handler of each noted signal. If a handler raises, the later handlers are called nevertheless."""
         number = self.noted.pop(0)
         try:
             if number in self.handlers:  # otherwise the program has set SIG_DFL or SIG_IGN since
@@ -136,7 +136,7 @@ class _Deferral:
                 self.deliver()
 
     def raise_interrupt(self) -> None:
-        """Raise KeyboardInterrupt if the handler of a noted SIGINT does nothing else."""
+        """Raise KeyboardInterrupt if SIGINT was noted, and its handler only raises KeyboardInterrupt."""
         if signal.SIGINT in self.noted and self.handlers[signal.SIGINT] is signal.default_int_handler:
             self.noted.remove(signal.SIGINT)
             error = KeyboardInterrupt()
@@ -144,7 +144,7 @@ class _Deferral:
             raise error
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT or number not in self.noted:  # (the kernel, too, merges signals that wait)
+        if number == signal.SIGINT or number not in self.noted:  # (the kernel also merges waiting signals)
             self.noted.append(number)
         if number == signal.SIGINT and self.noted.count(number) > 1:
             at = frame
@@ -191,7 +191,7 @@ def deliver_pending_signals() -> None:
 def raise_interrupt() -> None:
     """Raise KeyboardInterrupt after Ctrl-C in a call that waits for a lock, and that can be abandoned.
 
-    The call may hold other locks, so other handlers of signals wait until it ends.
+    The call may hold other locks, so other signal handlers wait until the call ends.
     """
     if _deferral.noted and get_ident() == _deferral.main:
         _deferral.raise_interrupt()
@@ -199,8 +199,8 @@ def raise_interrupt() -> None:
 
 # -- calls inside a call ----------------------------------------------------------------------------------------------
 
-# The threads in the middle of a call of any space, each with the number of its nested parts; and the work that each
-# thread does once its call has ended.
+# The threads in the middle of a call of any space, each with the number of nested parts of its call. And for each
+# thread, the functions that run once the thread's call has ended.
 _busy: dict[int, int] = {}
 _later: dict[int, list[Callable[[], object]]] = {}
 os.register_at_fork(after_in_child=_busy.clear)
@@ -215,7 +215,7 @@ def is_in_a_call() -> bool:
 def call_later(function: Callable[[], object]) -> None:
     """Call a function at the end of this thread's call of a space, or at once if this thread is in no call.
 
-    The function raises nothing.
+    ``function`` must not raise.
     """
     me = get_ident()
     if me in _busy:
@@ -226,7 +226,7 @@ def call_later(function: Callable[[], object]) -> None:
 
 @contextmanager
 def outside_of_calls() -> Iterator[None]:
-    """Let functions of the application call a space, in the middle of a call that holds nothing here."""
+    """Let application functions call a space, in the middle of a call that holds nothing at this point."""
     me = get_ident()
     busy = _busy.pop(me, 0)
     try:
@@ -244,9 +244,9 @@ def _do_later(me: int) -> None:
 def _is_reentrant(me: int, entries: int) -> bool:
     """Return whether this thread, which is marked as busy, is indeed in the middle of a call.
 
-    An exception of another thread may have come before the end of an earlier call removed the mark.
+    An exception from another thread may have kept the end of an earlier call from removing the mark.
 
-    ``entries``: how many functions on the stack have entered a guard if an earlier call has not ended.
+    ``entries``: the number of functions on the stack that have entered a guard, if the earlier call has not ended.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and entries:
@@ -263,7 +263,7 @@ def _is_reentrant(me: int, entries: int) -> bool:
 class _Entrance:
     """A way into a guard, as a context manager.
 
-    is_call: whether a call begins, so that the thread is in the middle of it. Otherwise a step begins, or a part of the
+    is_call: True if a call begins: the thread is then in the middle of a call. False if a step begins, or a part of the
         thread's call.
     """
 
@@ -290,7 +290,7 @@ class _Entrance:
             if me == _deferral.main:
                 if _deferral.depth:
                     _deferral.depth += 1
-                else:  # (here, and in no function, because each call of the main thread takes this way)
+                else:  # (inline, because each call of the main thread runs these lines)
                     found = [*map(raw.getsignal, _SIGNALS)]
                     if found != _deferral.found:
                         _deferral.learn(found)
@@ -409,7 +409,7 @@ class CallGuard(_Entrance):
                 self._forget_stale()
 
     def _forget_stale(self) -> None:
-        """Forget threads that left a call without the end of it: an exception came in between, or the thread died."""
+        """Forget threads that left a call without its end, because of an exception or because the thread died."""
         stacks = sys._current_frames()
         for thread in list(self._inside):
             if not is_in_library(stacks.get(thread)):
@@ -430,7 +430,7 @@ class CallGuard(_Entrance):
     def _shut_if_last(self, error: BaseException | None = None) -> None:
         if self.closed and not self._inside and self._once.acquire(blocking=False):
             try:
-                if isinstance(error, RecursionError):  # this thread has no room for further calls, a new one has
+                if isinstance(error, RecursionError):  # this thread's stack is full, unlike a new thread's stack
                     start_new_thread(self._shut_now, ())
                 else:
                     self._shut_now()
@@ -448,7 +448,7 @@ class CallGuard(_Entrance):
 
 
 def _forget_unended(me: int) -> None:
-    """Forget an earlier call of this thread: an exception came before the end of the call could remove it.
+    """Forget an earlier call of this thread, if an exception kept the end of that call from removing the call.
 
     A thread that executes another function of the library may be inside a step, so it is not touched.
     """
@@ -560,10 +560,10 @@ def within(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def later_if_busy(method: "Callable[P, Future[T]]") -> "Callable[P, Future[T]]":
-    """Decorate a method that returns a future: in the middle of another call, it is carried out after that call.
+    """Decorate a method that returns a future: in the middle of another call, the method runs after that call.
 
     The future then has the errors that the method would have raised. Unless the caller names a transaction, the method
-    joins none, because the call may end the caller's transaction.
+    joins no transaction, because the other call may end the caller's transaction.
     """
 
     @wraps(method)

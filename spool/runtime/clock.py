@@ -83,4 +83,4 @@ class WaitExpired(SystemFailure):
 
 class LockTimeout(TransactionTimeout):
     """A lock or a number did not become free in time for a transaction, which was rolled back. No attempt is counted,
-    because the transaction used up none: it only waited for another process."""
+    because the transaction only waited for another process."""

@@ -4,7 +4,7 @@ A copied context keeps its transaction after the transaction has ended. Puts and
 ProtocolError, instead of committing silently without the transaction.
 
 A block may begin in one thread of a pool and end in another one, e.g. in a generator that a framework advances in a
-pool. The first thread then returns to the transaction before the block, with its next put or get.
+pool. With its next put or get, the first thread returns to the transaction that it had before the block.
 """
 
 import sys
@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 
 class Joinable(Protocol):
-    """The part of a transaction that a caller needs to join it."""
+    """The part of a transaction that a caller needs to join the transaction."""
 
     ended_elsewhere: "Block | None"  # the block of this transaction that ended in another context, or out of turn
 
@@ -27,7 +27,7 @@ class Block(NamedTuple):
     """A block whose puts and gets join a transaction.
 
     thread: the thread in which the block began. joined: the caller's transactions in the block, by the id of the store.
-    before: what undoes the block in its context.
+    before: the token that undoes the block in its context.
     """
 
     thread: int
@@ -70,8 +70,8 @@ def dissociate(store: object, transaction: Joinable, block: Block) -> bool:
     """Restore the transaction that the caller was in before ``associate``.
 
     Returns False if the block began in another context, which keeps the ended transaction. Also returns False if a
-    later block of this context has not ended, e.g. of a generator that the caller advances in turns. The end of that
-    later block then passes over this transaction.
+    later block of this context has not ended, e.g. in one of two generators that the caller advances alternately. The
+    end of that later block then passes over this transaction.
     """
     joined = joined_by_caller.get()
     if joined is block.joined:  # no block has begun or ended since, as in nested ``with`` blocks

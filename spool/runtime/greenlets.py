@@ -1,7 +1,7 @@
 """Refuse processes in which gevent or eventlet has replaced Python's threads, locks, time or ``select``.
 
-Such a process runs many greenlets in one thread. A call that waits in the kernel would stop all greenlets, also the
-greenlet that would put the awaited message. And a lock that the engine holds would be no obstacle for another greenlet.
+Such a process runs many greenlets in one thread. A call that waits in the kernel would stop all greenlets, even the
+greenlet that would put the awaited message. And a lock that the engine holds would not stop another greenlet.
 """
 
 import sys
@@ -13,7 +13,7 @@ _OF_EVENTLET = ("thread", "time", "select")
 
 
 def check_threads() -> None:
-    """Raise ProtocolError if a library has replaced what a call of a space needs. Nothing is imported."""
+    """Raise ProtocolError if a library has replaced a part of Python that a space needs. Nothing is imported."""
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     if gevent is not None and any(map(gevent.is_module_patched, _OF_GEVENT)):
         raise _refusal("gevent")

@@ -1,4 +1,4 @@
-"""Objects that belong to one process say so when a program pickles or copies them."""
+"""Refuse to pickle or copy objects that belong to one process."""
 
 from typing import NoReturn, SupportsIndex
 

@@ -18,7 +18,7 @@ _LIBRARY = ("spool.", "xa.", "recovery.", "forwarder.")
 
 
 class Reentrant(ProtocolError):
-    """This thread is in the middle of another call of a space: put with submit, or after that call has ended."""
+    """This thread is in the middle of another call of a space: use ``submit``, or put after that call has ended."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -27,12 +27,12 @@ class Reentrant(ProtocolError):
         )
 
 
-# Errors that the engine raises, or that a wrong argument raises. RecursionError is none of them: it comes anywhere.
+# Errors that the engine raises, or that a wrong argument raises. Not RecursionError, which comes anywhere.
 _KNOWN = (
     SpoolError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
-# Modules whose functions hold no lock, and leave nothing half done, where they run code of the application.
+# Modules whose functions hold no lock, and have nothing half done, at the points where they run application code.
 _OUTSIDE = ("spool.space", "spool.errors", "spool.aio", "spool.opening", "spool.transactions.validation")
 _OUTSIDE_PACKAGES = ("spool.model.", "spool.runtime.", "spool.workers.", "spool.aio.")
 _waiting: set[CodeType] = set()
@@ -63,7 +63,7 @@ def _is_known(error: Exception) -> bool:
 
 
 def was_delivered(error: BaseException) -> bool:
-    """Return whether a handler of signals raised the exception at a point where its call can be abandoned."""
+    """Return whether a signal handler raised the exception at a point where the call can be abandoned."""
     return _DELIVERED in error.__dict__
 
 
@@ -78,7 +78,7 @@ def is_failed_step(error: BaseException) -> bool:
 
 
 def raise_if_torn(error: BaseException) -> None:
-    """Raise an exception again that no handler of the engine may take for a failure of its own step."""
+    """Raise the exception again if it tears the call, because it is then no failure of the caller's own step."""
     if is_torn_by(error):
         raise error
 
@@ -101,12 +101,12 @@ def _only_waited(trace: TracebackType | None) -> bool:
 
 
 def mark_delivered(error: BaseException) -> None:
-    """Mark an exception of a handler of signals that ran at a point where its call can be abandoned."""
+    """Mark an exception that a signal handler raised at a point where the call can be abandoned."""
     error.__dict__[_DELIVERED] = True
 
 
 def is_in_library(frame: FrameType | None) -> bool:
-    """Return whether a thread with this innermost frame executes a function of the library, but not only ``close``."""
+    """Return whether a thread with this innermost frame is in a library function other than ``close``."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         if module.startswith(_LIBRARY) and frame.f_code.co_name not in ("close", "__exit__"):

@@ -87,7 +87,7 @@ def note_failure(error: Exception) -> None:
     global _has_failed
     if not _has_failed:
         _has_failed = True
-        with suppress(Exception):  # the text of a foreign exception may fail, too
+        with suppress(Exception):  # the text of a foreign exception may also fail
             log.warning("OpenTelemetry failed, so spans may be missing: %s: %s", type(error).__name__, error)
 
 
@@ -130,7 +130,7 @@ def start_span(name: str, kind: "SpanKind", attributes: Mapping[str, Any], **opt
 
 
 def is_configured() -> bool:
-    """Return whether the program has a tracer provider. The API alone has a proxy, which waits for one."""
+    """Return whether the program has a tracer provider. The API alone has a proxy, which waits for a provider."""
     trace, _ = api()
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
@@ -223,7 +223,7 @@ def in_context(call: Callable[[], T]) -> Callable[[], T]:
 
 
 def read_context(headers: Mapping[str, str]) -> "SpanContext | None":
-    """Return the trace context in the headers of a message, or None if no valid ``traceparent`` is there."""
+    """Return the trace context in the headers of a message, or None without a valid ``traceparent``."""
     text = headers.get(TRACEPARENT)
     if not isinstance(text, str) or len(text) > _LONGEST:
         return None
@@ -379,8 +379,8 @@ def _is_name(queue: object) -> bool:
 class Receive(Attached):
     """The span of a get, with the wait for a message.
 
-    The links to the contexts of the messages are known only after the get. So the span is made then, and gets the
-    earlier begin.
+    The links to the contexts of the messages are known only after the get. So the span is made after the get, and the
+    begin of the get is its start time.
     """
 
     def __init__(self, queue: str) -> None:

@@ -41,8 +41,8 @@ def read_file(store: Store) -> SettingsFile:
 def edited(
     store: Store, file: SettingsFile, changed: Mapping[str, QueueConfig], removed: Collection[str] = ()
 ) -> Iterator[Callable[[], SpaceConfig]]:
-    """Write settings with some queues added, changed or removed. Once the body calls the yielded function, they are
-    durable and in use; the function returns them.
+    """Write settings with some queues added, changed or removed. The settings are durable and in use once the body
+    calls the yielded function, which returns the settings.
 
     The work that grows with the size of the file is done before the body, which may hold the number lock. The caller
     holds ``editing``.

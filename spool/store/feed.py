@@ -1,4 +1,4 @@
-"""The feed: the effects of commits in shared memory. With it a process follows others without reading commit files.
+"""The feed: the effects of commits in shared memory, so that other processes need not read the commit files.
 
 ``run/feed`` is a ring of slots. Number n uses slot n modulo the number of slots, so a later number overwrites the slot.
 A slot records its number and the life of the ring, and has a checksum. (The life is a random value that each first
@@ -8,7 +8,7 @@ A slot has a note with the parts of a commit that the index needs. These parts a
 or changes, and the content of its file and adopted branches. If the content does not fit into a slot, the note has the
 positions only. If the positions do not fit either, the note is empty. A reader takes the rest from the commit's files.
 
-Until its number is published, a note is only a hint: the writer may die, and the number may end as an empty commit.
+Until the number is published, its note is only a hint: the writer may die, and the number may end as an empty commit.
 """
 
 import os

@@ -1,8 +1,9 @@
 """The id of a space, in the file ``space.id``: decision logs, rows of decisions and votes name the space by it.
 
-The id is random, and written before the space has its settings, so it is durable before anything can name it. It is
-not a setting: ``space.toml`` may be copied as a template for another space, and its id must not be. A move keeps the
-id, and so does a copy. The mirror of a space has the same file, so a restored space keeps the id.
+The id is random, and written before the space has its settings, so the id is durable before a log, a row or a vote can
+name it. The id is not a setting, because ``space.toml`` may be copied as a template for another space, which needs
+another id. A move or a copy of the space keeps the id. The mirror of a space has the same file, so a restored space
+keeps the id.
 """
 
 import os

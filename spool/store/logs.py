@@ -1,6 +1,6 @@
-"""The loggers of the library: no name from outside can forge a line of a log.
+"""The loggers of the library: no foreign name can forge a log line.
 
-The log quotes names that other users or programs chose, e.g. those of dropped files. Such a name may have a line break,
+The log quotes names that other users or programs chose, e.g. names of dropped files. Such a name may have a line break,
 or a control sequence for a terminal. A filter on each logger escapes these characters in the arguments and in the
 traceback of each record, before the record reaches a handler of the application.
 """
@@ -21,12 +21,12 @@ def _escaped(argument: Any) -> Any:
     try:
         text = str(argument)
         return argument if text.isprintable() else printable(text)
-    except Exception:  # the handler must not meet the error either: a log line may be part of a get
+    except Exception:  # (the handler would meet the same error, which must not end e.g. a get)
         return f"<{type(argument).__name__}>"
 
 
 class _Escaping(logging.Filter):
-    """Passes every record on. (A filter of a logger does not see the records of the loggers below it.)"""
+    """Passes every record on. (A filter of a logger does not see the records of its child loggers.)"""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):

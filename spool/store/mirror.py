@@ -6,10 +6,11 @@ space's disk a new space is created from these files. A failed mirror is a faile
 unknown, and the space stops until the mirror is repaired or dropped. The first opener of a space compares the space
 with its mirror (``recovery.mirrored``) and brings the mirror up to date.
 
-Both hold the same random id, in a file ``mirror.id``. A directory without the id is no mirror. So an opener writes
-nothing into a mount point whose disk is missing, and nothing into the mirror of another space. While a new mirror is
-being created, ``mirror.id`` of the space has two lines: the id of the mirror in the settings, and the id of the new
-mirror. The next opener keeps only one id: the id of the mirror that the settings name at the time of the opening.
+Both directories hold the same random id, in a file ``mirror.id``. A directory without the id is no mirror. So an opener
+writes nothing into a mount point whose disk is missing, and nothing into the mirror of another space. While a new
+mirror is being created, ``mirror.id`` of the space has two lines: the id of the mirror in the settings, and the id of
+the new mirror. The next opener keeps only one id: the id of the mirror that the settings name at the time of the
+opening.
 """
 
 import logging
@@ -38,8 +39,8 @@ _TEMPORARY = ".tmp"
 _MAX_ID_BYTES = 4096
 
 # Bytes of ``mirror.id`` in a mirror, on which processes take shared locks. A restore locks both bytes, then checks the
-# first byte for another lock. An opener locks the first byte, then checks the second for a lock. So one of the two sees
-# the other.
+# first byte for another lock. An opener locks the first byte, then checks the second for a lock. So the restore or the
+# opener sees the other's lock.
 _IN_USE, _RESTORE = 0, 1
 
 
@@ -165,8 +166,8 @@ class Mirror:
     def forget_vote(self, xid: Xid) -> None:
         """Remove the vote of a branch that was decided. After a power cut the vote may exist again.
 
-        If it does, and the branch was committed, its head exists, too: the removal of the branch's own file is flushed
-        before the head is removed.
+        If the vote exists again and the branch was committed, the branch's head also exists: the removal of the
+        branch's own file is flushed before the head is removed.
         """
         if self.keeps_vote(xid):
             unlink_if_there(self.disk, _here(layout.prepared(xid)))
@@ -195,7 +196,8 @@ class Mirror:
     def drop_votes(self, undecided: Collection[Xid]) -> None:
         """Remove all votes but those of these branches; the removal is durable when this returns.
 
-        The space has got back the votes that it had lost. So the others were decided, or never acknowledged.
+        The space has got back the votes that it had lost. So the branches of all other votes were decided, or their
+        votes were never acknowledged.
         """
         self._remove([name for xid, name in self.votes().items() if xid not in undecided])
 
@@ -232,8 +234,8 @@ class Mirror:
         """Remove the files of commits; the removal is durable when this returns. The caller removes the files from the
         space afterwards.
 
-        Otherwise the mirror could keep a file of consumed messages after the file that consumed them is gone. A space
-        that is restored from the mirror would have these messages again.
+        Otherwise the mirror could keep a file of consumed messages after the file that consumed these messages was
+        removed. A space that is restored from the mirror would have these messages again.
 
         Args:
             adopted: for each commit's number, the number of branches that the commit adopts.
@@ -245,7 +247,7 @@ class Mirror:
         self._remove(map(layout.committed, adopted))
 
     def _remove(self, names: Iterable[str]) -> None:
-        """Remove those of the files that exist; the removal is durable when this returns."""
+        """Remove the files, if they exist; the removal is durable when this returns."""
         removed = False
         for name in map(_here, names):
             if self.disk.exists(name):

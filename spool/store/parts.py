@@ -29,7 +29,8 @@ class Files:
     """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if any.
 
     id: the id of the space; "" if the space was opened only for one branch or for inspection.
-    original: the identity of the file with the id, which a copy of the space does not have; "" likewise.
+    original: the identity of the file ``space.id``, which differs in a copy of the space; "" in the same cases as
+    ``id``.
     """
 
     __slots__ = ("cache", "disk", "id", "mirror", "original", "recycler")
@@ -97,7 +98,7 @@ class PreparedBranches:
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
         """Add a branch, which raised the version of the shared list to ``version``.
 
-        If this process missed an earlier version, the version here is unchanged, so the list is read again.
+        If this process missed an earlier version, the version here remains unchanged, so that the list is read again.
         """
         if version == self.version + 1:
             self.version = version

@@ -144,7 +144,7 @@ def replace_text(disk: Disk, name: str, text: str) -> None:
 
 
 def _no_settings(disk: Disk) -> str:
-    """Return an error text for a directory without ``space.toml``. The text says what to do."""
+    """Return an error text for a directory without ``space.toml``. The text names the remedy."""
     if disk.exists(layout.RESTORING):
         return f"{disk.root} is not a queue space yet: its restore from a mirror was interrupted; run the restore again"
     if disk.exists(layout.IMPORTING):

@@ -203,7 +203,7 @@ class _Opening:
         until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
-            if name != layout.RUN and not self._disk.exists(name):  # it was removed from outside
+            if name != layout.RUN and not self._disk.exists(name):  # a program removed the directory
                 if name in STAGES and not alone:
                     raise DiskFailure(
                         errno.ENOENT,

@@ -1,6 +1,6 @@
 """Bodies as text for people: JSON and msgpack as JSON, other text as it is, other bytes as a hex dump. Pure.
 
-The text is limited, but may have any characters: each view makes it safe for its medium.
+The length of the text is limited. The text may have any characters, so each view escapes it for its own medium.
 """
 
 import json

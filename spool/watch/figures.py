@@ -22,7 +22,7 @@ from spool.transactions.two_phase import describe_all
 from spool.watch.run_files import last_recovery
 
 _LISTED_SECONDS = 30.0
-_MOST_LISTED = 1_000  # of the transactions, and of the files in quarantine
+_MOST_LISTED = 1_000  # the most listed transactions, and the most listed files in quarantine
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class SpaceMetrics:
 def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
     """Return the current figures of an open space. ``drops``: the same object for all calls.
 
-    After a failed flush has stopped the space, the figures are those after the commits that this process has applied,
-    and the transactions, decisions and subscriptions are left out.
+    After a failed flush has stopped the space, the figures include only the commits that this process has applied. The
+    transactions, decisions and subscriptions are then left out.
     """
     page = store.shared.counters.read()
     configs = store.settings.current(page).config.queues

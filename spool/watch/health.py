@@ -52,7 +52,7 @@ _BAD = {
 class Trouble:
     """One trouble of the space.
 
-    queue, service: of a trouble of one queue.
+    queue, service: the queue and its service, for a trouble of one queue.
     count: the number of files, transactions, messages, decisions, findings, free inodes or free bytes.
     seconds: the age of the figures, of the oldest message or transaction, or of the recovery.
     """
@@ -84,7 +84,7 @@ class Counted(Protocol):
 
 
 def rates_between(was: Counted, now: Counted, seconds: float) -> Rates:
-    """Return the rates of a queue. A count of a queue that was created again can become smaller; its rate is 0."""
+    """Return the rates of a queue. If a queue was created again, its counts may be smaller: the rate is 0."""
     pairs = ((was.enqueued, now.enqueued), (was.dequeued, now.dequeued), (was.failed, now.failed))
     return Rates(*(max(0, new - old) / seconds for old, new in pairs))
 
@@ -125,7 +125,7 @@ def down_routes(metrics: "SpaceMetrics") -> list[tuple[str, str]]:
 
 
 def queue_causes(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> dict[str, tuple[Cause, ...]]:
-    """Return the causes of each queue in trouble, the worst first. ``rates``: of the queues whose rates are known."""
+    """Return the causes of each queue in trouble, the worst first. ``rates``: the rates, where known."""
     errors, down = error_queues(metrics), {queue for queue, _ in down_routes(metrics)}
     found = {}
     for name, stats in metrics.queues.items():
@@ -145,7 +145,7 @@ def troubles(metrics: "SpaceMetrics", now: float, rates: Mapping[str, Rates]) ->
 
     Args:
         now: the time of the verdict, in seconds since the epoch.
-        rates: of the queues whose rates are known.
+        rates: the rates of the queues, as far as they are known.
     """
     order = list(Cause)
     found = [*_of_the_space(metrics, now), *_of_queues(metrics, rates)]

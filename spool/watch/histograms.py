@@ -24,7 +24,7 @@ class Histogram:
         return Histogram(self.buckets + other.buckets, self.total + other.total)
 
     def quantile(self, share: float) -> float | None:
-        """Return an upper bound of this share of the durations; None without durations."""
+        """Return a duration that at least this share of the durations does not exceed; None without durations."""
         wanted, reached = share * self.buckets.total(), 0
         for bound in sorted(self.buckets):
             reached += self.buckets[bound]

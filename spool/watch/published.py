@@ -2,8 +2,8 @@
 
 If the space's option ``monitor_group`` names a group, an open process writes the copy every few seconds, and gives it
 to the group. The copy has the names of queues, the counts, the ids of transactions and the kinds of findings, but no
-message, and no name or reason of a file, because a reason may quote a message. The directories of the space and
-``run/`` then let other users pass, but not list them.
+message, and no name or reason of a file, because a reason may quote a message. Other users can then pass through the
+directories of the space and ``run/``, but cannot list these directories.
 """
 
 import logging
@@ -49,7 +49,7 @@ class Publisher:
                     publish(disk, space_metrics(self._store, self._drops), group)
                 else:
                     withdraw(disk)
-            except Exception as error:  # (nothing that people watch may end the housekeeping)
+            except Exception as error:  # (an error of the metrics must not end the housekeeping)
                 raise_if_torn(error)
                 if str(error) != self._failure:
                     log.warning("%s: the metrics are not published: %s", disk.root, error)
@@ -99,7 +99,7 @@ def read_metrics(path: str | os.PathLike[str]) -> SpaceMetrics:
         NotASpace: the directory has no published metrics.
         DiskFailure: the caller is not in the group, or the file cannot be read.
         NewerFormat: a later version of the library published the metrics.
-        CorruptedFile: the file has other bytes.
+        CorruptedFile: the bytes of the file are damaged.
     """
     disk = LookingDisk(os.fspath(path))
     if not is_directory(disk.root):

@@ -1,7 +1,7 @@
 """Files of ``run/`` that hold one value for people: the findings of the last recovery, and the published metrics.
 
-Such a file is written to a temporary name and renamed, so that a reader finds a whole file. It is not flushed: nothing
-is lost with it. A checksum detects a file that a power cut left incomplete.
+Such a file is written under a temporary name and renamed, so that a reader finds a whole file. The file is not flushed,
+because its loss does no harm. A checksum detects a file that a power cut left incomplete.
 """
 
 import zlib

@@ -300,7 +300,7 @@ class Attempt:
         """Return whether to attempt the commit again, because a lock of the space did not become free in time.
 
         If the worker stops, the attempt is abandoned instead. The function has done its work, so the worker prefers to
-        wait: a released message is handled again.
+        wait: a released message would be handled again.
         """
         if self._stopping():
             if self._move(Event.NO_LOCK):

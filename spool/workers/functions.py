@@ -12,7 +12,7 @@ from spool.workers.outcome import describe
 
 
 class ServiceError(ValueError):
-    """A service cannot be used as named. The text is one line that says what to do."""
+    """A service cannot be used as named. The text is one line that names the remedy."""
 
 
 def find_function(target: str) -> Callable[[Any], Any]:

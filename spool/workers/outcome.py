@@ -125,7 +125,7 @@ Outcome = Replied | Retried | Rejected | Passed | Translated
 class Retry(Exception):
     """A function raises this exception if the attempt has failed and another attempt has to follow.
 
-    delay: the seconds before the next attempt. None means the queue's own delay. InvalidArgument if the delay is
+    delay: the seconds before the next attempt. None means the queue's own delay. Raises InvalidArgument if the delay is
         negative or not a number.
     """
 
@@ -208,7 +208,7 @@ def took_too_long(seconds: float | None) -> str:
 def bounded(delay: float) -> float:
     """Return a delay in seconds, reduced to at most ``LONGEST_DELAY``.
 
-    InvalidArgument if the delay is negative or not a number.
+    Raises InvalidArgument if the delay is negative or not a number.
     """
     if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
         raise InvalidArgument(f"delay is a number of seconds from 0, not {shown(delay)}")

@@ -1,4 +1,4 @@
-"""Decide how long a worker or route pauses, and how long it passes over one message. They change no space."""
+"""Decide how long a worker or route pauses, and how long it passes over one message. No space is changed."""
 
 from spool.model.position import Position
 
@@ -58,7 +58,7 @@ class WaitingMessages:
         return len(self._waits) >= MOST_WAITING
 
     def add(self, position: Position, now: float) -> None:
-        """Pass over a message for a second. Each further call for it doubles the time, up to a minute."""
+        """Pass over a message for a second. Each further call for the message doubles the time, up to a minute."""
         _, before = self._waits.pop(position, (0.0, FIRST_PAUSE_SECONDS / 2))
         seconds = min(before * 2, LONGEST_PAUSE_SECONDS)
         self._waits[position] = (now + seconds, seconds)

@@ -28,7 +28,7 @@ MOST_FAILED = 10_000
 fail, the cause is not in the messages."""
 
 MOST_ABANDONED = 8
-"""The most calls that may go on although their attempts were withdrawn. One more ends the worker."""
+"""The most calls that may go on although their attempts were withdrawn. One more such call ends the worker."""
 
 WORKER, FORWARDER = "worker", "forwarder"
 """The kinds of programs that the metrics name."""

@@ -1,8 +1,8 @@
 """Spans of OpenTelemetry around calls of functions and services: see ``spool.runtime.tracing``.
 
-The span of a call is a child of the message's put, because each call has exactly one message. The conventions allow
-this for single messages, and use links otherwise. The span has that link, too. A span around a whole worker lasts as
-long as the worker, so the calls get a link to that span, and are not its children.
+The span of a call is a child of the span of the message's put, because each call has exactly one message. The
+conventions allow this for single messages, and use links otherwise. The span of a call also has a link to the put. A
+span around a whole worker lasts as long as the worker, so the calls get a link to that span, and are not its children.
 """
 
 from collections.abc import Mapping

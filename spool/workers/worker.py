@@ -245,7 +245,7 @@ class Worker:
 
     def _give_up(self, call: Call, reason: str, event: Event) -> None:
         with self._changed:
-            if call not in self._calls:  # it has just ended
+            if call not in self._calls:  # the call has just ended
                 return
             self._calls.discard(call)
         try:
@@ -451,7 +451,7 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
 
 
 def log_failure(message: Message, error: BaseException) -> None:
-    """Log an exception of the function. Log the traceback, too, unless the exception is a Retry or Reject."""
+    """Log an exception of the function. Also log the traceback, unless the exception is a Retry or Reject."""
     if isinstance(error, Retry | Reject):
         log.info("message %s of queue %s: %s", message.id, message.queue, describe(error))
     else:
