@@ -61,8 +61,8 @@ class AdoptedFiles:
     """The branches in ``committed/``, and the commits that adopt branches.
 
     branches: the branch in each file; None if the file is damaged.
-    adopters: for the number of each commit that adopts branches, these branches. An unpublished commit is included if
-        its file is whole.
+    adopters: the adopted branches of each commit that adopts branches, by the number of the commit. An unpublished
+        commit is included if its file is whole.
     """
 
     branches: Mapping[CommittedName, Xid | None]

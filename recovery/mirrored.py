@@ -137,10 +137,11 @@ def _numbers(disk: Disk, shared: Shared) -> NumberedFiles:
 
 
 def give_back_votes(files: Files, prepared: PreparedFiles) -> bool:
-    """Restore the votes that the space lost, or that are damaged there. Returns whether there was one.
+    """Restore the votes that the space lost, or that are damaged in the space. Returns whether a vote was restored.
 
-    If the mirror lacks a commit of the space, it may be an older copy of the mirror, and its votes may be decided. A
-    space that lacks a vote was put back from a backup, or the vote was rolled back, and its coordinator does so again.
+    If the mirror lacks a commit of the space, nothing is restored: the mirror may be an older copy, whose votes may be
+    decided. A space that lacks a vote was restored from a backup, or the vote was rolled back. In the second case, the
+    coordinator rolls the branch back again.
     """
     mirror, given = files.mirror, False
     if mirror is None or layout.committed_numbers(files.disk.names(layout.COMMITTED)) - mirror.numbers():

@@ -142,7 +142,7 @@ def _newest_whole(disk: Disk, places: Mapping[int, str]) -> tuple[int, int]:
     0 if no file is whole.
 
     A writer reads the counters before it waits for the number lock. So a file may name an older mark than the file with
-    the number before. So this function reads every file above the mark.
+    the preceding number. Therefore this function reads every file above the mark.
     """
     newest = mark = 0
     for number in sorted(places, reverse=True):

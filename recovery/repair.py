@@ -204,8 +204,8 @@ def _quarantine_messages(store: Store, problem: Decision) -> str:
 def _reset_digest(store: Store, problem: Decision) -> str:
     """Record a new digest, in which the missing files count as removed.
 
-    If the mirror has these files, raise SystemFailure, because the next opener would remove the files from the mirror,
-    too.
+    If the mirror has these files, raise SystemFailure, because the next opener would also remove the files from the
+    mirror.
     """
     lost = _only_in_mirror(store)
     if lost:

@@ -1,4 +1,4 @@
-"""The scan when a space opens. It has phases: each phase reads its evidence, decides, and carries its decisions out.
+"""The scan when a space opens: each phase reads its evidence, decides, and carries its decisions out.
 
 The phases, in order: sequence numbers, files of branches, the index, votes of branches, unfinished work, foreign files.
 A phase reads its evidence once, and a decision is a pure function of that evidence. A dry run (`plan`) goes through the

@@ -79,7 +79,7 @@ def highest_named(disk: Disk, active: ActiveFiles) -> int:
 
 
 def decide(active: ActiveFiles, unnamed: Collection[str], *, alone: bool) -> list[Decision]:
-    """Decide about each entry of ``active/``: about journals first, because `count_journal` removes the branch, too.
+    """Decide about each entry of ``active/``: about journals first, because `count_journal` also removes the branch.
 
     Args:
         unnamed: the paths of commits that have no committed name.

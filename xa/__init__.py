@@ -3,7 +3,7 @@
 * ``TransactionManager``: one transaction over spaces and databases.
 * ``ResourceManager``: a space under the calls of X/Open XA, with their flags and codes.
 * ``connect``: a space under the two-phase methods of PEP 249.
-* ``xa.zope``: a space in the transactions of zope's package ``transaction``, which it needs.
+* ``xa.zope``: a space in the transactions of zope's package ``transaction``, which must be installed.
 """
 
 from importlib import import_module

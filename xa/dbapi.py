@@ -1,4 +1,4 @@
-"""A queue space behind the two-phase commit methods of PEP 249, as psycopg 3 publishes these methods.
+"""A queue space behind the two-phase commit methods of PEP 249, as psycopg 3 offers these methods.
 
 ``connect`` returns a ``Connection``. Outside of a two-phase transaction each put and get through ``Connection.space``
 commits at once, as statements do in autocommit mode. ``tpc_begin`` starts a branch of the resource manager. Afterwards
@@ -100,10 +100,10 @@ class _Parts(NamedTuple):
 class TwoPhaseXid(_Parts):
     """The identifier of a two-phase transaction: a tuple of ``format_id``, ``gtrid`` and ``bqual``.
 
-    Each character of ``gtrid`` and ``bqual`` is one byte of the branch's ``xa.Xid`` (latin-1). Therefore the xids of
-    other transaction managers, which may contain any bytes, can be recovered, too. ``str(xid)`` is the text that
-    ``spool-admin transaction list`` shows, e.g. ``1.b3JkZXI.MQ``. Comparisons ignore ``prepared``, ``owner`` and
-    ``database``, which only ``tpc_recover`` sets.
+    Each character of ``gtrid`` and ``bqual`` is one byte of the branch's ``xa.Xid`` (latin-1). Therefore
+    ``tpc_recover`` also returns the xids of other transaction managers, which may contain any bytes. ``str(xid)`` is
+    the text that ``spool-admin transaction list`` shows, e.g. ``1.b3JkZXI.MQ``. Comparisons ignore ``prepared``,
+    ``owner`` and ``database``, which only ``tpc_recover`` sets.
 
     prepared: the time of the vote, in UTC.
     owner: the process that prepared the branch, e.g. ``process 4711 (python3)``.
@@ -137,8 +137,8 @@ class _Transaction:
 class Connection:
     """The two-phase commit methods for one open space.
 
-    Within a two-phase transaction, the thread or task that called ``tpc_begin`` makes the other calls, too. After
-    ``tpc_prepare`` its puts and gets raise ``spool.ProtocolError`` until ``tpc_commit`` or ``tpc_rollback``.
+    Within a two-phase transaction, the thread or task that called ``tpc_begin`` also makes the other calls. After
+    ``tpc_prepare`` the caller's puts and gets raise ``spool.ProtocolError`` until ``tpc_commit`` or ``tpc_rollback``.
 
     At the end of a ``with`` block the connection is closed. If the block ends without an exception, but within a
     two-phase transaction, ProgrammingError is raised, as by psycopg.
@@ -161,7 +161,7 @@ class Connection:
     NotSupportedError = NotSupportedError
 
     def __init__(self, space: spool.Space, *, timeout: float | None = None, owns_space: bool = False) -> None:
-        """``timeout``: see ``connect``. ``owns_space``: whether ``close`` closes the space, too."""
+        """``timeout``: see ``connect``. ``owns_space``: whether ``close`` also closes the space."""
         self.space = space
         self._engine = space.engine
         self._manager = ResourceManager(space, timeout)
@@ -196,7 +196,7 @@ class Connection:
         """Begin a two-phase transaction: the caller's puts and gets join it from now on.
 
         ``xid``: an xid that no branch of the space had before, or the text of the xid (``str(xid)``). psycopg also
-        takes other texts. X/Open's xids have no form for such texts, so they are refused.
+        takes other texts. This method refuses such a text, because no X/Open xid can represent it.
 
         Raises ProgrammingError if the xid is invalid or was used, or if the caller is in a transaction.
         """
@@ -210,7 +210,7 @@ class Connection:
         """Vote: when this returns, the transaction can be committed even after a power cut.
 
         A transaction without puts and gets ends when it votes, so ``tpc_recover`` does not list it; ``tpc_commit`` and
-        ``tpc_rollback`` without an xid succeed afterwards. After an error of the vote call ``tpc_rollback``.
+        ``tpc_rollback`` without an xid succeed afterwards. After a failed vote, call ``tpc_rollback``.
 
         Raises:
             ProgrammingError: the connection is in no two-phase transaction, or this method was called before.
@@ -230,17 +230,17 @@ class Connection:
                 self._engine.join(current.work)  # the ended transaction refuses puts and gets
 
     def tpc_commit(self, xid: TwoPhaseXid | str | None = None) -> None:
-        """Commit the connection's transaction (None), in one phase unless it is prepared, or another prepared branch.
+        """Commit the connection's transaction (``xid`` is None), or another prepared branch.
 
-        On return the transaction has ended. The transaction also ends with an error, unless the transaction is prepared
-        and the error is an OperationalError: then call again. If an administrator has committed the branch, this method
-        makes the space forget the administrator's decision.
+        A transaction that is not prepared is committed in one phase. On return the transaction has ended. An error also
+        ends the transaction, unless the transaction is prepared and the error is an OperationalError: then call again.
+        If an administrator has committed the branch, this method makes the space forget the administrator's decision.
 
-        ``xid``: an xid of ``tpc_recover`` or ``xid``, or its text.
+        ``xid``: an xid that ``tpc_recover`` or the method ``xid`` returned, or the text of the xid.
 
         Raises:
-            ProgrammingError: the connection is in no two-phase transaction (None) or in one (an xid), or no prepared
-                branch has the xid.
+            ProgrammingError: no ``xid`` is given, and the connection is in no two-phase transaction; or an ``xid`` is
+                given, and the connection is in a two-phase transaction, or no prepared branch has the xid.
             TransactionRollback: the transaction was rolled back instead.
             IntegrityError: an administrator has rolled the branch back.
         """
@@ -262,9 +262,10 @@ class Connection:
                 self._leave()
 
     def tpc_rollback(self, xid: TwoPhaseXid | str | None = None) -> None:
-        """Roll back the connection's transaction (None), prepared or not, or another prepared branch.
+        """Roll back the connection's transaction (``xid`` is None), or another prepared branch.
 
-        Any thread may call this method. Arguments, errors and the end of the transaction: see ``tpc_commit``.
+        The transaction may be prepared or not. Any thread may call this method. Arguments, errors and the end of the
+        transaction: see ``tpc_commit``.
         """
         with self._calling():
             if xid is not None:
@@ -278,7 +279,7 @@ class Connection:
                 self._undo(current)
 
     def tpc_recover(self) -> list[TwoPhaseXid]:
-        """Return the branches in doubt: prepared, durable and undecided. Each can be given to ``tpc_commit``."""
+        """Return the branches in doubt: prepared, durable and undecided. Each xid can be passed to ``tpc_commit``."""
         with self._calling():
             found = []
             for xid in self._manager.recover():
@@ -318,7 +319,7 @@ class Connection:
     def close(self) -> None:
         """Close the connection, and its space if ``connect`` opened the space. A second call does nothing.
 
-        A transaction that is not prepared is rolled back. A prepared one remains in doubt.
+        A transaction that is not prepared is rolled back. A prepared transaction remains in doubt.
         """
         with deferred():
             current = None if self.closed else self._transaction
@@ -362,9 +363,9 @@ class Connection:
             raise ProgrammingError(f"{call} within a two-phase transaction: call tpc_commit() or tpc_rollback() first")
 
     def _prepared(self, xid: TwoPhaseXid | str) -> Xid:
-        """Return the resource manager's xid, unless a live process has the branch and has not prepared it.
+        """Return the resource manager's xid; raises if a live process has the branch and has not prepared the branch.
 
-        In that case the resource manager would wait 30 s for the vote.
+        Otherwise the resource manager would wait 30 s for the vote of that process.
         """
         branch = _branch_xid(xid)
         owner = self._engine.owner_of(branch)
@@ -378,7 +379,7 @@ class Connection:
         return self._transaction
 
     def _end_work(self, current: _Transaction) -> None:
-        """End the caller's work. Another thread's puts and gets were not part of the transaction, so it is refused."""
+        """End the caller's work. Raises if the caller's puts and gets are not part of the transaction."""
         if self._engine.joined() is not current.work:
             raise ProgrammingError(
                 "the caller's puts and gets are not part of the two-phase transaction: call this method in the thread "
@@ -411,7 +412,7 @@ class Connection:
                     f"`spool-admin transaction forget {xid}`",
                     error.code,
                 ) from error
-            with suppress(XAError):  # the outcome is the coordinator's, even if the decision remains recorded
+            with suppress(XAError):  # (both decisions agree, even if this one remains recorded)
                 self._manager.forget(xid)
         else:
             self._leave()

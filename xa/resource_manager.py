@@ -1,4 +1,4 @@
-"""The resource manager: a queue space under X/Open's names, for any transaction manager that speaks XA.
+"""The resource manager: a queue space under X/Open's names, for any transaction manager that uses XA.
 
 ``start`` begins a branch; puts and gets of the same thread or task join the branch until ``end``. ``prepare`` votes.
 Afterwards, any process can decide by ``commit`` or ``rollback``. If a process commits a branch of another process, it
@@ -76,7 +76,7 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
                 with self._engine.call, turn:
                     while (earlier := self._turns.setdefault(xid, turn)) is not turn:
                         with earlier:  # the earlier call holds this lock until its end
-                            if self._turns.get(xid) is earlier:  # an exception kept that call from removing it
+                            if self._turns.get(xid) is earlier:  # an exception kept that call from removing its lock
                                 del self._turns[xid]
                     try:
                         return method(self, xid, *arguments, **options)
@@ -274,7 +274,7 @@ class ResourceManager:
         return XA_OK
 
     def _forget_ended(self, xid: Xid, branch: Branch) -> None:
-        """Forget a branch if its transaction has ended. An exception can come first, and ``rollback`` then ends it."""
+        """Forget a branch if its transaction has ended. If an exception prevents this, ``rollback`` does so."""
         if not branch.transaction.is_active:
             self._branches.pop(xid, None)  # (a finalizer of its block may have removed it)
 
@@ -354,8 +354,8 @@ class _BranchBlock:
         with deferred(self._roll_back):
             self._manager.start(self._xid)
             self._begun = True
-            # A signal just before ``__exit__`` can prevent it: then the housekeeper rolls back the branch. After
-            # ``__exit__`` no code runs when the block is freed: Python would ignore the exception of a handler there.
+            # A signal just before ``__exit__`` can prevent that call: then the housekeeper rolls back the branch. After
+            # ``__exit__`` no code runs when the block is freed: Python would ignore a handler's exception there.
             self._when_dropped = finalize(self, _drop_unprepared, self._manager._branches, self._xid)
             self._when_dropped.atexit = False
 

@@ -70,8 +70,8 @@ def dissociate(store: object, transaction: Joinable, block: Block) -> bool:
     """Restore the transaction that the caller was in before ``associate``.
 
     Returns False if the block began in another context, which keeps the ended transaction. Also returns False if a
-    later block of this context has not ended, e.g. in one of two generators that the caller advances alternately. The
-    end of that later block then passes over this transaction.
+    later block of this context has not ended, e.g. the block of another generator, if the caller alternates between two
+    generators. The end of that later block then passes over this transaction.
     """
     joined = joined_by_caller.get()
     if joined is block.joined:  # no block has begun or ended since, as in nested ``with`` blocks

@@ -27,7 +27,7 @@ class Reentrant(ProtocolError):
         )
 
 
-# Errors that the engine raises, or that a wrong argument raises. Not RecursionError, which comes anywhere.
+# Errors that the engine raises, or that a wrong argument raises. RecursionError is left out: it comes anywhere.
 _KNOWN = (
     SpoolError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError,
     ValueError,

@@ -66,7 +66,7 @@ class Wanted:
 
     @property
     def sought(self) -> Sought:
-        """The message that the get names by id or correlation id. Raises BadMessageId if the id is not valid."""
+        """The message for which the get asks by id or correlation id. Raises BadMessageId if the id is not valid."""
         id = None if self.message_id is None else parse_message_id(self.message_id)
         return Sought(self.queue, id, self.correlation_id)
 
@@ -217,7 +217,7 @@ def give_back(store: Store, ranges: PositionRanges) -> None:
 
 
 def release_groups(store: Store, groups: GroupLocks) -> None:
-    """Unlock the groups, and wake a waiting call for each. Their next messages are free now."""
+    """Unlock the groups, and wake a waiting call for each. The next messages of the groups are free now."""
     queues = Counter(queue for queue, _ in groups.names)
     groups.release()
     _announce(store, queues)
@@ -350,7 +350,7 @@ def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
 
 
 def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
-    """Raise MessageInUse if the get names a message by id, and ``claims`` contains this message.
+    """Raise MessageInUse if the get asks for a message by id, and ``claims`` contains this message.
 
     ``claims``: the claims of the get's own transaction.
     """
@@ -406,7 +406,7 @@ def _without_overtakers(
 ) -> PositionRanges:
     """Return ``kept``, but leave out each message whose group has an earlier message that is not claimed.
 
-    That earlier message came back to the queue after the first choice.
+    The earlier message returned to the queue after the first choice.
     """
     claimed, group_of = groups.claimed(), dict[Position, str | None]()
     for position in positions(kept):

@@ -5,8 +5,8 @@ Applications use ``Transaction``.
 
 A coordinator of ours lives as long as a process holds the lock on its id (Rule 6). Once the lock is free, the next
 process that meets an undecided branch of the coordinator rolls the branch back. The lock belongs to an open file
-description, which other processes may inherit. So a process can hold the lock without having begun the coordinator. The
-coordinator needs no log, because its decision is a commit of the space.
+description, which other processes may inherit. So a process can hold the lock of a coordinator that another process
+began. The coordinator needs no log, because its decision is a commit of the space.
 """
 
 import os
@@ -151,8 +151,8 @@ class CoordinatedTransaction(Transaction):
 
         Raises like ``commit``.
 
-        ``failed``: whether the call failed. After a failure only the commands of ``record`` are committed, so a
-        transaction that was marked lost may commit them, too.
+        ``failed``: whether the call failed. After a failure only the commands of ``record`` are committed, so even a
+        transaction that was marked lost may commit these commands.
         """
         with self._lock:
             if failed:

@@ -48,7 +48,7 @@ class PendingRequest:
     def wanted(self) -> list[Wanted]:
         """One get for each queue in which an answer may arrive.
 
-        These are the reply queue, and the failure queue for rejections.
+        These queues are the reply queue, and the failure queue for rejections.
         """
         queues = dict.fromkeys(queue for queue in (self.reply_queue, self.failure_queue) if queue is not None)
         return [Wanted(queue, correlation_id=self.correlation_id) for queue in queues]

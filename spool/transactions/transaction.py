@@ -65,7 +65,7 @@ class Transaction:
         timeout: the seconds after which the transaction is rolled back, so that its next call raises; None: never.
         xid: the id of the transaction; a new id if left out.
         counted: whether a rollback counts an attempt for each message that the transaction holds.
-        journaled: whether the death of this process counts an attempt, too. A journal then records the claims.
+        journaled: whether the death of this process also counts an attempt. A journal then records the claims.
         guarded: whether the housekeeper rolls the transaction back, with a ResourceWarning, if the program drops it
             before its end. (Transactions of the engine itself need no guard, because the engine always ends them.)
     """
@@ -415,8 +415,8 @@ class Transaction:
 
         The transaction is rolled back if possible. No attempt is counted if the transaction only waited for a lock of
         the space. The outcome is unknown if the transaction's file has a number, or if a vote could be neither made
-        durable nor withdrawn. If the error tears the call, the space closes, and the rollback follows from that: this
-        thread may still hold a lock that a rollback of its own would wait for.
+        durable nor withdrawn. If the error tears the call, the space closes, which leads to the rollback. This thread
+        does not roll back itself, because it may still hold a lock for which the rollback would wait.
         """
         if is_torn_by(error):
             self._store.guard.tear(error)
@@ -443,7 +443,7 @@ class Transaction:
         self.state = state
         if self._guard is not None:
             self._guard.dismiss()
-            self._guard = None  # freed in this call: Python ignores the exception of a signal's handler in ``__del__``
+            self._guard = None  # freed in this call: Python ignores a signal handler's exception in ``__del__``
         self._end_promises(why)
         self._branch.release(taken=state is not TransactionState.ROLLED_BACK)
 
@@ -487,7 +487,7 @@ class Transaction:
             try:
                 end_block(self, kind, error)
             except BaseException as raised:
-                if self.is_active and is_torn_by(raised):  # it came before the transaction could end
+                if self.is_active and is_torn_by(raised):  # the error came before the transaction could end
                     end_block(self, type(raised), raised)
                 raise
             finally:
@@ -511,7 +511,7 @@ def leave(transaction: Transaction) -> None:
 
 
 def _undo_enter(transaction: Transaction, blocks: int, joined: Mapping[int, Joinable]) -> None:
-    """Restore the number of blocks and the caller's transactions from before ``enter``, which an exception cut off."""
+    """Restore the number of blocks and the caller's transactions as they were before an interrupted ``enter``."""
     del transaction._blocks[blocks:]
     joined_by_caller.set(joined)
 
@@ -535,7 +535,7 @@ def mark_lost(transaction: Transaction, reason: str) -> None:
 
 @public_call("taking dropped files")
 def record_captured_file(transaction: Transaction, directory: str, name: bytes) -> None:
-    """Record in the commit from which dropped file its messages come.
+    """Record in the commit the dropped file from which the messages come.
 
     The file now lies in ``directory``, which is below ``active/``.
     """

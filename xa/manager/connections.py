@@ -83,7 +83,7 @@ class Database(ABC):
 
     @property
     def durable(self) -> str:
-        """A condition, in SQL, that makes the commit of the open transaction durable and is true."""
+        """An SQL condition that is always true, and that makes the commit of the open transaction durable."""
         return "1 = 1"
 
     @property
@@ -109,12 +109,12 @@ class Database(ABC):
             cursor.close()
 
     def _cursor(self) -> Any:
-        """Return a new cursor whose rows are tuples, whatever the program has set."""
+        """Return a new cursor whose rows are tuples, regardless of the program's settings."""
         return self.connection.cursor()
 
 
 class _Pep249(Database):
-    """A connection of any driver with PEP 249: each statement outside a transaction begins one."""
+    """A connection of any driver with PEP 249: each statement outside a transaction begins a transaction."""
 
     def is_in_transaction(self) -> bool:
         status = getattr(self.connection, "get_transaction_status", lambda: 0)  # of psycopg2
@@ -195,7 +195,7 @@ class _SQLite(Database):
         return bool(self.connection.in_transaction) and getattr(self.connection, "autocommit", -1) is not False
 
     def begin(self) -> None:
-        if not self.connection.in_transaction:  # (with autocommit=False, one is always open)
+        if not self.connection.in_transaction:  # (with autocommit=False, a transaction is always open)
             self.connection.execute("begin")
         try:
             self._check_durable()
@@ -223,7 +223,7 @@ class _SQLite(Database):
             getattr(self.connection, how)()
 
     def is_open(self) -> bool:
-        """Release the savepoint of ``begin``, which the program's own commit or rollback has removed."""
+        """Release the savepoint of ``begin``; return False if the program's own commit or rollback has removed it."""
         try:
             self.connection.execute(f"release {_SAVEPOINT}")
         except sys.modules["sqlite3"].OperationalError:

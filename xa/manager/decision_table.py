@@ -90,8 +90,9 @@ def insert(
 
     Raises DecisionTableMissing, and the driver's error for a second row.
 
-    If another transaction has inserted a row for the same transaction and has not ended, the database makes this call
-    wait for its end. ``table``: the id of the table. ``spaces``: the ids of the spaces with a prepared branch.
+    If an open database transaction has inserted a row for the same global transaction, the database makes this call
+    wait for the end of that database transaction. ``table``: the id of the table. ``spaces``: the ids of the spaces
+    with a prepared branch.
     """
     named = ",".join(sorted(set(spaces)))
     named = named if len(named) <= _MAX_SPACES_CHARACTERS else ""  # then the row is removed only with its log

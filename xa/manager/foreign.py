@@ -13,7 +13,7 @@ from xa.manager.outcomes import Outcomes
 
 
 class ForeignTransaction:
-    """The decision of such a transaction: a row in the open transaction of a SQLAlchemy session.
+    """The decision of a global transaction, as a row in the open transaction of a SQLAlchemy session.
 
     id: the id of the transaction.
 

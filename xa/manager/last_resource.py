@@ -102,8 +102,9 @@ class LastResource:
 
         ``spaces``: the ids of the spaces with a prepared branch, which the decision names.
 
-        After any error but CommitUnknown, the transaction was not committed. Returns an exception that came during the
-        commit from outside, e.g. SystemExit, if the transaction was committed; the caller raises it later.
+        After any error but CommitUnknown, the transaction was not committed. An exception from outside, e.g.
+        SystemExit, may come during a commit that succeeds. This method then returns the exception, and the caller
+        raises it later.
 
         Raises:
             CommitUnknown: the connection broke during the commit.

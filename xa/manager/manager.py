@@ -1,4 +1,4 @@
-"""``TransactionManager``: begin global transactions, and recover those of dead programs."""
+"""``TransactionManager``: begin global transactions, and recover the transactions of dead programs."""
 
 import os
 import threading
@@ -73,7 +73,7 @@ class TransactionManager:
         return id
 
     def begin_foreign(self, space: Space, session: Any) -> ForeignTransaction:
-        """Begin a transaction of a space whose last resource is a session that another transaction manager commits.
+        """Begin a transaction over a space and a last resource: a session that another transaction manager commits.
 
         ``session``: a ``Session`` of SQLAlchemy. Raises InvalidArgument if its database has no table of decisions.
         """
@@ -99,10 +99,10 @@ class TransactionManager:
         self._resources.forget_table(database)
 
     def recover(self, *resources: Any) -> Recovery:
-        """Decide the branches in doubt that dead programs left in the given resources.
+        """Commit or roll back each branch in doubt that a dead program left in one of the given resources.
 
         A program calls this when it starts, with its space and a connection, and after a CommitUnknown. Branches of
-        programs that live are not touched, nor branches of other directories of logs.
+        living programs, and branches of other log directories, are not touched.
 
         Args:
             resources: open spaces and connections, as ``GlobalTransaction.enlist`` takes them. A resource may also be a
@@ -128,7 +128,7 @@ class TransactionManager:
             return own.joined(others)
 
     def _opened(self, resource: Any, opened: ExitStack) -> Any:
-        """Return the resource, or the new connection that it returns as a function."""
+        """Return the resource. If the resource is a function, return the new connection that the function returns."""
         is_resource = isinstance(resource, Space) or hasattr(resource, "cursor") or hasattr(resource, "get_bind")
         if is_resource or not callable(resource):
             return resource
@@ -153,9 +153,8 @@ class TransactionManager:
     def close(self) -> None:
         """Wait until the branches of committed transactions have ended, for at most 30 seconds, and release the log.
 
-        If no branch is left, and no row of a decision, the log is removed. Otherwise ``recover`` of the next manager on
-        this directory ends them, and removes the log.
-        A second call does nothing.
+        If no branch and no row of a decision is left, the log is removed. Otherwise ``recover`` of the next manager on
+        this directory ends the branches, and removes the rows and the log. A second call does nothing.
         """
         self._end()
 

@@ -1,8 +1,8 @@
-"""The transactions of one manager whose branches have not all ended, and the way to their end.
+"""The transactions of one manager whose branches have not all ended, and the steps that end these branches.
 
-A transaction is *open* from its begin until each of its branches has ended. Recoveries leave its branches alone
-meanwhile. An outcome is *unknown* if the connection broke during the commit that decides; ``settle`` learns it from the
-table of decisions.
+A transaction is *open* from its begin until each of its branches has ended. Recoveries do not touch its branches
+meanwhile. An outcome is *unknown* if the connection broke during the commit that decides; ``settle`` learns the outcome
+from the table of decisions.
 """
 
 import logging
@@ -149,7 +149,7 @@ class Outcomes:
         self._open.pop(id.serial, None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the transactions that decide or have decided; return whether none is left but unfinished ones."""
+        """Wait for the transactions that decide or have decided; return whether only unfinished ones are left."""
         self._lazy.commit_all()
         with self._changed:
             return self._changed.wait_for(lambda: not self._completing, seconds)
@@ -211,7 +211,7 @@ class Outcomes:
 
 
 class _Countdown:
-    """Calls a function when it was itself called a number of times, from any thread."""
+    """Calls a function once the countdown was called a number of times, from any thread."""
 
     def __init__(self, times: int, then: Callable[[], object]) -> None:
         self._left = times

@@ -1,17 +1,18 @@
-"""Recovery: decide the branches that dead coordinators left in doubt, and remove the traces of finished ones.
+"""Recovery: decide the branches that dead coordinators left in doubt, and remove rows and logs that are not needed.
 
 The order of the steps keeps recoveries correct beside living programs and beside each other:
 
 1. Find the dead coordinators: their locks are free. A dead coordinator decides nothing more.
 2. List the branches in doubt of each given resource.
-3. For each branch of a dead coordinator, find the decision: a slot in its log, or a row in a given table. Only then
-   abort is presumed: the log exists, and each table that it names was given; or the log does not exist, because all
-   branches of its coordinator have ended. Such a branch was rolled back, and a power cut has brought it back.
+3. For each branch of a dead coordinator, find the decision: a slot in its log, or a row in a given table. Without a
+   decision, abort is presumed in two cases only: the log exists, and each table that it names was given; or the log
+   does not exist, because all branches of its coordinator have ended. In the second case the branch was rolled back,
+   and a power cut has brought the branch back.
 4. Commit or roll back the branch. Another recovery may have done the same before.
-5. If all resources of a dead coordinator were given, no branch of it is left: remove its rows and its log.
+5. If all resources of a dead coordinator were given, no branch of the coordinator is left: remove its rows and its log.
 
-A log names a space by its id, by the original of the file with the id, and by its last path. So neither another space
-at this path nor a copy of the space counts as the space.
+A log names a space by the space's id, by the identity of its file ``space.id``, and by its last path. So neither
+another space at this path nor a copy of the space counts as the space.
 
 A missing log proves nothing if logs may be lost (a former id of the directory: see ``spool.decisions.place``), or if
 the branch voted in another space, from which this one was imported. Such a branch remains in doubt.
@@ -109,7 +110,7 @@ class Participants:
         return resource in self._names if known is None else any(map(known.is_same, self.spaces))
 
     def doubtful(self, directory: LogDirectory) -> list[tuple[TransactionId, Doubtful]]:
-        """List the branches in doubt with an id of a directory of logs, or of one from which it was copied."""
+        """List the branches in doubt whose xids name this log directory, or a directory from which it was copied."""
         branches: list[Doubtful] = []
         for space in self._open_spaces:
             branches += space_branch.doubtful_in(space)
@@ -189,7 +190,7 @@ class Verdicts:
 
 
 def recover_dead(directory: LogDirectory, participants: Participants, own: bytes) -> Recovery:
-    """Decide the branches of dead coordinators in the given resources. ``own``: the coordinator that recovers."""
+    """Decide each branch of a dead coordinator in these resources. ``own``: the coordinator that recovers."""
     dead = _dead(directory, own)
     verdicts = Verdicts(directory, participants)
     committed, rolled_back, left, foreign = list[Xid](), list[Xid](), list[Xid](), list[Xid]()
@@ -268,9 +269,9 @@ def _remove_rows_of_lost_logs(
 
 
 def check_places(directory: LogDirectory, participants: Participants, own: bytes) -> None:
-    """Raise SpaceMismatch if a given space lies in the place of another one, which a dead coordinator used.
+    """Raise SpaceMismatch if a given space lies at the path of another space, which a dead coordinator used.
 
-    This is called once everything else is recovered. The log of the other space, and its rows, remain.
+    This is called once everything else is recovered. The log and the rows of the dead coordinator remain.
     """
     for coordinator in sorted(_dead(directory, own)):
         try:

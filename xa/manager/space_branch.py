@@ -37,7 +37,7 @@ class KnownSpace(NamedTuple):
         return cls(*parts) if kind == _KIND and len(parts) == len(cls._fields) else None
 
     def is_same(self, other: "KnownSpace") -> bool:
-        """Return whether both are one space: moved, or restored at its path, but not a copy in another place."""
+        """Return whether both are one space, which may be moved or restored at its path, but not copied elsewhere."""
         return self.id == other.id and (self.path == other.path or is_same_original(self.original, other.original))
 
 
@@ -107,7 +107,7 @@ class DoubtfulInSpace:
         self._vote_known = vote_known
 
     def finish(self, *, committed: bool) -> None:
-        """Commit the branch, or roll it back. A branch that has ended so already is no error.
+        """Commit the branch, or roll it back. A branch that has already ended in this way is no error.
 
         Raises HeuristicMismatch if an administrator decided otherwise.
         """

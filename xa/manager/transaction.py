@@ -60,7 +60,7 @@ class State(Enum):
 class GlobalTransaction:
     """A transaction over spaces and databases: see ``TransactionManager.transaction``.
 
-    One thread or task uses it. id: its id, unique for all time. manager: the transaction manager.
+    One thread or task uses the transaction. id: its id, unique for all time. manager: the transaction manager.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GlobalTransaction:
         return f"<global transaction {self.id}: {self.state.value}>"
 
     def enlist(self, resource: Any, *, two_phase: bool = False) -> None:
-        """Make a resource part of the transaction. Enlisting it again changes nothing.
+        """Make a resource part of the transaction. A second call for the same resource changes nothing.
 
         A space: the caller's puts and gets join the transaction from now on.
 
@@ -112,8 +112,8 @@ class GlobalTransaction:
             two_phase: whether a connection uses two-phase commit, even if it could be the last resource.
 
         Raises:
-            InvalidArgument: the resource is of another kind, or it can only be a last resource and the transaction has
-                one already, or its database has no table of decisions.
+            InvalidArgument: the resource is of another kind. Or the resource can only be a last resource, but the
+                transaction has a last resource already, or the database has no table of decisions.
             ProtocolError: the transaction has ended, the connection is in a transaction, or the caller is in another
                 transaction of the space.
         """
@@ -246,7 +246,7 @@ class GlobalTransaction:
                 self._voted.append(branch)
 
     def _decide(self) -> BaseException | None:
-        """Make the decision to commit durable. After CommitUnknown the decision may be durable, else it is not.
+        """Make the decision to commit durable. After any error but CommitUnknown, no decision exists.
 
         Returns an interrupt that the caller raises at the end.
         """

@@ -82,8 +82,8 @@ class TwoPhaseBranch:
         return True
 
     def _check_open(self) -> None:
-        """Raise ProtocolError if PostgreSQL would roll back, and call that a success: after a failed statement, and
-        after the program's own end of the transaction."""
+        """Raise ProtocolError if PostgreSQL would roll back instead of committing, without an error. The cause is a
+        failed statement, or a transaction that the program itself has ended."""
         status = getattr(getattr(self._connection, "info", None), "transaction_status", None)
         if status is not None and int(status) in _NOT_OPEN:
             raise ProtocolError(
@@ -114,7 +114,7 @@ class TwoPhaseBranch:
                 self._leave(error)
 
     def _leave(self, error: Exception) -> None:
-        """End a transaction without a vote, which the connection cannot end.
+        """End a transaction that has no vote, and that the connection could not end.
 
         The server has rolled back, or does so when the connection ends. But psycopg cannot leave a transaction whose
         vote failed, so every later call would fail. If the server voted and the connection broke, a recovery rolls the

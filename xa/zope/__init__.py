@@ -6,7 +6,7 @@
   the savepoint rolls back the later branches.
 * ``tpc_vote`` prepares the branches: each vote is durable. ``tpc_finish`` commits all branches as one commit.
 * All branches have one gtrid. The data manager holds the lock on this gtrid until the branches have ended (Rule 6 of
-  docs/architecture.md). If the process dies before, the next process that meets the branches rolls them back. zope has
+  docs/architecture.md). If the process dies earlier, the next process that meets the branches rolls them back. zope has
   the same convention: a transaction without a decision is rolled back.
 * If the commit fails after the votes, the decision stands, and a thread repeats the commit while the process lives. The
   lock has a separate descriptor, so a close of the space does not release the lock. The thread then opens the space.
@@ -42,14 +42,14 @@ def join(
     """Make the caller's puts and gets part of the current zope transaction, from now on until the transaction ends.
 
     The caller is a thread or an asyncio task. A further call in the same transaction returns the same data manager. If
-    another thread or task makes this call, its puts and gets are part of the transaction, too.
+    another thread or task makes this call, its puts and gets are also part of the transaction.
 
     An abort, a failed commit and a rollback to a savepoint count an attempt for each message that they return, as
     ``Transaction.rollback`` does. So a repetition (``transaction.manager.attempts()``) gets the message again only
     after the queue's retry delay.
 
-    A rollback to a savepoint that is older than ``join`` ends the part of the space. The caller's puts and gets then
-    raise TransactionRolledBack until the next ``join``, or until the transaction ends.
+    A rollback to a savepoint that is older than ``join`` ends the space's part of the transaction. The caller's puts
+    and gets then raise TransactionRolledBack until the next ``join``, or until the transaction ends.
 
     Limits:
 

@@ -1,4 +1,4 @@
-"""The lock on the gtrid of a zope transaction, which lives as long as its branches.
+"""The lock on the gtrid of a zope transaction. The lock is held until the branches of the transaction have ended.
 
 The lock has a separate descriptor, so a close of the space does not release the lock.
 """
@@ -31,7 +31,7 @@ class Coordinator:
     def close(self, close: Any = os.close) -> None:
         """Release the lock. A second call does nothing. Takes no lock, because ``__del__`` is this method.
 
-        ``close``: the function itself, because the end of the interpreter may clear the module ``os`` before.
+        ``close``: the function itself, because the end of the interpreter may clear the module ``os`` earlier.
         """
         handle, self._handle = self._handle, None
         if handle is not None:

@@ -106,7 +106,7 @@ class DataManager:
         return Savepoint(self, len(self._parts) - 1)
 
     def roll_back_to(self, kept: int) -> None:
-        """Roll back all branches but the first ``kept`` ones, and begin a new branch."""
+        """Roll back all branches except the first ``kept`` branches, and begin a new branch."""
         coordinator = self._open_coordinator()
         self._check_caller()
         for part in reversed(self._parts[kept:]):
