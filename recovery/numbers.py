@@ -60,7 +60,7 @@ class NumberedFiles:
         journals.
     newest: the highest number whose file is whole; 0 if no file is whole.
     mark: the highest number that a whole file records as durable.
-    unnamed: for the number of each commit that lost its name in a power cut, the present path of its file.
+    unnamed: the present path of each file that lost its name in a power cut, by the number of the commit.
     files: the numbered files above the highest number that is certainly durable.
     from_mirror: the numbers of ``files`` that only the mirror has.
     """

@@ -147,7 +147,7 @@ def _record(store: Store, problem: Decision) -> str:
 
 
 def _moved(store: Store, problem: Decision) -> str:
-    """Move the file of a problem to quarantine; return its name there."""
+    """Move the file of a problem to quarantine; return the name of the file in quarantine."""
     return quarantine(store.files.disk, problem.name, _reason(problem))
 
 

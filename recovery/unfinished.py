@@ -65,7 +65,7 @@ def read(disk: Disk, xids: LockFile) -> ActiveFiles:
 
 
 def _is_irregular(disk: Disk, name: str) -> bool:
-    """Return whether an entry is a directory, a symlink or the like, which recovery never removes."""
+    """Return whether an entry is no regular file, e.g. a directory or symlink. Recovery never removes such an entry."""
     identity = disk.identity(name)
     return identity is not None and not identity.is_regular
 

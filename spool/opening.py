@@ -245,7 +245,7 @@ def _remove_tree(disk: Disk, directory: str) -> None:
 
 
 def _record(store: Store, report: RecoveryReport) -> None:
-    """Keep the findings for people who look later. A failure does not prevent the opening."""
+    """Record the findings, so that people can read them later. A failure does not prevent the opening."""
     if report.findings:
         from spool.watch.run_files import record_recovery  # (imported here: most openings find nothing)
 

@@ -326,8 +326,8 @@ class Space(Administration):
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """Yield one message after another, each with a transaction that commits at the end of the loop's body.
 
-        An exception in the body rolls the transaction back, and counts one more attempt. ``break`` and ``return`` roll
-        the transaction back, too, because Python does not tell a generator how its loop ended. To commit, call
+        An exception in the body rolls the transaction back, and counts one more attempt. ``break`` and ``return`` also
+        roll the transaction back, because Python does not tell a generator how its loop ended. To commit, call
         ``tx.commit()`` before these statements. The transactions have no time limit. Unlike ``consume``, ``work``
         records the reason of a failure, and continues.
 

@@ -281,7 +281,7 @@ class ResourceManager:
     def recover(self, flags: int = TMSTARTRSCAN | TMENDRSCAN) -> list[Xid]:
         """Return the branches that wait for their coordinators, like xa_recover of the XA Specification.
 
-        They are the prepared, durable, undecided branches of foreign coordinators, and the branches that an
+        The list has the prepared, durable, undecided branches of foreign coordinators. It also has the branches that an
         administrator decided and that no coordinator has forgotten: ``commit`` or ``rollback`` raises the decision.
 
         TMSTARTRSCAN begins a scan and returns the whole list; TMENDRSCAN ends a scan; without a flag a scan continues.

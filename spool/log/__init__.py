@@ -1,1 +1,1 @@
-"""The commit log: sequence numbers, group commit, what is visible, replay, checkpoints and quotas."""
+"""The commit log: sequence numbers, group commit, visibility, replay, checkpoints and quotas."""

@@ -1,4 +1,4 @@
-"""The checkpoint of the index: with it the next opener need not read all commit files.
+"""The checkpoint of the index, which saves the next opener from reading all commit files.
 
 The checkpoint lies in ``run/``, is never flushed, and may be lost at any time. An opener uses the checkpoint only if
 

@@ -57,7 +57,7 @@ class CombinedCommits:
         self._expected = _COMPANY_COMMITS if self._slots.were_there else 0
 
     def has_company(self, page: CounterPage | None) -> bool:
-        """Return whether other processes commit, too. ``page``: the counters, as the caller has read them."""
+        """Return whether other processes also commit. ``page``: the counters, as the caller has read them."""
         if page is not None and page.issued > self.last:
             if self.last:
                 self._expected = _COMPANY_COMMITS

@@ -260,7 +260,7 @@ _NOT_FOR_ALL = frozenset(("delay", "not_before", "group"))
 def arrived_in(tables: Iterable[Table]) -> dict[str, int] | None:
     """Return, for each queue, the number of messages in these tables that any waiting call can take at once.
 
-    None if the tables may make other messages available, too, or messages that only some calls can take.
+    None if the tables may also make other messages available, or messages that only some calls can take.
     """
     arrived: dict[str, int] = {}
     for table in tables:
@@ -364,8 +364,8 @@ def _queues_of(view: View, command: Addressing) -> set[str]:
 def _flush_moved(store: Store, batch: CommitBatch, tables: Iterable[Table]) -> bool:
     """Flush the files of messages that the batch or its branches move into queues that must not lose messages.
 
-    Files that are durable already are skipped. Returns True if a file was flushed: then the commit must be flushed,
-    too.
+    Files that are durable already are skipped. Returns True if a file was flushed: then the commit must also be
+    flushed.
     """
     durable, may_lose = store.shared.counters.read().durable, store.settings.known.config.may_lose
     moved = {
@@ -397,7 +397,7 @@ def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
 
 
 def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:
-    """Keep the effects of a commit of this process, so that the index of this process need not read the file.
+    """Keep the effects of this process's own commit, so that its index need not read the file.
 
     So a process that only puts messages neither reads the commits of others nor sorts its own messages. When many
     commits are kept, the index applies them. If the index lacks an earlier commit of another process, the oldest kept

@@ -24,8 +24,8 @@ MOST_TOGETHER, MOST_TOGETHER_BYTES = 65_536, 16 << 20
 CLOSED = "the space is closed: open it again"
 
 LOOK_SECONDS = 0.05
-# The longest time for which the leader waits for threads that the last commits woke. It is about half the time of a
-# flush.
+# The longest time for which the leader waits for threads that the last commits woke. This time is about half the time
+# of a flush.
 LINGER_SECONDS = 0.0002
 
 

@@ -2,7 +2,7 @@
 
 A commit may have millions of messages, and a process needs seconds to apply it. If the process did so under the number
 lock, no process could commit meanwhile. So a process first applies the commits without the lock. If large commits, or
-many commits, were issued before it got the lock, it releases the lock, applies these commits and begins again.
+many commits, were issued before the process got the lock, it releases the lock, applies these commits and begins again.
 """
 
 from collections.abc import Callable, Iterator

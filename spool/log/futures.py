@@ -2,8 +2,9 @@
 
 Each future gets its outcome at the end of the thread's call, because callbacks of futures may call the space.
 
-When the space closes, it fails the futures, so the space refers to the object that holds them. This object does not
-refer to the transaction, because the space must not keep alive a transaction that the program has dropped.
+When the space closes, the space fails the futures. So the space refers to the object that holds the futures. This
+object does not refer to the transaction, because the space must not keep alive a transaction that the program has
+dropped.
 """
 
 from collections.abc import Callable

@@ -7,9 +7,9 @@ that arrive during a flush are in the next commit.
 A failure before numbering rolls back every request of the group; a later failure leaves the outcome of each request
 unknown. Each caller gets the ids of its own messages.
 
-Decisions to commit prepared branches are grouped like other requests. The votes of branches are grouped, too: they need
-no number, and the leader flushes their files before it commits the other requests. A transaction that was streamed to
-its own file is committed separately, and so is a forwarding round with its branches.
+Decisions to commit prepared branches are grouped like other requests. Votes of branches are also grouped. A vote needs
+no number, and the leader flushes the files of the votes before it commits the other requests. A transaction that was
+streamed to its own file is committed separately, and so is a forwarding round with its branches.
 
 If the program ends without closing its space, submitted messages are committed as the interpreter exits. The
 interpreter completes the futures of ``concurrent.futures`` in the same way.
@@ -254,7 +254,7 @@ class GroupCommit:
     def _move_adopted(self, requests: Sequence[CommitRequest]) -> None:
         """Give the branches that these requests committed in one commit their committed names.
 
-        If another process made the commit, it has usually moved the branches, too.
+        If another process made the commit, that process has usually moved the branches.
         """
         moves, number = [], None
         for request in requests:

@@ -1,4 +1,4 @@
-"""The bytes of requests that a process posts for another one, and of the answer (see ``coordination.requests``)."""
+"""The bytes of requests that a process posts for another process, and of the answer: ``coordination.requests``."""
 
 from collections.abc import Sequence
 from typing import Any

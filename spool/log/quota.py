@@ -3,8 +3,8 @@
 The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add. A
 prepared branch may be committed at any time. Under the number lock, after every issued number has been applied, the
 count is exact. A commit or a vote that does not fit is refused under that lock. A put is refused earlier, without the
-lock, if this process already knows that the messages do not fit. A failed message moves to its error queue even if that
-queue is full, because a limit never loses a message.
+lock, if this process already knows that the messages do not fit. A failed message moves to its error queue even if the
+error queue is full, because no message is lost by a limit.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -161,7 +161,7 @@ def check_adoption(view: View, settings: Settings, change: UsageByQueue, coordin
         change: the result of ``change_by`` for the commit's own file, and for branches that voted without a quota
             check, as tasks of a forwarding round do. The messages of these parts count as new here. All other branches
             were checked when they voted.
-        coordinators: the gtrids of those tasks. Other prepared branches with these gtrids do not count, because they
+        coordinators: the gtrids of these tasks. Other prepared branches with these gtrids do not count, because they
             are never committed. These branches belong to further attempts at the same work, or to messages that the
             commit's own file copies.
     """

@@ -39,8 +39,8 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
-# Give up after this many restarts. Reclaim may delete a file between listing and reading, so a restart is normal;
-# twenty in a row mean a directory that lists files which do not exist.
+# Give up after this many restarts. Reclaim may delete a file between listing and reading, so a restart is normal.
+# Twenty restarts in a row mean that the directory lists files which do not exist.
 _MAX_RESTARTS = 20
 # A listed file counts as damaged after this many failed reads.
 _TRIES_ON_BAD_FILES = 3
@@ -87,9 +87,9 @@ def revalidate(
 def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
     """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing.
 
-    The version may be read without the list's byte. This is safe because a process that prepared a branch raised the
-    version before it released the claims that this process holds now. The listing itself takes the byte; otherwise a
-    listing with the new version could lack the new name.
+    The version may be read without the list's byte. This is safe: a process that prepared a branch raised the version
+    before it released its claims. If this process holds these claims now, it reads the raised version. The listing
+    itself takes the byte; otherwise a listing with the new version could lack the new name.
 
     Args:
         page: the counters, if they have just been read.

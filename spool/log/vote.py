@@ -1,8 +1,8 @@
 """The vote of a branch: the branch's finished file becomes ``prepared/<xid>``, durably.
 
-Threads that vote at the same time vote together. One thread writes the files of all, gives each its name in
-``prepared/``, and then flushes them one after another. So the other threads sleep, and do not compete for the
-interpreter at each call of the disk.
+Threads that vote at the same time vote together. One thread writes the files of all branches, gives each file its name
+in ``prepared/``, and then flushes the files one after another. The other threads sleep meanwhile, so they do not
+compete for the interpreter at each disk call.
 
 A vote whose flush fails is withdrawn (Rule 7 of docs/architecture.md).
 """

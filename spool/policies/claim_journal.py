@@ -10,7 +10,7 @@ one message at a time. So the journal of a round has a byte for each message, a 
 call, and an attempt is counted only for marked messages. A round writes the marks before the claims. If the round is
 killed while it writes its journal, it has begun no call, and no attempt is counted.
 
-A process keeps the files of ended journals, without claims, and renames them for its next transactions, because the
+A process keeps the files of ended journals, without claims, and renames them for its next transactions. Otherwise the
 creation and removal of a file would be a large part of a short transaction. The close of the space removes the files.
 """
 

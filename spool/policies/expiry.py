@@ -41,7 +41,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
                     (run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)
                 ]
         if not claimed:
-            return done  # others have claimed the rest; a later call removes messages that they release
+            return done  # (other transactions hold the rest; a later call removes the rest)
         try:
             gone = _expire_claimed(store, config, claimed, deadline)
         finally:

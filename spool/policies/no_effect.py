@@ -23,7 +23,7 @@ def warn_of_queue(config: QueueConfig, given: Container[str]) -> None:
 
 
 def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
-    """Yield the options of a queue that have no effect, each with the reason."""
+    """Yield the queue options without an effect, each with the reason."""
     if config.retries == 0:
         why = "retries is 0, so no message has another attempt"
         yield from (("retry_delay", why), ("retry_delay_max", why))
@@ -37,7 +37,7 @@ def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
 def warn_of_put(
     space: str, config: QueueConfig, attributes: Mapping[str, Any], deduplication_key: str | None = None
 ) -> None:
-    """Warn of each option of a put that has no effect. A process warns of an option once for each queue.
+    """Warn of each put option without an effect. A process warns of an option once for each queue.
 
     Args:
         space: the path of the space; "" if the path is not known.

@@ -56,8 +56,7 @@ class Backlog:
 
     @public_call("reading messages")
     def items(self, first: int, last: int) -> list[tuple[Item, int]]:
-        """Return the places of the messages of commits ``first`` to ``last``. With each place, return the size of the
-        bodies there."""
+        """Return the places of the messages of commits ``first`` to ``last``, each with the size of its bodies."""
         return self._told(lambda: list(self._items(first, last)))
 
     @public_call("reading messages")

@@ -47,7 +47,7 @@ Item = Stretch | Compacted
 
 
 class Missing(Enum):
-    """The action of a reader for messages that are not at their place, or are damaged there.
+    """The action of a reader for messages that are missing or damaged at their place.
 
     RELOCATE: find the current place of the messages, and leave out the messages that have left their queue.
     FAIL: raise CorruptedFile.

@@ -13,9 +13,9 @@ Python runs foreign code in the middle of a call:
   when the call ends, or earlier, while a get waits for messages. A second SIGINT is handled at once: if its handler
   raises, the call is torn. Signals without a Python function (SIG_DFL, SIG_IGN), and signals above 31 (real-time
   signals), are not deferred.
-- *Finalizers, callbacks of weak references, handlers of log records, trace functions.* Such code runs in the thread of
-  the call. If the code called a space, this second call could wait for a lock of its own thread, so the second call
-  raises ProtocolError at once. ``submit`` and ``close`` are carried out when the call ends (``call_later``).
+- *Finalizers, weak reference callbacks, log handlers, trace functions.* Such code runs in the thread of the call. If
+  the code called a space, this second call could wait for a lock of its own thread, so the second call raises
+  ProtocolError at once. ``submit`` and ``close`` are carried out when the call ends (``call_later``).
 - *Exceptions that come at an unknown point* (``runtime.tearing``). They tear the call, unless the call only waited. The
   space then closes as if the process had died: every lock is released, and the next opening recovers the space.
 """

@@ -57,7 +57,7 @@ def _is_known(error: Exception) -> bool:
     """Return whether the engine may have raised this exception itself."""
     if isinstance(error, Reentrant | RecursionError):
         return False
-    if isinstance(error, OSError):  # (handlers of alarms raise TimeoutError without a number)
+    if isinstance(error, OSError):  # (alarm handlers raise TimeoutError without a number)
         return error.errno is not None or isinstance(error, SpoolError)
     return isinstance(error, _KNOWN) or type(error).__module__.startswith(_LIBRARY)
 

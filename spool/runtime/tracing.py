@@ -45,7 +45,7 @@ MESSAGE_COUNT = "messaging.batch.message_count"
 ERROR_TYPE = "error.type"
 HTTP_METHOD, HTTP_STATUS = "http.request.method", "http.response.status_code"
 URL, SERVER_ADDRESS, SERVER_PORT = "url.full", "server.address", "server.port"
-# These names are ours, so they are outside of the namespaces of the conventions.
+# The conventions do not define these names, so the names are outside of the conventions' namespaces.
 ATTEMPT, OUTCOME = "xaspool.attempt", "xaspool.outcome"
 
 OTHER_ERROR = "_OTHER"  # the ``error.type`` of a failure without an exception and without a status

@@ -41,7 +41,7 @@ _LIFE_BYTES = 8
 _SLOTS_AT = SLOT_BYTES  # the life of the ring takes the space of one slot, before the first slot
 
 _LEAST_BRANCH_BYTES = 60  # the least size of an adopted branch in a note
-_LEAST_ADDRESS_BYTES = 4  # the least size of the position of a message in a note
+_LEAST_ADDRESS_BYTES = 4  # the least size of a message's position in a note
 
 
 class Feed:
@@ -175,7 +175,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
             (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections)
         )
     if not contents.header.supersedes and size < 2 * NOTE_BYTES:
-        note: bytes = msgpack.Packer().pack((addressed, files))  # (``packb`` creates a packer, too)
+        note: bytes = msgpack.Packer().pack((addressed, files))  # (``packb`` also creates a packer)
         if len(note) <= NOTE_BYTES:
             return note
     note = msgpack.packb((addressed, None))

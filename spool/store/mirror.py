@@ -194,7 +194,7 @@ class Mirror:
                 self.copy_vote(xid)
 
     def drop_votes(self, undecided: Collection[Xid]) -> None:
-        """Remove all votes but those of these branches; the removal is durable when this returns.
+        """Remove all votes except the votes of these branches; the removal is durable when this returns.
 
         The space has got back the votes that it had lost. So the branches of all other votes were decided, or their
         votes were never acknowledged.
@@ -238,7 +238,7 @@ class Mirror:
         removed. A space that is restored from the mirror would have these messages again.
 
         Args:
-            adopted: for each commit's number, the number of branches that the commit adopts.
+            adopted: the number of branches that each commit adopts, by the commit's number.
         """
         branches = [
             layout.committed(number, place) for number, count in adopted.items() for place in range(1, count + 1)
@@ -336,7 +336,7 @@ class Mirror:
 
         Args:
             retired: the numbers that reclaim has recorded.
-            adopted: for the number of each commit of the space, the number of branches that the commit adopts.
+            adopted: the number of branches that each commit of the space adopts, by the commit's number.
             agrees: whether the space's record says that every number without a file in the space was reclaimed.
         """
         there = {name for name in self.source.names(layout.COMMITTED) if layout.parse_committed(name)}

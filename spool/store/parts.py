@@ -80,7 +80,7 @@ class PreparedBranches:
     version: the version of the last listing; see ``CounterPage.prepared``.
     branches: the branches, by xid.
     held: for each message's position, the branch whose commands address the message.
-    usages: the usage of queues that branches would add, each with the contents from which it was computed.
+    usages: the usage of queues that branches would add, each usage with the contents from which it was computed.
     """
 
     def __init__(self) -> None:
@@ -130,8 +130,8 @@ class View:
     mutex: guards the whole view; never held during a wait.
     index: the queues after the applied commits; ``rebuild`` replaces the object.
     settings: the settings by which the index sorts the messages of each queue.
-    own_commits: for the number of each commit of this process that is not applied yet, a function that returns the
-        commit.
+    own_commits: the commits of this process that are not applied yet. Each key is a number of a commit, and its value a
+        function that returns the commit.
     was_read: whether a caller searched for messages since the housekeeper last asked.
     decodes_bodies: whether bodies are delivered as they were put. If False, the stored bytes are delivered.
     poll_locks: for each queue, the lock of the thread that polls on behalf of all threads that wait for the queue's

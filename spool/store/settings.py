@@ -20,8 +20,8 @@ from spool.model.settings_text import SettingsParser
 class Settings(NamedTuple):
     """The immutable settings of one version.
 
-    A function that checks options or limits and then acts takes the settings as an argument: between two readings of
-    ``SettingsReader.known`` another thread may have read newer settings.
+    A function that checks options or limits and then acts takes the settings as an argument. Otherwise another thread
+    could read newer settings between two readings of ``SettingsReader.known``.
 
     version: the version of the file according to the counters; -1 if the file was read before the counters were open.
     """
@@ -68,7 +68,7 @@ class SettingsReader:
         return self._parser.parse(text, self._disk.path(layout.SETTINGS))
 
     def is_replaced(self) -> bool:
-        """Return whether the file was replaced or written since the last call, perhaps by an edit by hand."""
+        """Return whether the file was replaced or written since the last call, e.g. by a manual edit."""
         identity = self._disk.identity(layout.SETTINGS)
         if identity is None:
             return False

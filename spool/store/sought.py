@@ -1,8 +1,8 @@
 """The messages for which calls of this process wait, each by its id or its correlation id.
 
 A call registers the message for which it waits, with a function that wakes the call. One of the waiting calls listens
-for all: after each notification that call catches up and calls ``SoughtMessages.wake``. This method searches the
-messages in memory. So a commit wakes only the calls whose messages may have arrived.
+for all of them. After each notification the listening call catches up and calls ``SoughtMessages.wake``, which searches
+the messages in memory. So a commit wakes only the calls whose messages may have arrived.
 """
 
 import threading

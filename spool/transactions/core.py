@@ -23,7 +23,7 @@ class Core(NamedTuple):
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        """Create the core of a new store. When the store's guard closes the space, the group commit ends, too."""
+        """Create the core of a new store. When the store's guard closes the space, the group commit also ends."""
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
         store.before_end[partial(remove_spares, store)] = None

@@ -1,7 +1,7 @@
 """A request: put a message, and wait for its reply. The reply carries the correlation id of the request.
 
 A service that rejects the request puts its answer into the failure queue. A request that has failed too often moves to
-the error queue. The caller waits for these two messages, too. If one of them arrives, the wait ends with RequestFailed.
+the error queue. The caller also waits for these two messages. If one of them arrives, the wait ends with RequestFailed.
 """
 
 import uuid
@@ -110,8 +110,8 @@ def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[
 
 def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
     """Take the reply; returns None if it has not arrived. Raises RequestFailed if the request has failed."""
-    # One commit moves the request and puts the reply. So look for the request first: if it has failed, the reply to it
-    # is visible to the search below, even if another thread catches up meanwhile.
+    # One commit moves the request and puts the reply. So look for the request first: if the request has failed, its
+    # reply is visible to the search below, even if another thread catches up meanwhile.
     catch_up(core.store)
     run = _run_of(core.store.view, request)
     has_failed = run is not None and run.queue.name == request.error_queue

@@ -207,7 +207,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     """Roll back the orphaned branches; returns their xids.
 
     An orphan is an undecided branch whose coordinator was one of ours and has ended. A branch that an administrator
-    decided to roll back is an orphan, too. This function tests the coordinator's lock first, and then looks for the
+    decided to roll back is also an orphan. This function tests the coordinator's lock first, and then looks for the
     coordinator's decision. In the reverse order, a coordinator that decides and ends between the two steps would seem
     undecided.
     """

@@ -53,7 +53,7 @@ def body_view(message: "Message", body_bytes: int) -> BodyView:
         try:
             text = json.dumps(_plain(codecs.decode(raw, name), _MOST_LEVELS), indent=2, ensure_ascii=False)
         except (SpoolError, ValueError, RecursionError):
-            pass  # the body is not of its type: it is shown as text or bytes
+            pass  # the body does not fit its type, and is shown as text or bytes
         else:
             return _cut("JSON" if name == "json" else name, text, "value")
     is_cut = len(raw) > 4 * _MOST_SHOWN

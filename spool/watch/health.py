@@ -141,7 +141,7 @@ def queue_causes(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> dict[st
 
 
 def troubles(metrics: "SpaceMetrics", now: float, rates: Mapping[str, Rates]) -> list[Trouble]:
-    """Return the troubles of the space: the bad ones first, the worst of these first.
+    """Return the troubles of the space: the bad troubles first, and the worst of them first.
 
     Args:
         now: the time of the verdict, in seconds since the epoch.

@@ -10,7 +10,8 @@ _MOST_OF_A_CAUSE = 10
 
 
 def told(troubles: Iterable[Trouble], name: Callable[[str], str]) -> Iterator[tuple[Trouble, str]]:
-    """Yield troubles with their sentences: at most ten of each cause, and a sentence with the number of the others.
+    """Yield troubles with their sentences: at most ten of each cause, and a sentence with the number of the remaining
+    troubles.
 
     name: returns the part of a queue's or service's name that the view shows.
     """

@@ -60,7 +60,7 @@ def _import(name: str) -> Any:
                 f"there is no Python module {name!r}: install it, set PYTHONPATH, or start in the directory it lies in"
             ) from None
         raise ServiceError(f"the module {name} needs {error.name!r}, which is not installed: install it") from error
-    except BaseException as error:  # SystemExit, too: an imported script may call sys.exit()
+    except BaseException as error:  # also SystemExit: an imported script may call sys.exit()
         raise ServiceError(f"the module {name} cannot be imported ({describe(error)}): correct it") from error
 
 

@@ -3,7 +3,7 @@
 from spool.model.position import Position
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""The pause before the next call to an unreachable service, or while a queue has no room: each time twice as long."""
+"""The first and the longest pause. Each pause for an unreachable service, or a full queue, doubles the last pause."""
 
 MOST_WAITING = 10_000
 """The most messages that may wait for room in queues that no other message names. With more, the worker or route pauses

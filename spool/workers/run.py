@@ -42,8 +42,8 @@ class WorkSummary:
     """The number of messages for each ``Effect``.
 
     kept: claims that ended without an attempt, because the service was not reached or a queue had no room.
-    left: after a run with ``once``, messages that remain in the queue, because they failed or were kept, other
-        transactions hold them, or the run ended early.
+    left: after a run with ``once``, the messages that remain in the queue. They failed or were kept, other transactions
+        hold them, or the run ended early.
     abandoned: calls that the worker gave up because they took too long in their threads.
     reasons: the latest reason for each count, by the name of the count.
     """

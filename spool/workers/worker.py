@@ -235,8 +235,8 @@ class Worker:
                 if not late:
                     if not self._serving:
                         return
-                    # The wait is short, because this thread runs the handlers of signals. A signal that the kernel gave
-                    # to another thread does not wake this thread.
+                    # The wait is short, because this thread runs the signal handlers. A signal that the kernel gave to
+                    # another thread does not wake this thread.
                     self._changed.wait(min([_POLL_SECONDS, *(call.until - now for call in self._calls)]))
                     continue
             for call in late:
@@ -391,7 +391,7 @@ class Worker:
         try:
             with calling(attempt, self._space):
                 return of_value(call(), most)
-        except BaseException as error:  # SystemExit, too: a function that calls sys.exit() does not end the worker
+        except BaseException as error:  # also SystemExit: a function that calls sys.exit() does not end the worker
             log_failure(message, error)
             return of_error(error, most)
 

@@ -1,4 +1,4 @@
-"""The identifiers of global transactions: directory of logs, coordinator, and serial number.
+"""The identifiers of global transactions: log directory, coordinator, and serial number.
 
 The xid of a branch has the format id ``FORMAT_MANAGED``, and the 32 bytes of the ``TransactionId`` as its gtrid. Its
 bqual is the branch's place in the transaction; in a space, the id of the space follows. In a database, the parts are

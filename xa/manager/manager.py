@@ -29,11 +29,12 @@ class TransactionManager:
     """Transactions over queue spaces and databases: all of their work is committed, or none of it.
 
     Many threads may use one manager; each transaction belongs to one thread or task. A manager belongs to the process
-    that created it. Any number of processes may share a directory of logs.
+    that created it. Any number of processes may share a log directory.
 
     Args:
-        log_directory: the directory of the decision logs, on a local disk of the machine of the spaces. A missing
-            directory is created. Keep it as carefully as a space: a branch in doubt cannot be decided without its log.
+        log_directory: the directory of the decision logs, on a local disk of the machine that has the spaces. A missing
+            directory is created. Keep the directory as carefully as a space: a branch in doubt cannot be decided
+            without its log.
 
     Raises:
         InvalidArgument: the directory has other files.
@@ -101,8 +102,8 @@ class TransactionManager:
     def recover(self, *resources: Any) -> Recovery:
         """Commit or roll back each branch in doubt that a dead program left in one of the given resources.
 
-        A program calls this when it starts, with its space and a connection, and after a CommitUnknown. Branches of
-        living programs, and branches of other log directories, are not touched.
+        A program calls this with its space and a connection, at its start and after a CommitUnknown. Branches of living
+        programs, and branches of other log directories, are not touched.
 
         Args:
             resources: open spaces and connections, as ``GlobalTransaction.enlist`` takes them. A resource may also be a
@@ -147,7 +148,7 @@ class TransactionManager:
         self._outcomes.unfinished.repeat_all()
         for connect in list(self._connects):
             if not self._outcomes.is_empty:
-                with suppress(Exception):  # (one database that is away does not keep the others waiting)
+                with suppress(Exception):  # (an unreachable database must not delay the others)
                     self.recover(connect)
 
     def close(self) -> None:

@@ -5,9 +5,9 @@ The order of the steps keeps recoveries correct beside living programs and besid
 1. Find the dead coordinators: their locks are free. A dead coordinator decides nothing more.
 2. List the branches in doubt of each given resource.
 3. For each branch of a dead coordinator, find the decision: a slot in its log, or a row in a given table. Without a
-   decision, abort is presumed in two cases only: the log exists, and each table that it names was given; or the log
-   does not exist, because all branches of its coordinator have ended. In the second case the branch was rolled back,
-   and a power cut has brought the branch back.
+   decision, abort is presumed in two cases only. Either the log exists, and each table that it names was given. Or the
+   log does not exist, because all branches of its coordinator have ended; the branch was then rolled back, and a power
+   cut has brought it back.
 4. Commit or roll back the branch. Another recovery may have done the same before.
 5. If all resources of a dead coordinator were given, no branch of the coordinator is left: remove its rows and its log.
 
@@ -15,10 +15,10 @@ A log names a space by the space's id, by the identity of its file ``space.id``,
 another space at this path nor a copy of the space counts as the space.
 
 A missing log proves nothing if logs may be lost (a former id of the directory: see ``spool.decisions.place``), or if
-the branch voted in another space, from which this one was imported. Such a branch remains in doubt.
+the branch voted in another space, from which this space was imported. Such a branch remains in doubt.
 
-A coordinator that is alive decides its branches itself, even if its process is stopped for long. The coordinator that
-recovers decides its own branches whose outcome it could not learn before.
+A coordinator that is alive decides its branches itself, even if its process is stopped for a long time. The recovering
+coordinator also decides its own branches, if it could not learn their outcome before.
 """
 
 import logging
@@ -79,7 +79,7 @@ class Participants:
 
     def __init__(self, resources: Iterable[Any]) -> None:
         self.spaces: list[KnownSpace] = []
-        self._names: set[str] = set()  # of the other resources
+        self._names: set[str] = set()  # the names of the other resources
         self.tables: dict[str, Database] = {}
         self._open_spaces: list[Space] = []
         self._two_phase: list[Any] = []
@@ -254,8 +254,8 @@ def _remove_rows_of_lost_logs(
 ) -> None:
     """Remove rows with a former id of the directory and without a log, if each space that they name was given.
 
-    A row with the current id and without a log is not removed: a clone of the machine may have the same id, and its
-    recovery needs the row.
+    A row with the current id and without a log is not removed: a clone of the machine may have the same id, and the
+    clone's recovery needs the row.
     """
     if not directory.identity.former:
         return

@@ -1,7 +1,7 @@
-"""The resources that one manager uses. Its log names each resource before any work in the resource begins.
+"""The resources that one manager uses. The manager's log names each resource before work in the resource begins.
 
-After the death of the manager, a recovery knows from these names in which spaces and databases a branch may be in
-doubt, and which tables may have a decision.
+After the death of the manager, a recovery learns two things from these names: the spaces and databases that may have a
+branch in doubt, and the tables that may have a decision.
 """
 
 import weakref

@@ -89,7 +89,7 @@ class GlobalTransaction:
         self._process = os.getpid()
         self.state = State.ACTIVE
         # Forget a transaction that the program drops; the housekeeper rolls back its branches in spaces. A transaction
-        # that has ended runs no code when it is freed: Python would ignore the exception of a signal's handler there.
+        # that has ended runs no code when it is freed: Python would ignore a signal handler's exception there.
         self._when_dropped = finalize(self, outcomes.drop, id)
         self._when_dropped.atexit = False
 
@@ -274,7 +274,7 @@ class GlobalTransaction:
         return None if self._last is None else self._last.table
 
     def _roll_back(self, reason: str) -> None:
-        """Roll back every branch. A branch that fails does not keep the others from their rollback."""
+        """Roll back every branch. The failure of one branch does not prevent the rollback of the others."""
         self._end(State.ROLLED_BACK)
         interrupt: BaseException | None = None
         if self._last is not None:

@@ -116,9 +116,9 @@ class TwoPhaseBranch:
     def _leave(self, error: Exception) -> None:
         """End a transaction that has no vote, and that the connection could not end.
 
-        The server has rolled back, or does so when the connection ends. But psycopg cannot leave a transaction whose
-        vote failed, so every later call would fail. If the server voted and the connection broke, a recovery rolls the
-        branch back.
+        The server has rolled the transaction back, or does so when the connection ends. But psycopg cannot leave a
+        transaction whose vote failed, so every later call would fail. If the server voted and the connection broke, a
+        recovery rolls the branch back.
         """
         self._stage = "ended"
         try:
