@@ -285,7 +285,7 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Decision]:
     """Find foreign entries in the space's own directories."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(disk.names(directory))
-        last = highest_number(disk, counters.read())  # read this after the names, because other processes commit
+        last = highest_number(disk, counters.read())  # read after the names, because other processes commit meanwhile
         for entry in entries:
             name = f"{directory}/{entry}"
             identity = disk.identity(name)
@@ -328,8 +328,7 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Decision]:
 
     Args:
         index: the index of the only process with the space open. If the index is None, other processes may create and
-            delete queues meanwhile. In that case messages and settings are read again until both are of the same
-            moment.
+            delete queues meanwhile. In that case messages and settings are read again until both show the same moment.
     """
     for _ in store.deadline().polls():
         settings = store.settings.current()

@@ -4,8 +4,8 @@ After a power cut, the space may lack commits that the mirror has, and the mirro
 commit that only the mirror has may have been acknowledged, so the space gets that commit back.
 
 A mirror is refused if its state is later than the state of the space. Each file names a mark: the highest number that
-was durable in the space when the file's writer began. A power cut never takes a commit with a durable number. So if the
-numbers of the space end below a mark, the space was restored from a backup. Reclaim and merges leave gaps among the
+was durable in the space when the file's writer began. A power cut never removes a commit with a durable number. So if
+the numbers of the space end below a mark, the space was restored from a backup. Reclaim and merges leave gaps among the
 numbers of the mirror, but only below a mark. So if no mark is above the space's newest number, the mirror has every
 commit that the space lacks.
 """
@@ -96,7 +96,7 @@ def with_mirrored(mirror: Mirror | None, evidence: NumberedFiles) -> NumberedFil
 
 @dataclass(frozen=True)
 class MirrorState:
-    """The mirror of a space as an opener would find it.
+    """The state of a space's mirror, as an opener would find the mirror.
 
     mirror: the directory of the mirror.
     state: ``fine`` or ``refused``.

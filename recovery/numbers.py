@@ -3,7 +3,7 @@ their writer.
 
 The first opener reads the numbered files above the highest number that is certainly durable (`read`). The opener works
 out which numbers were issued and published (`count`), and decides about each number (`decide`). Then the opener
-restores names that a power cut took (Rule 13), and finishes the numbers of dead writers (Rule 3).
+restores names that a power cut removed (Rule 13), and finishes the numbers of dead writers (Rule 3).
 """
 
 import enum
@@ -116,8 +116,9 @@ def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> Nu
 
     Args:
         names: the names of the entries in ``committed/``.
-        named: the highest number that a prepared branch or a claim journal refers to. A power cut may take an unflushed
-            commit and leave a reference to its number. A number that has a reference must not be issued again.
+        named: the highest number that a prepared branch or a claim journal refers to. A power cut may remove an
+            unflushed commit and leave a reference to its number. A number that has a reference must not be issued
+            again.
     """
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     places = {p.number: layout.committed(p.number) for p in parsed if not p.adoption}
@@ -259,8 +260,8 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
 def decide(evidence: NumberedFiles) -> list[Decision]:
     """Decide about unnamed commits, then about unpublished numbers, each group in ascending order.
 
-    Names are given in this order. So if recovery is interrupted, the commits that still lack a name are again above the
-    highest name.
+    Names are given in this order. So if recovery is interrupted, the numbers of commits without a name are still above
+    the highest name.
     """
     decisions = [
         Decision(Kind.MOVED, place, Reason.LOST_NAME, Step.NAME, number=number)
@@ -286,7 +287,7 @@ def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) 
     """Give commits their names, set the counters, and finish each unpublished number.
 
     A disk error is raised, because recovery must not continue after the error. Names are given without a flush. If a
-    further power cut takes a name, the space is as it was before this recovery.
+    further power cut removes a name, the space is again in its state before this recovery.
     """
     for decision in decisions:
         if decision.step is Step.NAME:

@@ -62,7 +62,7 @@ def _repair(store: Store) -> list[Finding]:
     repaired: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
         settle_all(store, store.deadline())  # otherwise the check would report the unpublished commit of a dead writer
-        rebuild(store)  # read the files as they are now: they may have changed since this process read them
+        rebuild(store)  # read the files again: they may have changed since the last reading
         finish_moves(store)
         problems = find_problems(store, reclaim_locked=True)
         done = [(problem, _carry_out(store, problem)) for problem in problems]

@@ -30,7 +30,7 @@ __all__ = ["check", "plan", "repair", "scan"]
 
 
 def scan(store: Store, *, alone: bool) -> RecoveryReport:
-    """Recover the space, or join the processes that have it open. Either way, the scan builds the index.
+    """Recover the space, or join the processes that have the space open. In both cases, the scan builds the index.
 
     Damage raises no error. The report names the damage, and the space serves all other messages. The caller holds the
     open lock.

@@ -1,8 +1,8 @@
 """All errors, as one tree of classes. The text of each error names the problem and the remedy.
 
 The attribute ``diagnostic`` of each class is Tuxedo's name for the same condition: ``tpenqueue(3c)`` and
-``tpdequeue(3c)`` of Tuxedo /Q return this name in ``ctl->diagnostic``. No error marks the caller's transaction
-rollback-only, unless the disk failed.
+``tpdequeue(3c)`` of Tuxedo /Q return this name in ``ctl->diagnostic``. Of all errors, only a failure of the disk marks
+the caller's transaction as rollback-only.
 """
 
 import errno

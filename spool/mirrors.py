@@ -48,7 +48,7 @@ def begin(
 ) -> Space:
     """Begin a new mirror of a space, and copy every commit into the mirror; returns the open space.
 
-    An earlier mirror is not touched, and is no longer a mirror of the space.
+    An earlier mirror keeps its files, but is no longer a mirror of the space.
 
     Args:
         path: the directory of the space.

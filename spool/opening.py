@@ -63,7 +63,7 @@ def create(
     Args:
         path: the directory.
         exist_ok: whether to open the space that the directory holds already, if any. The options of this call must then
-            equal the options of the space; options that the call leaves out are not compared.
+            equal the options of the space. Options that the call leaves out are not compared.
         disk, clock: for tests.
         options: see ``spool.SpaceOptions``.
 

@@ -106,7 +106,8 @@ class Space(Administration):
 
     @property
     def id(self) -> str:
-        """The id of the space: 32 hex digits, random. A move of the space keeps the id, and a copy has the same id."""
+        """The id of the space: 32 hex digits, random. A moved space keeps its id, and a copy of the space has the same
+        id."""
         return self._store.files.id
 
     @property
@@ -292,8 +293,8 @@ class Space(Administration):
                 queue; without ``correlation_id`` the request gets a new correlation id.
 
         Raises:
-            Empty: no reply came in time. The request remains; the error has its ``correlation_id``, by which ``get``
-                takes a late reply.
+            Empty: no reply came in time. The request remains. The error has the request's ``correlation_id``, by which
+                ``get`` takes a late reply.
             RequestFailed: a service rejected the request, or the request has failed too often and is in the error
                 queue.
             ProtocolError: the caller is in a transaction. No service would see the request before the commit.
@@ -314,7 +315,7 @@ class Space(Administration):
 
     @public_call("beginning a transaction")
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
-        """Begin a transaction: ``with`` commits it at the end of the block, and rolls it back on an exception.
+        """Begin a transaction: a ``with`` block commits at its end, and rolls back on an exception.
 
         Args:
             timeout: the seconds after which the transaction is rolled back; None for no limit.

@@ -25,7 +25,7 @@ _warn = warnings.warn  # (at its end, the interpreter may remove the module ``wa
 class BranchState(enum.Enum):
     """The state of a branch; X/Open's name of the state is in brackets."""
 
-    __hash__ = object.__hash__  # (Enum's own hash is written in Python, and slower)
+    __hash__ = object.__hash__  # (Enum's own hash is written in Python, and is slower)
 
     ACTIVE = "active (S1)"
     SUSPENDED = "suspended (S1, T2)"
@@ -103,7 +103,7 @@ class Branch:
         """Return the state after a successful call; raises XAError with XAER_PROTO if the call does not fit the state.
 
         If the call would end a branch with which a caller is still associated, the branch refuses puts and gets until
-        ``end``. The program has then left the work, mostly by an exception.
+        ``end``. This happens when a program leaves its work without ``end``, usually because of an exception.
         """
         found = TRANSITIONS.get((self.state, call))
         if found is not None:

@@ -103,7 +103,7 @@ class TwoPhaseXid(_Parts):
     Each character of ``gtrid`` and ``bqual`` is one byte of the branch's ``xa.Xid`` (latin-1). Therefore
     ``tpc_recover`` also returns the xids of other transaction managers, which may contain any bytes. ``str(xid)`` is
     the text that ``spool-admin transaction list`` shows, e.g. ``1.b3JkZXI.MQ``. Comparisons ignore ``prepared``,
-    ``owner`` and ``database``, which only ``tpc_recover`` sets.
+    ``owner`` and ``database``; only ``tpc_recover`` sets these attributes.
 
     prepared: the time of the vote, in UTC.
     owner: the process that prepared the branch, e.g. ``process 4711 (python3)``.

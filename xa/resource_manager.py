@@ -202,9 +202,8 @@ class ResourceManager:
         """Return a ``with`` block for the work in a new branch: ``start`` on entering, ``end`` on leaving.
 
         If an exception leaves the block, the branch is ended with TMFAIL and rolled back. The caller's next puts and
-        gets are then not part of the branch. The block may call ``end`` and ``prepare`` itself; a branch that is
-        prepared waits for its coordinator's decision, also after an exception. Raises the errors of ``start`` and
-        ``end``.
+        gets are then not part of the branch. The block may call ``end`` and ``prepare`` itself; a prepared branch waits
+        for its coordinator's decision, even after an exception. Raises the errors of ``start`` and ``end``.
         """
         return _BranchBlock(self, xid)
 
@@ -274,7 +273,7 @@ class ResourceManager:
         return XA_OK
 
     def _forget_ended(self, xid: Xid, branch: Branch) -> None:
-        """Forget a branch if its transaction has ended. If an exception prevents this, ``rollback`` does so."""
+        """Forget a branch if its transaction has ended. If an exception prevents this, ``rollback`` forgets it."""
         if not branch.transaction.is_active:
             self._branches.pop(xid, None)  # (a finalizer of its block may have removed it)
 
@@ -307,7 +306,7 @@ class ResourceManager:
     def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
         """Decide a branch as an administrator, in the place of its coordinator.
 
-        The coordinator's calls get the decision until ``forget``.
+        The coordinator's calls raise this decision until ``forget``.
         """
         self._answer_decided(xid)
         self._engine.decide(xid, commit=commit)

@@ -27,7 +27,7 @@ _COMPANY_COMMITS = 64
 # A leader waits for as many requests as its last two commits had, but at most this time for each request. With two
 # processors, the answered processes need this time to post again.
 _GATHER_SECONDS, _MOST_GATHER_SECONDS = 0.00015, 0.0015
-# The owner of a request looks again after this time, because a dying leader wakes nobody.
+# The owner of a request checks its slot again after this time, because a dying leader wakes no process.
 _LOOK_SECONDS = 0.02
 # The owner of a request that no leader has joined for this time commits the request itself.
 _PATIENCE_SECONDS = 1.0
@@ -40,7 +40,7 @@ _UNKNOWN = (
 class CombinedCommits:
     """The commits that one open space shares with other processes. One thread at a time uses this object.
 
-    ``check`` is called while this process waits for an answer; its exception withdraws the requests.
+    ``check`` is called while this process waits for an answer. If ``check`` raises, the requests are withdrawn.
     """
 
     def __init__(self, store: Store, check: Callable[[], object]) -> None:
@@ -48,7 +48,7 @@ class CombinedCommits:
         self._slots = store.shared.requests
         self._check = check
         self._own: int | None = None  # the slot of this process, once it has posted
-        self._stands = False  # whether a leader may commit the request in the own slot, or has committed it
+        self._stands = False  # whether a leader may commit, or has committed, the request in the own slot
         self._leads = False
         self.joined: list[tuple[int, list[CommitRequest]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
@@ -114,9 +114,9 @@ class CombinedCommits:
         return self._leads
 
     def _await_lead(self) -> None:
-        """Wait for the lead, because all slots are in use; give up if no process commits for a time.
+        """Wait for the lead, because all slots are in use; give up if no process commits for some time.
 
-        If all these processes waited for the number lock instead, some might not get it in time.
+        If all these processes waited for the number lock instead, some processes might not get the lock in time.
         """
         store, seen = self._store, -1
         while not self._leads and (issued := store.shared.counters.read().check().issued) != seen:
@@ -124,7 +124,8 @@ class CombinedCommits:
             self._leads = self._slots.lead_within(deadline)
 
     def join(self) -> list[CommitRequest]:
-        """Return the posted requests of other processes, if this process leads; they become part of its next commit."""
+        """Return the posted requests of other processes, if this process leads. Its next commit includes these
+        requests."""
         if not self._leads:
             return []
         slots, before = self._slots, max(self._before)
@@ -165,7 +166,7 @@ class CombinedCommits:
     def end_lead(self) -> None:
         """Release the lead, if this process leads. Requests that are in no commit are left to their owners.
 
-        If this fails, the space closes itself, because other processes would wait for the lead.
+        If the release fails, the space closes itself, because other processes would wait for the lead.
         """
         try:
             if self._leads:
@@ -248,14 +249,14 @@ class CombinedCommits:
     def _give_up(
         self, slot: int, requests: Sequence[CommitRequest], cause: BaseException | None = None
     ) -> list[CommitRequest]:
-        """Fail the requests, because their outcome is unknown. The slot remains to be settled by others."""
+        """Fail the requests, because their outcome is unknown. Other processes settle the slot."""
         self._own, self._stands = None, False
         self._slots.disown(slot)
         requests = [request for request in requests if request.stage is not Stage.DONE]
         text = _UNKNOWN
         try:
             self._store.shared.control.verify()
-        except (SpaceStopped, OSError) as error:  # run/ was deleted: the text says how to go on
+        except (SpaceStopped, OSError) as error:  # run/ was deleted: the text names the remedy
             text = f"{_UNKNOWN}; {error}"
         for request in requests:
             request.error = CommitUnknown(text)

@@ -84,8 +84,8 @@ def commit(
             write a large file, to make room on a full disk, or to flush.
         check: called just before the file gets its number; raises if the commit must not happen any more. The number
             lock is held, so the time of the call must not depend on the size of any commit.
-        settled: whether ``check`` needs every issued commit to be applied. In that case commits are applied before the
-            number lock is taken, so that few small commits are left to ``check``.
+        settled: whether ``check`` needs every issued commit to be applied. If so, commits are applied before the number
+            lock is taken, and few small commits are left for ``check``.
         on_applied: called after these commits are applied, without the lock: see ``lock_settled``.
         flush: False publishes the commit without a flush: a power cut may lose the commit. True flushes the commit,
             unless all its queues may lose messages.
@@ -133,7 +133,7 @@ def commit(
             if not store.shared.counters.publish_next(number, durable=flush, arrived=arrived):
                 _publish_behind(store, number, seconds, flushed=flush, arrived=arrived)
         except FlushFailed as error:
-            store.stop()  # done before the byte is released, so that no process takes this file for a whole commit
+            store.stop()  # stop before the byte is released, so that no process takes this file for a whole commit
             raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
         except (WaitExpired, SpaceStopped, NotOpen) as error:
             raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
@@ -298,11 +298,11 @@ def write(
     recycle: bool = False,
     make_room: Callable[[], object] | None = None,
 ) -> None:
-    """Write the whole batch and its header into the file in ``active/``, without a number. Step 1 of ``commit`` calls
-    this, and so does a vote.
+    """Write the whole batch and its header into the file in ``active/``, without a number. Step 1 of ``commit`` and a
+    vote call this.
 
     Args:
-        recycle: overwrite a consumed file, if one exists. This is safe only for a file that is flushed and gets a
+        recycle: overwrite a consumed file, if one exists. Recycling is safe only for a file that is flushed and gets a
             number. After a power cut the number distinguishes the new content from the old, and restores the name (Rule
             13).
         page, flush, make_room: see ``commit``.
@@ -399,9 +399,9 @@ def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
 def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:
     """Keep the effects of this process's own commit, so that its index need not read the file.
 
-    So a process that only puts messages neither reads the commits of others nor sorts its own messages. When many
-    commits are kept, the index applies them. If the index lacks an earlier commit of another process, the oldest kept
-    commits are dropped instead.
+    So a process that only puts messages neither reads the commits of other processes nor sorts its own messages. When
+    many commits are kept, the index applies them. If the index lacks an earlier commit of another process, the oldest
+    kept commits are dropped instead.
     """
     view = store.view
     with view.mutex:
@@ -429,8 +429,8 @@ def own_file(store: Store, deadline: Deadline, supersedes: int = 0) -> Iterator[
 
     Args:
         supersedes: the greatest number of commits that the file will supersede. The header has the numbers of these
-            commits, and is written last, under the number lock. If the header outgrew its room, all sections would have
-            to move.
+            commits, and is written last, under the number lock. If the header became too large for its reserved space,
+            all sections would have to move.
     """
     xid = new_local_xid()
     with store.shared.xids.holding(xid_byte(xid), deadline, f"the branch {xid}"):

@@ -24,8 +24,8 @@ MOST_TOGETHER, MOST_TOGETHER_BYTES = 65_536, 16 << 20
 CLOSED = "the space is closed: open it again"
 
 LOOK_SECONDS = 0.05
-# The longest time for which the leader waits for threads that the last commits woke. This time is about half the time
-# of a flush.
+# The longest time that the leader waits for the threads that were woken by the last commits. This time is about half
+# the time of a flush.
 LINGER_SECONDS = 0.0002
 
 
@@ -89,7 +89,7 @@ class CommitQueue:
         self._wake()
 
     def wait_for_room(self, request: CommitRequest, check: Callable[[], None]) -> None:
-        """Wait until the queue has room for the request. Calls ``check`` repeatedly; its exception ends the wait."""
+        """Wait until the queue has room for the request, or until ``check``, which is called repeatedly, raises."""
         while not self.has_room(request):
             with self._room:
                 if not self.has_room(request):
@@ -121,7 +121,7 @@ class CommitQueue:
                 except BaseException as error:
                     if self._withdraw(request):
                         raise
-                    raised = error  # the request was taken in this instant, so it is committed
+                    raised = error  # the request has just been taken, so it is committed
         if raised is not None and not isinstance(raised, Exception):
             raise raised
         return request.stage is Stage.LEADING

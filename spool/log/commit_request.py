@@ -1,4 +1,4 @@
-"""The requests that a commit is made of: messages to put, claimed messages to remove, or the batch of a transaction.
+"""The requests in a commit: messages to put, claimed messages to remove, or the batch of a transaction.
 
 Each request adds its part to the batch of a commit, and learns the number of the commit and the ids of its messages.
 """
@@ -35,7 +35,7 @@ class CommitRequest:
 
     ``number``: the number of the commit, once the commit has a number. ``error``: the error of a request that was not
     committed, or whose outcome is unknown. ``begin``, if set, is called when the request is taken, and returns False if
-    the request was cancelled. ``on_done`` is called once, with all requests that share this function and are done
+    the request was cancelled. ``on_done`` is called once for all requests that share this function and are done
     together. ``future``: the future that the caller got, if any.
     """
 

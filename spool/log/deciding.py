@@ -19,8 +19,8 @@ from spool.store.store import Store
 
 # The most commits that are applied under the number lock, and the most messages that they put, remove or change.
 MOST_COMMITS, MOST_MESSAGES = 64, 1_024
-# After this many rounds, a decision applies all commits under the lock. Otherwise it might never be made while other
-# processes commit large transactions all the time.
+# After this many rounds, a decision applies all commits under the lock. Otherwise the decision might never be made
+# while other processes commit large transactions all the time.
 _MOST_ROUNDS = 8
 
 

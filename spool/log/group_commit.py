@@ -11,8 +11,8 @@ Decisions to commit prepared branches are grouped like other requests. Votes of 
 no number, and the leader flushes the files of the votes before it commits the other requests. A transaction that was
 streamed to its own file is committed separately, and so is a forwarding round with its branches.
 
-If the program ends without closing its space, submitted messages are committed as the interpreter exits. The
-interpreter completes the futures of ``concurrent.futures`` in the same way.
+If the program ends without closing its space, submitted messages are committed as the interpreter exits.
+``concurrent.futures`` also completes its futures at this time.
 """
 
 import atexit
@@ -223,7 +223,7 @@ class GroupCommit:
                 raise
             together = [request for request in left if request.stage is not Stage.DONE]
             _fail([request for request in together if request.number is None], error)
-        except BaseException as error:  # a signal, in the leader's thread
+        except BaseException as error:  # a signal interrupted the leader's thread
             self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
             raise
         finally:
@@ -232,7 +232,8 @@ class GroupCommit:
         complete(together)
 
     def _vote(self, requests: Sequence[CommitRequest], own: CommitRequest | None) -> None:
-        """Vote for the branches of some requests, then commit the other requests, and then wake all their threads.
+        """Vote for the branches of some requests, then commit the other requests, and then wake the threads of all
+        requests.
 
         The threads sleep until the end, so they do not take the interpreter from the leader at each call of the disk.
         """
@@ -240,7 +241,7 @@ class GroupCommit:
         others = [request for request in requests if not request.votes]
         try:
             vote_together(self.store, votes)
-        except BaseException:  # a signal, in the leader's thread
+        except BaseException:  # a signal interrupted the leader's thread
             begun = {id(own), *(id(vote) for vote in votes if vote.is_listed or vote.error is not None)}
             self.queue.requeue([request for request in requests if id(request) not in begun])
             complete([request for request in requests if id(request) in begun])
@@ -309,7 +310,7 @@ class GroupCommit:
         return []
 
     def _failed_alone(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests without which the others can be committed; [] if the error concerns all."""
+        """Return the requests that prevent the commit of the others; [] if the error concerns all requests."""
         if isinstance(error, QueueNotFound):
             queues = self.store.settings.known.config.queues
             return [request for request in requests if not all(queue in queues for queue in request.destinations())]

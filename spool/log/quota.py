@@ -2,7 +2,7 @@
 
 The usage of a queue counts its live messages, claimed or not, and the messages that prepared branches would add. A
 prepared branch may be committed at any time. Under the number lock, after every issued number has been applied, the
-count is exact. A commit or a vote that does not fit is refused under that lock. A put is refused earlier, without the
+count is exact. A commit or a vote that does not fit is refused under this lock. A put is refused earlier, without the
 lock, if this process already knows that the messages do not fit. A failed message moves to its error queue even if the
 error queue is full, because no message is lost by a limit.
 """

@@ -92,8 +92,8 @@ def read_commit(
 def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[FileContents | None, str | None]:
     """Read a numbered file. Return the contents, if readable, and the damage, if any; without a file both are None.
 
-    The name and the open file may both get other bytes at any time. So damaged bytes are read again by name before they
-    count as damage.
+    Other bytes may appear under the name, and in the open file, at any time. So damaged bytes are read again by name
+    before they count as damage.
     """
     name = layout.committed(number)
     contents, wrong = None, None

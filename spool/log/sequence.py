@@ -31,14 +31,14 @@ from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.store.store import Store
 
-_FEW = 8  # files; to flush more files one by one takes longer than to flush the whole file system
+_FEW = 8  # files; a flush of more files one by one takes longer than a flush of the whole file system
 
 
 def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the transaction was rolled back") -> None:
     """Take the number lock; the caller releases it.
 
-    Raises LockTimeout if the lock does not become free; the text of the error ends with ``failed``, the consequence
-    for the call.
+    Raises LockTimeout if the lock does not become free; the text of the error ends with ``failed``, which names the
+    consequence for the call.
     """
     try:
         control.lock(NUMBER, deadline, "the lock on commit numbers")
@@ -223,7 +223,8 @@ def _is_whole(disk: Disk, number: int) -> bool:
 def write_empty(store: Store, number: int) -> None:
     """Write an empty commit.
 
-    The caller holds the number's byte. If the number is published already, the caller may exclude reclaim instead.
+    The caller holds the number's byte. If the number is published already, the caller may hold the reclaim lock
+    instead.
     """
     xid = new_local_xid()
     encoded = bytearray(encode_header(new_header(store.clock.now(), store.shared.counters.read().durable)))

@@ -32,7 +32,7 @@ def span_of(ranges: PositionRanges) -> RemovedSpan:
 def addressed_in(encoded: bytes | None) -> Sequence[tuple[int, int, int]]:
     """Return the messages that posted requests remove or change; () if the bytes are damaged.
 
-    A leader cannot read damaged requests either, so it never commits them.
+    A leader also cannot read damaged requests, so no leader ever commits them.
     """
     try:
         addressed = [] if encoded is None else msgpack.unpackb(encoded, strict_map_key=False)[0]

@@ -3,9 +3,9 @@
 Invariants, with the numbers of the rules in docs/architecture.md, "The rules that keep processes apart":
 
 1. The index is a function of the published commits up to ``index.applied``, each applied once and in order.
-2. A claim proves only that no other process holds the message now. So before delivery the process searches for a
-   removal of the message in prepared branches, then in published commits, then in every issued number. Files move in
-   this direction (rule 4).
+2. A claim proves only that no other process holds the message at this moment. So before delivery the process searches
+   for a removal of the message in prepared branches, then in published commits, then in every issued number. Files move
+   in this direction (rule 4).
 3. An unreadable file does not count as absent: the process reads the file again by name, and reports damage (rule 8).
 4. If a listed commit file is missing when the process reads it, the file was reclaimed. The process then lists the
    files again, and forgets commits without a file, before it continues to read.

@@ -34,7 +34,7 @@ class VoteRequest(CommitRequest):
     """A request to vote for one branch. The caller holds the byte of the branch's xid.
 
     Args:
-        file: the branch's file. It may have a part of the messages already.
+        file: the branch's file. The file may have a part of the messages already.
         batch: the rest of the branch.
         check: a function that raises if the branch must not vote yes. It is called under the number lock.
         make_room: see ``log.commit.commit``.

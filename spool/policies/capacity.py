@@ -88,7 +88,8 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
     }
     what = f"the capacity command of queue {config.name}"
     try:
-        # The output goes to a file. So it takes no memory, and the thread need not wait for children of the command.
+        # The output goes to a file. So the output takes no memory, and the thread need not wait for children of the
+        # command.
         with _scratch() as output:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,

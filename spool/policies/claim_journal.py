@@ -214,7 +214,7 @@ def _become_owner(store: Store) -> None:
         return
     with number_locked(store.shared.control, store.deadline()):
         if store.shared.claims.owner:
-            return  # another thread got a number; with a second number, the first would look like a dead owner
+            return  # another thread got a number; with a second number, the first number would look like a dead owner
         owner = store.shared.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
@@ -238,8 +238,8 @@ class Owners:
         """Count the attempts of dead owners. Return whether this call found a dead owner.
 
         Args:
-            ranges: the claims that the caller has just got. Their claim files show the dead owners, because the death
-                of an owner releases its byte in each claim file.
+            ranges: the claims that the caller has just got. The claim files of these messages show the dead owners,
+                because the death of an owner releases its byte in each file.
             page: the counters. The caller has read the counters after it got the claims.
         """
         claims = self.store.shared.claims

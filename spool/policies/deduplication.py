@@ -52,7 +52,7 @@ class DeduplicationKeys:
 
     def _published(self, name: str, key: str) -> str | None:
         store = self._store
-        revalidate(store)  # a process may have died after the numbering of its commit, before it published the number
+        revalidate(store)  # a process may have died between the numbering and the publication of a commit
         with store.view.mutex:
             for xid, contents in store.view.prepared.branches.items():
                 if any(fact[0] == name for table in contents.tables for fact in table.facts):

@@ -16,7 +16,7 @@ _warned: set[tuple[str, str, str]] = set()
 
 
 def warn_of_queue(config: QueueConfig, given: Container[str]) -> None:
-    """Warn of each option that has no effect and is not the default. ``given``: the options that a call sets."""
+    """Warn of each queue option that has no effect and is not the default. ``given``: the options that a call sets."""
     for option, why in _of_queue(config):
         if option in given and getattr(config, option) not in (0, QUEUE_OPTIONS[option].default):
             log.warning("queue %s: %s has no effect, because %s", config.name, option, why)

@@ -6,8 +6,8 @@ even if the reclaiming process has an old view:
 
 1. A subscription starts after all existing commits, and afterwards only releases commits. So an older view retains at
    least as much as a newer view.
-2. Time alone ends no subscription. An expired subscription counts until a commit ends it. So no clock decides whether a
-   file exists, and a late reader gets every message or an error.
+2. Time alone ends no subscription. An expired subscription counts until a commit ends the subscription. So no clock
+   decides whether a file exists, and a late reader gets every message or an error.
 
 A reader reads the files of the commits themselves (``put_by``), not the messages in the queues. These messages may have
 left the queues, or a compaction may have moved them to a file with another number. *Afterwards* the reader checks its
@@ -76,8 +76,8 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
             )
         if known.queues == tuple(queues) and advance(store, name, known.since, known.after, seconds):
             return known.since
-    # A commit has no number before its file is written. So the first commit does not record its number, but keeps at
-    # least the needed files. A second commit records the number of the first.
+    # A commit has no number before its file is written. So the first commit does not record its own number, but keeps
+    # at least the needed files. A second commit records the number of the first commit.
     first = Subscription(tuple(queues), 0, applied, store.clock.now() + seconds)
     since = _decide(store, name, known, first)
     if since is None or _decide(store, name, first, first._replace(since=since, after=since)) is None:
@@ -88,7 +88,7 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
 
 
 def subscription(view: View, name: str) -> Subscription | None:
-    """Return a subscription according to the commits that this process has applied, or None if it does not exist."""
+    """Return a subscription as of the commits that this process has applied; None if it does not exist."""
     with view.mutex:
         return view.index.subscriptions.get(_key(name))
 
@@ -123,7 +123,7 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
 
 
 def put_by(store: Store, number: int) -> Index | None:
-    """Return an index of this commit alone, which has the messages as they were put.
+    """Return an index of this commit only. The index has the messages as they were put.
 
     Return None if a file of the commit cannot be read.
     """

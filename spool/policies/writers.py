@@ -4,8 +4,8 @@ Only the file's owner and root can ask the kernel whether a program has the file
 For another user's file, the evidence is weaker. Either the writer renamed the file into place (``arrivals``), or the
 file has not changed for ``drop_settle`` seconds.
 
-A writer may pause for more than ``drop_settle`` seconds. So after the intake has taken an unchanged file, it watches
-the file (``late_writes``). Without evidence that a file is complete, the file remains where it was dropped.
+A writer may pause for more than ``drop_settle`` seconds. So the intake also watches an unchanged file after it has
+taken the file (``late_writes``). Without evidence that a file is complete, the file remains where it was dropped.
 """
 
 import enum
@@ -18,7 +18,7 @@ from spool.store.store import Store
 
 
 class Evidence(enum.Enum):
-    """The reason to believe that a file is complete."""
+    """The evidence that a file is complete."""
 
     NO_WRITER = enum.auto()  # the kernel said that no program has the file open for writing
     RENAMED = enum.auto()  # the writer renamed the file into place

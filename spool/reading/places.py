@@ -53,8 +53,8 @@ class Missing(Enum):
     FAIL: raise CorruptedFile.
     SKIP: log a warning and leave the messages out.
 
-    FAIL and SKIP are for messages that are kept for a subscription, because these messages lie only where they were
-    put.
+    FAIL and SKIP are for messages that are kept for a subscription, because these messages lie only at the places where
+    they were put.
     """
 
     RELOCATE = "relocate"

@@ -189,8 +189,8 @@ class MessageReader:
     ) -> tuple[ReadMessages | None, int]:
         """Read the next messages that are still in the queue.
 
-        If another process moves the messages before they are read, find them again. Return the messages and the ordinal
-        with which to continue. Return None instead of messages that have left the queue.
+        If another process moves the messages before this call reads them, find the messages again. Return the messages
+        and the ordinal with which to continue. Return None instead of messages that have left the queue.
         """
         problem: Exception
         for _ in range(_MOST_ATTEMPTS):

@@ -132,7 +132,7 @@ def _attached(disk: Disk) -> Store:
 
 
 class RemoteBranch:
-    """One branch of a coordinator's transaction. Not thread-safe; the caller closes it, also after an error.
+    """One branch of a coordinator's transaction. Not thread-safe; the caller closes the branch, even after an error.
 
     ``put`` adds messages, ``record`` adds the effects of a call, and ``prepare`` votes.
 
@@ -197,7 +197,7 @@ class RemoteBranch:
         return self._store.clock.now()
 
     def record(self, policy: OutcomePolicy, found: ReadMessage, outcome: Outcome, at: float) -> tuple[Effect, str]:
-        """Add the effects of a call with a message that the coordinator holds.
+        """Add the effects of a service call with a message that the coordinator holds.
 
         Args:
             policy: see ``spool.workers.effects``.
@@ -251,7 +251,7 @@ class RemoteBranch:
     def record_calls(self, marks: CallMarks) -> None:
         """Open the marks, with which ``begin_call`` records calls in progress.
 
-        If a call kills all processes, an attempt is then counted.
+        If a call kills all processes, an attempt is counted for the message of the call.
 
         Raises:
             TransactionRolledBack: the coordinator has ended.

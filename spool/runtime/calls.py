@@ -1,7 +1,7 @@
 """The calls of an open space: the files are closed after the last call, and signal handlers wait for a call's end.
 
 ``with guard:`` is one call. After the guard is closed, no call enters, and a call that waits inside raises NotOpen. The
-last call to end closes the files, so no thread uses a descriptor's number after the number belongs to another file. No
+last call to end closes the files, so no thread uses the number of a descriptor that now belongs to another file. No
 lock guards the table of calls. A thread that enters adds itself to the table, then checks whether the guard is closed.
 A thread that closes the guard marks it closed, then reads the table. ``with guard.step:`` is a longer piece of work
 that makes calls and keeps the files open, e.g. in an intake.
@@ -16,11 +16,12 @@ Python runs foreign code in the middle of a call:
 - *Finalizers, weak reference callbacks, log handlers, trace functions.* Such code runs in the thread of the call. If
   the code called a space, this second call could wait for a lock of its own thread, so the second call raises
   ProtocolError at once. ``submit`` and ``close`` are carried out when the call ends (``call_later``).
-- *Exceptions that come at an unknown point* (``runtime.tearing``). They tear the call, unless the call only waited. The
-  space then closes as if the process had died: every lock is released, and the next opening recovers the space.
+- *Exceptions that come at an unknown point* (``runtime.tearing``). Such an exception tears the call, unless the call
+  only waited. The space then closes as if the process had died: every lock is released, and the next opening recovers
+  the space.
 """
 
-# This is the C module of ``signal``. The Python module converts numbers to names, and so takes ten times as long.
+# This is the C module of ``signal``. The Python module takes ten times as long, because it converts numbers to names.
 import _signal as raw  # type: ignore[import-not-found]
 import inspect
 import logging
@@ -104,7 +105,7 @@ class _Deferral:
 
     @uninterruptible
     def end(self) -> None:
-        """End a call of the main thread: restore the handlers, and let them handle the noted signals."""
+        """End a call of the main thread: restore the handlers, and call them for the noted signals."""
         if self.depth > 1:
             self.depth -= 1
             return
@@ -129,7 +130,7 @@ class _Deferral:
         """Call the handler of each noted signal. If a handler raises, the later handlers are called nevertheless."""
         number = self.noted.pop(0)
         try:
-            if number in self.handlers:  # otherwise the program has set SIG_DFL or SIG_IGN since
+            if number in self.handlers:  # otherwise the program has set SIG_DFL or SIG_IGN meanwhile
                 self.handlers[number](number, sys._getframe())
         finally:
             if self.noted:
@@ -174,7 +175,7 @@ os.register_at_fork(after_in_child=_deferral.forget)
 def deliver_pending_signals() -> None:
     """Run the handlers of noted signals, and the functions of ``call_later``, in the middle of a call that only waits.
 
-    The call holds no lock here, so a handler may call the space, and its exception abandons the call.
+    The call holds no lock here, so a handler may call the space, and an exception of a handler abandons the call.
     """
     me = get_ident()
     if me in _later or (_deferral.noted and me == _deferral.main):
@@ -189,7 +190,7 @@ def deliver_pending_signals() -> None:
 
 
 def raise_interrupt() -> None:
-    """Raise KeyboardInterrupt after Ctrl-C in a call that waits for a lock, and that can be abandoned.
+    """Raise KeyboardInterrupt after Ctrl-C, in a call that waits for a lock and can be abandoned.
 
     The call may hold other locks, so other signal handlers wait until the call ends.
     """
@@ -296,8 +297,8 @@ class _Entrance:
                         _deferral.learn(found)
                     try:
                         # A signal may arrive before its handler is replaced. If its handler makes a call, the end of
-                        # that call restores all handlers, so they are replaced again. (Python runs no handler between
-                        # the last comparison and the next line.)
+                        # that call restores all handlers, so the handlers are replaced again. (Python runs no handler
+                        # between the last comparison and the next line.)
                         entrances = -1
                         while entrances != _deferral.entrances:
                             entrances = _deferral.entrances = _deferral.entrances + 1
@@ -371,7 +372,7 @@ class CallGuard(_Entrance):
         self._is_shut = threading.Event()
 
     def check(self) -> None:
-        """Raise NotOpen if the space is closed. Calls check this when they enter and while they wait inside."""
+        """Raise NotOpen if the space is closed. Each call checks this at its begin and while it waits."""
         if self.closed:
             raise NotOpen(self.because)
 
@@ -430,7 +431,7 @@ class CallGuard(_Entrance):
     def _shut_if_last(self, error: BaseException | None = None) -> None:
         if self.closed and not self._inside and self._once.acquire(blocking=False):
             try:
-                if isinstance(error, RecursionError):  # this thread's stack is full, unlike a new thread's stack
+                if isinstance(error, RecursionError):  # this thread's stack is full, but a new thread's stack is not
                     start_new_thread(self._shut_now, ())
                 else:
                     self._shut_now()
@@ -450,7 +451,7 @@ class CallGuard(_Entrance):
 def _forget_unended(me: int) -> None:
     """Forget an earlier call of this thread, if an exception kept the end of that call from removing the call.
 
-    A thread that executes another function of the library may be inside a step, so it is not touched.
+    A thread that executes another function of the library may be inside a step, so the thread is not touched.
     """
     if not is_in_library(sys._getframe(2).f_back):
         for guard in list(_guards):

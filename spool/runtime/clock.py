@@ -1,4 +1,4 @@
-"""The clock of the engine. It is one object, so that tests can step the time, even backwards.
+"""The clock of the engine, as one object, so that tests can step the time, even backwards.
 
 Wall time is compared only with stored wall time, e.g. due times. Waits and deadlines use the monotonic clock. So a step
 of the wall clock neither ends nor prolongs a wait.
@@ -27,7 +27,7 @@ class Clock:
 
     def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
         """Wait for an event. ``woken`` waits for the event, for at most ``seconds``, and returns whether the event
-        came."""
+        happened."""
         return woken(seconds)
 
 
@@ -63,8 +63,8 @@ class Deadline(NamedTuple):
         The last yield comes after the deadline, so the caller notices a condition that became true in the last sleep.
 
         Args:
-            pause_for: a function that pauses in place of the clock. If ``pause_for`` returns True, an event came, and
-                the pauses are short again.
+            pause_for: a function that pauses in place of the clock. If ``pause_for`` returns True, an event happened,
+                and the pauses are short again.
         """
         pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS

@@ -1,8 +1,8 @@
-"""Exceptions that *tear* a call: they came at an unknown point, so that the effect of the call is unknown.
+"""Exceptions that *tear* a call: they were raised at an unknown point, so the effect of the call is unknown.
 
-Another thread may raise an exception in this one (PyThreadState_SetAsyncExc), a trace function may raise one, and
-MemoryError and RecursionError may come at each step. Such an exception can come between two steps that belong together,
-e.g. between taking a lock and recording that it is taken.
+Another thread may raise an exception in this thread (PyThreadState_SetAsyncExc), or a trace function may raise an
+exception. MemoryError and RecursionError may be raised at each step. Such an exception can come between two steps that
+belong together, e.g. between taking a lock and recording that it is taken.
 """
 
 from collections.abc import Callable
@@ -39,13 +39,13 @@ _waiting: set[CodeType] = set()
 
 
 def only_waits(function: F) -> F:
-    """Mark a function that only waits, while its call holds nothing. An exception inside it tears no call."""
+    """Mark a function that only waits, while its call holds nothing. An exception in the function tears no call."""
     _waiting.add(function.__code__)
     return function
 
 
 def is_torn_by(error: BaseException) -> bool:
-    """Return whether an exception came at an unknown point of a call, so that the call's effect is unknown."""
+    """Return whether the exception was raised at an unknown point of a call, so that the call's effect is unknown."""
     if was_delivered(error):
         return False
     if isinstance(error, Exception) and (_is_known(error) or not _came_through_the_engine(error.__traceback__)):

@@ -3,7 +3,7 @@
 A program that records spans has imported OpenTelemetry, so this module never imports it first. A put or get only checks
 ``API in modules``. That check is the whole cost for a program without OpenTelemetry.
 
-The trace context travels in two headers of a message, ``traceparent`` and ``tracestate``, in the form of the W3C. The
+The trace context travels in two headers of a message, ``traceparent`` and ``tracestate``, in the format of the W3C. The
 headers are the only connection between processes. A header with another form is ignored.
 
 An exception of OpenTelemetry never reaches a put or get. The first one is logged. The names are those of
@@ -52,7 +52,7 @@ OTHER_ERROR = "_OTHER"  # the ``error.type`` of a failure without an exception a
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
 _LONGEST = 512  # the most characters of either header that are read
-_MOST_LINKS = 128  # an SDK keeps no more links of a span by default
+_MOST_LINKS = 128  # the most links of a span that an SDK keeps by default
 _INSIDE = "xaspool-inside"  # the key, in OpenTelemetry's context, of a call that is inside another traced call
 
 P = ParamSpec("P")
@@ -242,7 +242,7 @@ def read_context(headers: Mapping[str, str]) -> "SpanContext | None":
 
 
 def context_headers(context: "SpanContext") -> dict[str, str]:
-    """Return the headers that carry a trace context; none for a context that is not valid."""
+    """Return the headers for a trace context; no headers for a context that is not valid."""
     if not context.is_valid:
         return {}
     found = {TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
@@ -254,7 +254,7 @@ def context_headers(context: "SpanContext") -> dict[str, str]:
 def fitting(headers: Mapping[str, str], added: Mapping[str, str], limits: HeaderLimits) -> dict[str, str] | None:
     """Return the headers with the headers of a trace context, or None if the message has no room for them.
 
-    A message without room for ``tracestate`` gets ``traceparent`` alone.
+    A message without room for ``tracestate`` gets only ``traceparent``.
     """
     for some in (added, {TRACEPARENT: added[TRACEPARENT]}):
         found = {**headers, **some}
@@ -369,7 +369,7 @@ def begin_send(limits: HeaderLimits, queue: str, count: int, options: Mapping[st
 
 
 def _is_name(queue: object) -> bool:
-    """Return whether a queue may have this name. No span names a text that the call refuses."""
+    """Return whether a queue may have this name. A queue name that the call refuses is not put into a span."""
     return isinstance(queue, str) and queue.isascii() and queue.isprintable() and len(queue) < 256
 
 

@@ -2,7 +2,7 @@
 
 ``run/feed`` is a ring of slots. Number n uses slot n modulo the number of slots, so a later number overwrites the slot.
 A slot records its number and the life of the ring, and has a checksum. (The life is a random value that each first
-opener chooses.) A torn, overwritten or older slot counts as empty. So a reader must be able to do without any slot.
+opener chooses.) A torn, overwritten or older slot counts as empty. So a reader must not depend on any slot.
 
 A slot has a note with the parts of a commit that the index needs. These parts are the positions that the commit removes
 or changes, and the content of its file and adopted branches. If the content does not fit into a slot, the note has the

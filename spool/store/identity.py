@@ -1,4 +1,4 @@
-"""The id of a space, in the file ``space.id``: decision logs, rows of decisions and votes name the space by it.
+"""The id of a space, in the file ``space.id``: decision logs, decision rows and votes name the space by this id.
 
 The id is random, and written before the space has its settings, so the id is durable before a log, a row or a vote can
 name it. The id is not a setting, because ``space.toml`` may be copied as a template for another space, which needs

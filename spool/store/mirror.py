@@ -1,9 +1,9 @@
 """Keep a mirror, a second directory: each commit and vote is durable in both directories before its call returns.
 
 The mirror holds the files of each commit under their names in ``committed/``, byte for byte, and the text of
-``space.toml``. It holds the votes of branches in doubt under their names in ``prepared/``. After the loss of the
-space's disk a new space is created from these files. A failed mirror is a failed flush: the outcome of the commit is
-unknown, and the space stops until the mirror is repaired or dropped. The first opener of a space compares the space
+``space.toml``. The mirror holds the votes of branches in doubt under their names in ``prepared/``. After the loss of
+the space's disk a new space is created from these files. A failed mirror is a failed flush: the outcome of the commit
+is unknown, and the space stops until the mirror is repaired or dropped. The first opener of a space compares the space
 with its mirror (``recovery.mirrored``) and brings the mirror up to date.
 
 Both directories hold the same random id, in a file ``mirror.id``. A directory without the id is no mirror. So an opener
@@ -118,8 +118,8 @@ class Mirror:
     def keeps_vote(self, xid: Xid) -> bool:
         """Return whether the mirror keeps the vote of a branch.
 
-        A coordinator that is bound to a life does not survive the loss of the space, so its undecided branches are
-        rolled back.
+        A coordinator that is bound to one life of the space does not survive the loss of the space. So its undecided
+        branches are rolled back.
         """
         return xid.format_id not in FORMATS_BOUND_TO_A_LIFE
 
@@ -196,8 +196,8 @@ class Mirror:
     def drop_votes(self, undecided: Collection[Xid]) -> None:
         """Remove all votes except the votes of these branches; the removal is durable when this returns.
 
-        The space has got back the votes that it had lost. So the branches of all other votes were decided, or their
-        votes were never acknowledged.
+        Lost votes were already restored in the space. So the branches of all other votes were decided, or their votes
+        were never acknowledged.
         """
         self._remove([name for xid, name in self.votes().items() if xid not in undecided])
 
@@ -280,7 +280,7 @@ class Mirror:
             return False
 
     def hold(self, *, alone: bool) -> None:
-        """Keep other spaces and restores away from the mirror while this process has its space open.
+        """Lock the mirror against other spaces and restores, while this process has its space open.
 
         Args:
             alone: whether no other process has this space open.
@@ -354,7 +354,7 @@ class Mirror:
             for name, (number, place) in parsed.items()
             if place and number not in of_kept and (number in retired or adopted.get(number, 0) < place)
         }
-        self._remove(sorted(heads - kept))  # a head is removed first, or half of a commit would remain
+        self._remove(sorted(heads - kept))  # a head is removed first, otherwise half of a commit would remain
         self._remove(sorted(branches))
         self._remove(sorted(name for name in here if _is_unfinished(name)))
         for name in sorted(parsed.keys() - branches - (heads - kept)):

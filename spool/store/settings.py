@@ -113,7 +113,8 @@ def write_settings(disk: Disk, text: str) -> None:
 
 @contextmanager
 def new_settings(disk: Disk, text: str) -> Iterator[Callable[[], None]]:
-    """Write a new text of the settings durably. Once the body calls the yielded function, it replaces the old text.
+    """Write a new text of the settings durably. Once the body calls the yielded function, the new text replaces the old
+    text.
 
     Raises InvalidArgument if no program could read the text; nothing is written.
     """

@@ -3,7 +3,7 @@
 A get chooses its messages twice: first among all messages that seem free, then, after the claim, among the claimed
 messages. The second choice keeps rule 4 of docs/architecture.md. Between the two choices, this process applies every
 commit that was published before the claim. The process also lists every branch that was prepared before the claim. A
-claim counts only if its message is then still free.
+claim counts only if its message is still free afterwards.
 
 The messages of one group are delivered in order, to one transaction at a time; different groups are delivered side by
 side. All messages of an ``ordered`` queue are one group. A transaction locks a group's byte at its first claim in the
@@ -117,7 +117,7 @@ def claim(
     view.was_read = True
     if page.published > view.index.applied or view.settings is not store.settings.known:
         catch_up(store, page)
-    if page.prepared != view.prepared.version:  # else the messages of a rolled-back branch would still look held
+    if page.prepared != view.prepared.version:  # otherwise messages of rolled-back branches would still seem to be held
         list_prepared(store, page)
     queue = view.index.messages.queues.get(wanted.queue)
     if queue is not None and queue.may_expire:

@@ -46,7 +46,7 @@ T = TypeVar("T")
 class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction.
 
-    on_rollback: called once when the transaction is rolled back, before it releases its messages.
+    on_rollback: called once when the transaction is rolled back, before the messages are released.
     on_full: called when a queue has no room for the messages; returns True to roll back without counting an attempt.
     on_lock_timeout: called when a lock of the space did not become free in time for the commit; returns True to attempt
         the commit again. False rolls back; no attempt is counted then.
@@ -258,8 +258,8 @@ class CoordinatedTransaction(Transaction):
         Args:
             adopt: the xids of the prepared branches.
             record: a function that adds commands to this branch before the commit.
-            check: a function that raises if the commit must not happen. It is called under the number lock, once every
-                issued number is settled.
+            check: a function that raises if the commit must not happen. ``check`` is called under the number lock, once
+                every issued number is settled.
             copied: the xids of the prepared branches whose contents ``record`` copies into this branch.
         """
         if not adopt and record is None and check is None:
@@ -316,7 +316,7 @@ class Coordinator(CoordinatedTransaction):
         """Write a journal of the held messages, with a mark for each message; ``RemoteBranch.begin_call`` sets a mark.
 
         If all processes die, the next process counts an attempt for each message whose mark is set. If the disk is
-        full, returns None; then no attempt would be counted.
+        full, this returns None, and no attempt is counted later.
         """
         with self._lock:
             first = self._branch.begin_marked_journal()

@@ -1,7 +1,8 @@
 """A request: put a message, and wait for its reply. The reply carries the correlation id of the request.
 
 A service that rejects the request puts its answer into the failure queue. A request that has failed too often moves to
-the error queue. The caller also waits for these two messages. If one of them arrives, the wait ends with RequestFailed.
+the error queue. The caller also waits for these two messages. If one of the two arrives, the wait ends with
+RequestFailed.
 """
 
 import uuid

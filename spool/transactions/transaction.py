@@ -1,7 +1,8 @@
 """A transaction: puts and gets that are committed together or not at all. In X/Open's terms, it is one branch.
 
-A transaction lives in one process until it is prepared. Its claims are locks of that process. Its messages lie in
-memory or, if they are many, in a file in ``active/``. Nothing is promised before ``commit`` or ``prepare`` returns.
+A transaction lives in one process until it is prepared. Its claims are locks of this process. Its messages lie in
+memory. If the messages are many, they lie in a file in ``active/``. Nothing is promised before ``commit`` or
+``prepare`` returns.
 
 A failure ends the transaction. The transaction then releases its claims, its file and its xid, and sets the
 outcome in every future of a submitted message. If its file has a number already, the outcome is unknown.
@@ -147,7 +148,7 @@ class Transaction:
 
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids. Options and errors: see ``Space.put``."""
-        # The iterable is the caller's: it may be slow, and an error from it is no failure of the space's disk.
+        # The caller supplies the iterable. It may be slow, and its errors are no failures of the space's disk.
         return self._put_list(queue, body_list(bodies), **options)
 
     @public_call("putting into queue {queue}")
@@ -254,10 +255,10 @@ class Transaction:
         store, branch = self._store, self._branch
         page, _ = self._check_queue(wanted.queue)
         if branch.journal is not None and branch.byte is None:
-            branch.lock_xid()  # the journal is a file of the branch, so the xid is locked first
+            branch.lock_xid()  # (first, because the journal is a file of the branch)
         got = claiming.claim(store, self._core.owners, wanted, page, branch.groups, branch.journal)
         if not got:
-            store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
+            store.shared.control.verify()  # otherwise a caller would wait for ever after run/ was deleted
             claiming.check_not_own(store.view, wanted, branch.claims)
         return got
 
@@ -411,7 +412,7 @@ class Transaction:
             self._promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
 
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
-        """End the transaction after its commit or vote failed, and raise the error, translated for the caller.
+        """End the transaction after its commit or vote failed, and raise the error in the form for the caller.
 
         The transaction is rolled back if possible. No attempt is counted if the transaction only waited for a lock of
         the space. The outcome is unknown if the transaction's file has a number, or if a vote could be neither made

@@ -65,7 +65,7 @@ def adopt(
     The caller got the branches' votes, or made the branches durable.
 
     Args:
-        also: a function that raises if the commit must not happen. It is called under the number lock, once every
+        also: a function that raises if the commit must not happen. ``also`` is called under the number lock, once every
             issued number is settled.
         copied: the prepared branches whose contents were copied into the batch.
     """
@@ -169,9 +169,9 @@ def rollback_prepared(
 ) -> None:
     """Roll back a prepared branch: see ``Engine.roll_back_branch``.
 
-    ``counted``: whether an attempt is counted for each message that the branch took. By default, none is counted for a
-    branch of our own coordinator. The calls with its messages had ended before the vote, and the branch is rolled back
-    only because the coordinator has ended.
+    ``counted``: whether an attempt is counted for each message that the branch took. By default, no attempt is counted
+    for a branch of our own coordinator. The calls with its messages had ended before the vote, and the branch is rolled
+    back only because the coordinator has ended.
     """
     failed = _held_by(store, xid, deadline)
     # Count the attempts while the branch still holds the messages: no process may take a message before its new count
@@ -360,7 +360,7 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
         return False
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
-        store.files.disk.flush_directory(layout.PREPARED)  # else a power cut could bring the branch back
+        store.files.disk.flush_directory(layout.PREPARED)  # otherwise a power cut could bring the branch back
         if store.files.mirror is not None:
             store.files.mirror.disk.flush_directory("")
     batch = CommitBatch()

@@ -23,7 +23,7 @@ _MOST_DUMPED = 4_000  # bytes
 _MOST_IN_LIST = 16 << 10  # bytes; a list shows a larger msgpack body as bytes
 # How many bytes of a body to read: one byte more than is decoded, so that a longer body is recognized.
 BODY_PREVIEW, LIST_PREVIEW = _MOST_DECODED + 1, _MOST_IN_LIST + 1
-_MOST_LEVELS, _LEVELS_IN_LIST = 50, 5  # of nested values: more levels would let a small body become a large text
+_MOST_LEVELS, _LEVELS_IN_LIST = 50, 5  # of nested values: with more levels, a small body could become a large text
 _ROW = 16
 
 
@@ -102,7 +102,8 @@ def _dump(raw: bytes) -> str:
 
 
 def piece(message: "Message", most: int) -> str:
-    """Return the beginning of a body on one line, of at most `most` printable characters and a sign that it is cut.
+    """Return the beginning of a body on one line, with at most `most` printable characters. A sign marks a body that is
+    cut.
 
     The body of `message` is the stored bytes, or at least their first ``LIST_PREVIEW``.
     """

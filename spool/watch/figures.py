@@ -1,7 +1,8 @@
 """The figures of a space at one moment, for metrics, the console and ``spool-admin top``.
 
 The figures come from the index, the claims of all processes, the prepared branches, the directories, and the meters of
-all processes. The cost depends on the number of queues, held messages and files, but not on the number of messages.
+all processes. The cost depends on the number of queues, held messages and files, but not on the number of other
+messages.
 """
 
 from collections import Counter
@@ -112,7 +113,7 @@ class SpaceMetrics:
 
 
 def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
-    """Return the current figures of an open space. ``drops``: the same object for all calls.
+    """Return the current figures of an open space. ``drops``: an object that is shared by all calls.
 
     After a failed flush has stopped the space, the figures include only the commits that this process has applied. The
     transactions, decisions and subscriptions are then left out.
@@ -199,8 +200,8 @@ def _folders(store: Store, drops: "DropFolders") -> dict[str, FolderUsage]:
 
 
 class DropFolders:
-    """The number of files in the drop folders of all queues. A thousand folders take longer than all other figures
-    together, so they are listed at most every 30 seconds."""
+    """The number of files in the drop folders of all queues. A listing of a thousand folders takes longer than all
+    other figures, so the folders are listed at most every 30 s."""
 
     def __init__(self) -> None:
         self._files, self._until = 0, float("-inf")

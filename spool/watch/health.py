@@ -25,7 +25,7 @@ class Cause(enum.StrEnum):
     STALE = "stale"  # the published figures are old
     DISK_FULL = "disk full"
     DAMAGE = "damage"  # files in quarantine had acknowledged messages
-    QUARANTINE = "quarantine"  # files in quarantine had no acknowledged messages; of a queue: any files
+    QUARANTINE = "quarantine"  # files in quarantine had no acknowledged messages; for a queue: any files
     REFUSED = "refused"  # like QUARANTINE, and an intake refused all these files
     IN_DOUBT = "in doubt"
     ROUTE_DOWN = "route down"

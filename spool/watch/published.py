@@ -1,9 +1,9 @@
 """Published metrics: a copy of the space's metrics in ``run/status``, for users who may not open the space.
 
-If the space's option ``monitor_group`` names a group, an open process writes the copy every few seconds, and gives it
-to the group. The copy has the names of queues, the counts, the ids of transactions and the kinds of findings. The copy
-has no message, and no name or reason of a file, because a reason may quote a message. Other users can then pass through
-the directories of the space and ``run/``, but cannot list these directories.
+If the space's option ``monitor_group`` names a group, an open process writes the copy for this group every few seconds.
+The copy has the names of queues, the counts, the ids of transactions and the kinds of findings. The copy has no
+message, and no name or reason of a file, because a reason may quote a message. Other users can then pass through the
+directories of the space and ``run/``, but cannot list these directories.
 """
 
 import logging

@@ -74,8 +74,7 @@ class Attempt:
         replies: whether an outcome puts a reply into the reply queue of the message.
         on_abandoned: called with the conclusion of an abandoned attempt before the message is released, so that the
             worker pauses before another thread can claim the message.
-        stopping: whether the worker stops. A wait for a message then ends, and so does a commit that waits for a lock
-            of the space.
+        stopping: whether the worker stops. The wait for a message, or for a lock of the space in a commit, then ends.
 
     transaction: the transaction that holds the message. Puts and gets of the function join this transaction.
     message: the claimed message; None before the claim.
@@ -229,7 +228,7 @@ class Attempt:
             mutex.release()
 
     def finish_withdrawn(self) -> None:
-        """Do the rest of ``withdraw``. The function's thread calls it once the function has returned."""
+        """Do the rest of ``withdraw``. The function's thread calls this method once the function has returned."""
         with suppress(NotOpen), self.transaction.mutex:
             if self.transaction.is_active and self.transaction.lost is not None:
                 self._commit(Retried(self.transaction.lost))

@@ -82,7 +82,7 @@ class OutcomePolicy:
 def record(
     batch: CommitBatch, policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome, now: float
 ) -> tuple[Effect, str]:
-    """Add the effects of an outcome to the branch. The outcome is not that of an abandoned attempt.
+    """Add the effects of an outcome to the branch. The outcome of an abandoned attempt is not allowed.
 
     Args:
         raw: the body as stored, for an outcome that passes the body on.

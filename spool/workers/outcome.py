@@ -1,4 +1,4 @@
-"""The outcomes of a call of a service, and two exceptions that a Python function raises to choose its outcome."""
+"""The outcomes of a service call, and two exceptions that a Python function raises to choose its outcome."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,8 @@ from spool.model.settings import check_queue_name
 from spool.model.text import class_name, shown, storable
 
 LONGEST_DELAY = 7 * 86400.0
-"""Seconds. A longer delay is cut to this limit: a mistake of a service must not delay a message for years."""
+"""Seconds. A longer delay is reduced to this limit, because a mistake of a service must not delay a message for
+years."""
 
 
 @dataclass(frozen=True, slots=True)

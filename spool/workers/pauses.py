@@ -6,8 +6,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 """The first and the longest pause. Each pause for an unreachable service, or a full queue, doubles the last pause."""
 
 MOST_WAITING = 10_000
-"""The most messages that may wait for room in queues that no other message names. With more, the worker or route pauses
-instead, because each claim has to pass over all of them."""
+"""The most messages that may wait for room in queues that no other message names. With more messages, the worker or
+route pauses instead, because each claim has to pass over all these messages."""
 
 
 def not_reached(reason: str) -> str:

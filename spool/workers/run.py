@@ -24,8 +24,8 @@ from spool.workers.pauses import Pauses, WaitingMessages
 log = logging.getLogger("spool")
 
 MOST_FAILED = 10_000
-"""The most messages that may fail in a run with ``once``. Each claim has to pass over all of them; and if this many
-fail, the cause is not in the messages."""
+"""The most messages that may fail in a run with ``once``. Each claim has to pass over all failed messages. If this many
+messages fail, the cause is not in the messages."""
 
 MOST_ABANDONED = 8
 """The most calls that may go on although their attempts were withdrawn. One more such call ends the worker."""
@@ -83,8 +83,8 @@ class Run:
         on_pause: called with the reason and the seconds of a pause. The seconds are 0 if the run ends instead because
             of ``once``.
 
-    is_over: whether a run with ``once`` ends early. The run ends early if too many messages failed,
-        and where another run would pause.
+    is_over: whether a run with ``once`` ends early. The run ends early if too many messages failed, or when a run
+        without ``once`` would pause.
     summary: the counts so far.
     mutex: guards the run. While a thread holds the mutex, no other thread changes the run.
     """
@@ -163,7 +163,7 @@ class Run:
     def begin(self, position: tuple[int, int]) -> bool:
         """Record that a message is claimed. Return False if the message has to be released.
 
-        The reason is that the run has attempted the message, or has begun a pause, since the claim began.
+        The message is released if the run has attempted the message, or has begun a pause, since the claim began.
         """
         with self.mutex:
             if self.is_over or self.pause_left() > 0 or position in self._passed:

@@ -1,4 +1,4 @@
-"""One attempt for a message, as a pure state machine. Threads, asyncio tasks and Spark tasks all follow it.
+"""One attempt for a message, as a pure state machine. Threads, asyncio tasks and Spark tasks all use it.
 
 An attempt begins when a message is claimed and ends in *concluded*, *withdrawn* or *abandoned*. A driver
 (``spool.workers.worker``, ``spool.aio.worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with

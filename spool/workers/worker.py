@@ -150,8 +150,8 @@ class Worker:
     def run(self) -> WorkSummary:
         """Handle messages until the end.
 
-        A first KeyboardInterrupt acts like ``stop``, and a second one acts like ``end``. The KeyboardInterrupt is
-        raised again when the run has ended.
+        A first KeyboardInterrupt acts like ``stop``, and a second KeyboardInterrupt acts like ``end``. The
+        KeyboardInterrupt is raised again when the run has ended.
 
         Raises:
             SystemFailure: too many calls that were given up have not ended.
@@ -356,7 +356,7 @@ class Worker:
             elif attempt.abandoned is not None:
                 self._report(attempt.position, attempt.abandoned, self._clock.monotonic() - now)
             return call
-        except TransactionTimeout as error:  # another process holds a lock for very long: claim again
+        except TransactionTimeout as error:  # another process holds a lock for a very long time: claim again
             log.warning("taking from queue %s: %s", self.queue, error)
             return None
         finally:

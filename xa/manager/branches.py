@@ -1,4 +1,4 @@
-"""A branch of a global transaction, and the error of a branch that an administrator decided otherwise."""
+"""A branch of a global transaction, and the error for a branch that an administrator decided differently."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -42,7 +42,7 @@ def spaces_of(branches: Iterable[Branch]) -> set[str]:
 
 
 class HeuristicMismatch(SystemFailure):
-    """An administrator has decided a branch in the place of its coordinator, and the coordinator decided otherwise."""
+    """An administrator has decided a branch, and the decision of the branch's coordinator is different."""
 
     def __init__(self, xid: Xid, found: str, wanted: str) -> None:
         super().__init__(

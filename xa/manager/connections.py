@@ -1,9 +1,9 @@
-"""The connections of database drivers, by the few calls that a transaction manager needs.
+"""The connections of database drivers, with the few calls that a transaction manager needs.
 
 ``database_of`` returns the ``Database`` for a connection of psycopg, of sqlite3, of SQLAlchemy (a ``Connection`` or a
 ``Session``), or of another driver with PEP 249. No driver is imported: a connection is recognized by its attributes.
 
-Between ``begin`` and ``commit`` or ``rollback``, a transaction of the database is open, also for a connection in
+Between ``begin`` and ``commit`` or ``rollback``, a transaction of the database is open, even for a connection in
 autocommit mode.
 """
 

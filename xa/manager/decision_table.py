@@ -88,7 +88,7 @@ def insert(
 ) -> None:
     """Insert a decision in the open transaction, whose commit becomes durable.
 
-    Raises DecisionTableMissing, and the driver's error for a second row.
+    Raises DecisionTableMissing, or the driver's error for a second row.
 
     If an open database transaction has inserted a row for the same global transaction, the database makes this call
     wait for the end of that database transaction. ``table``: the id of the table. ``spaces``: the ids of the spaces

@@ -54,8 +54,8 @@ class ForeignTransaction:
     def settle(self, branches: Sequence[Branch]) -> bool:
         """Learn the outcome from the table, by another connection; return whether the session was committed.
 
-        If the session was committed, the branches are committed. If the database does not answer, the branches remain
-        prepared until ``TransactionManager.recover`` gets a connection; then the error is raised.
+        If the session was committed, the branches are committed. If the database does not answer, the error is raised.
+        The branches then remain prepared until ``TransactionManager.recover`` gets a connection.
         """
         try:
             with closing(self._session.get_bind().engine.connect()) as connection:

@@ -1,9 +1,9 @@
 """Lazy commits: decided branches that are not urgent are committed together, up to 10 ms after their decision.
 
-A branch is not urgent if it only takes messages. Other callers see the same queues before and after its commit, because
-the prepared branch holds its messages until the commit removes them. However, a branch that takes messages of a group
-is urgent, because the group's next message waits for the commit. In a space whose queues have limits, every branch is
-urgent, because the commit makes room in a full queue.
+A branch is not urgent if it only takes messages. Other callers see the same queues before and after the commit of such
+a branch, because the prepared branch holds its messages until the commit removes them. However, a branch that takes
+messages of a group is urgent, because the group's next message waits for the commit. In a space whose queues have
+limits, every branch is urgent, because the commit makes room in a full queue.
 
 The commits of many transactions become one commit, with one file and one flush. After a crash, a recovery commits the
 branches.

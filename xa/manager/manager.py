@@ -57,7 +57,7 @@ class TransactionManager:
         self._end = weakref.finalize(self, _close, self._log, self._outcomes)  # also at the end of the program
 
     def transaction(self, timeout: float | None = 30.0) -> GlobalTransaction:
-        """Begin a transaction. At the end of its ``with`` block it commits; an exception rolls it back.
+        """Begin a transaction. Its ``with`` block commits at the end; an exception rolls the transaction back.
 
         ``timeout``: the time limit in seconds; None sets no limit. After the limit, the next call in a space, or the
         commit, rolls the transaction back and raises TransactionTimeout.
@@ -111,8 +111,8 @@ class TransactionManager:
                 calls the function again when a branch in a database could not be finished.
 
         Returns:
-            The branches that were committed, rolled back, and left in doubt. A branch is left if its program lives, or
-            if its decision is in a database that was not given.
+            The branches that were committed, rolled back, and left in doubt. A branch is left in doubt if its program
+            lives, or if its decision is in a database that was not given.
 
         Raises:
             ProtocolError: a connection is in a transaction.
@@ -170,7 +170,7 @@ class TransactionManager:
 
 def _close(log: DecisionLog, outcomes: Outcomes) -> None:
     if log.is_disowned:
-        return  # in a forked child, which has only copies
+        return  # (a forked child has only copies)
     if outcomes.close(_CLOSE_SECONDS):
         tables = outcomes.tables_with_rows() if outcomes.is_empty else []
         if tables:

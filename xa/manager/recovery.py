@@ -1,6 +1,6 @@
 """Recovery: decide the branches that dead coordinators left in doubt, and remove rows and logs that are not needed.
 
-The order of the steps keeps recoveries correct beside living programs and beside each other:
+The order of the steps keeps a recovery correct while programs work and other recoveries run:
 
 1. Find the dead coordinators: their locks are free. A dead coordinator decides nothing more.
 2. List the branches in doubt of each given resource.
@@ -8,7 +8,7 @@ The order of the steps keeps recoveries correct beside living programs and besid
    decision, abort is presumed in two cases only. Either the log exists, and each table that it names was given. Or the
    log does not exist, because all branches of its coordinator have ended; the branch was then rolled back, and a power
    cut has brought it back.
-4. Commit or roll back the branch. Another recovery may have done the same before.
+4. Commit or roll back the branch. Another recovery may have done so before.
 5. If all resources of a dead coordinator were given, no branch of the coordinator is left: remove its rows and its log.
 
 A log names a space by the space's id, by the identity of its file ``space.id``, and by its last path. So neither

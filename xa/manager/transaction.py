@@ -171,7 +171,7 @@ class GlobalTransaction:
         """Commit all branches. When this returns, the decision is durable, and no failure undoes it.
 
         Messages that the transaction put are visible then. If a branch cannot commit now, e.g. because a disk is full
-        or a database is away, a warning is logged, and the manager repeats the commit.
+        or a database is unreachable, a warning is logged, and the manager repeats the commit.
 
         Raises:
             TransactionTimeout: the time limit has passed; all branches were rolled back.
@@ -187,7 +187,7 @@ class GlobalTransaction:
                 self._vote()
             except BaseException as error:
                 self._roll_back(f"its commit failed: {storable(error)}")
-                if isinstance(error, CommitUnknown):  # (a vote that may exist is no commit)
+                if isinstance(error, CommitUnknown):  # (the vote may exist, but nothing was committed)
                     raise TransactionRolledBack(f"the transaction was rolled back: {error}") from error
                 raise
             try:

@@ -65,7 +65,7 @@ class UnfinishedBranches:
         self.put(one)
 
     def put(self, one: Unfinished) -> None:
-        """Add a branch that was not called yet."""
+        """Add a branch whose call was not made yet."""
         with self._mutex:
             self._branches[one.branch.xid] = one
         self.start()

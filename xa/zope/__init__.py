@@ -44,8 +44,8 @@ def join(
     The caller is a thread or an asyncio task. A further call in the same transaction returns the same data manager. If
     another thread or task makes this call, its puts and gets are also part of the transaction.
 
-    An abort, a failed commit and a rollback to a savepoint count an attempt for each message that they return, as
-    ``Transaction.rollback`` does. So a repetition (``transaction.manager.attempts()``) gets the message again only
+    An abort, a failed commit and a rollback to a savepoint count an attempt for each message that returns to its queue,
+    as ``Transaction.rollback`` does. So a repetition (``transaction.manager.attempts()``) gets the message again only
     after the queue's retry delay.
 
     A rollback to a savepoint that is older than ``join`` ends the space's part of the transaction. The caller's puts
@@ -54,7 +54,7 @@ def join(
     Limits:
 
     * zope's ``transaction`` keeps no log. If the process dies between the votes and ``tpc_finish``, the part of this
-      space is rolled back, although a database may have committed its part. ``manager`` and ``session`` close this gap.
+      space is rolled back, even if a database has committed its part. ``manager`` and ``session`` close this gap.
     * After a savepoint, a message that the transaction took before the savepoint still blocks later messages of its
       group. A second put of a deduplication key waits 30 s, and then raises MessageInUse.
     * Each branch with work costs a flush at the vote.

@@ -160,7 +160,8 @@ class DataManager:
         """Roll back all work, as ``tpc_abort`` does.
 
         ``transaction`` also calls ``abort`` in a rollback to a savepoint that is older than ``join``. The caller then
-        remains in the ended branch, so that the caller's next put raises an error, and is not committed alone.
+        remains in the ended branch, so that the caller's next put raises an error instead of being committed
+        separately.
         """
         self._roll_back(leave=self._is_completing)
 
