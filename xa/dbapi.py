@@ -239,8 +239,8 @@ class Connection:
         ``xid``: an xid that ``tpc_recover`` or the method ``xid`` returned, or the text of the xid.
 
         Raises:
-            ProgrammingError: no ``xid`` is given, and the connection is in no two-phase transaction; or an ``xid`` is
-                given, and the connection is in a two-phase transaction, or no prepared branch has the xid.
+            ProgrammingError: without ``xid``, the connection is in no two-phase transaction. With ``xid``, the
+                connection is in a two-phase transaction, or no prepared branch has the xid.
             TransactionRollback: the transaction was rolled back instead.
             IntegrityError: an administrator has rolled the branch back.
         """
@@ -264,8 +264,8 @@ class Connection:
     def tpc_rollback(self, xid: TwoPhaseXid | str | None = None) -> None:
         """Roll back the connection's transaction (``xid`` is None), or another prepared branch.
 
-        The transaction may be prepared or not. Any thread may call this method. Arguments, errors and the end of the
-        transaction: see ``tpc_commit``.
+        The transaction may be prepared or not, and any thread may call this method. For the arguments, the errors and
+        the end of the transaction, see ``tpc_commit``.
         """
         with self._calling():
             if xid is not None:

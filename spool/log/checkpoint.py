@@ -53,7 +53,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
         adopted = {number: len(state.adopted) for number, state in index.files.items()}
         names = (layout.committed(number, place) for number in adopted for place in range(adopted[number] + 1))
         if {name.rpartition("/")[2] for name in names} != files.keys():
-            return False  # an adopted branch has not been moved yet, or files were changed from outside
+            return False  # an adopted branch has not been moved yet, or other programs changed files
         packed: bytes = msgpack.packb(_state(index, files, _orders(view.settings)))
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
     unlink_if_there(disk, _TEMPORARY)

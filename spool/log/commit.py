@@ -253,7 +253,7 @@ def _publish_behind(
         store.shared.counters.store_published(number, durable=durable, arrived=arrived)
 
 
-# The control fields of messages that not every waiting call can take at once.
+# The control fields of messages that some waiting calls cannot take at once.
 _NOT_FOR_ALL = frozenset(("delay", "not_before", "group"))
 
 
@@ -453,7 +453,7 @@ def commit_batch(
 ) -> int:
     """Commit a batch of the engine itself, outside of any transaction; return the number.
 
-    Afterwards the index of this process has the commit. The arguments and errors are those of ``commit``.
+    Afterwards the index of this process has the commit. For the arguments and errors, see ``commit``.
     """
     with own_file(store, deadline) as file:
         number = commit(store, file, batch, seconds=deadline.seconds, check=check, settled=settled, flush=flush)

@@ -253,7 +253,7 @@ class GroupCommit:
             complete(votes)
 
     def _move_adopted(self, requests: Sequence[CommitRequest]) -> None:
-        """Give the branches that these requests committed in one commit their committed names.
+        """Give the branches of these requests their committed names, after one commit has adopted the branches.
 
         If another process made the commit, that process has usually moved the branches.
         """

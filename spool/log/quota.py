@@ -143,7 +143,7 @@ def room_for(store: Store, tables: Sequence[Table]) -> Callable[[Settings], None
 
 
 def room_in(view: View, settings: Settings, queue: str) -> int | None:
-    """Return how many more messages a queue takes, as far as this process knows, or None without a limit."""
+    """Return how many more messages a queue takes, as far as this process knows; None if there is no limit."""
     limits = settings.config.queues.get(queue)
     if limits is None or (limits.max_messages is None and limits.max_bytes is None):
         return None

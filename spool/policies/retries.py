@@ -84,7 +84,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     """Return the control fields of a message that moves to the error queue of ``origin``.
 
     The message starts with 0 attempts. The message records its former queue, and the number of failed attempts in this
-    queue. The message has no due time and does not expire, because it waits for an administrator.
+    queue. The message has no due time and does not expire, because the message waits for an administrator.
     """
     assert origin.error_queue is not None
     return {

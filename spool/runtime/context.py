@@ -77,7 +77,7 @@ def dissociate(store: object, transaction: Joinable, block: Block) -> bool:
     if joined is block.joined:  # no block has begun or ended since, as in nested ``with`` blocks
         return _reset(block)
     if joined.get(id(store)) is not transaction:
-        joined_by_caller.set(dict(joined))  # so that the end of the later block looks for ended blocks
+        joined_by_caller.set(dict(joined))  # (a new dict: then the end of the later block looks for ended blocks)
         return False
     if not _undo(store, block):
         return False

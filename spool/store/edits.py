@@ -32,7 +32,7 @@ class SettingsFile(NamedTuple):
 
 
 def read_file(store: Store) -> SettingsFile:
-    """Read ``space.toml``. The caller holds ``editing``. The errors are those of ``SettingsReader.current``."""
+    """Read ``space.toml``. The caller holds ``editing``. For the errors, see ``SettingsReader.current``."""
     text = read_settings_text(store.files.disk)
     return SettingsFile(text, store.settings.parse(text))
 

@@ -148,7 +148,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
     """Encode a commit as a note: the positions that it addresses, and the content of its file and adopted branches.
 
     If the content does not fit, the note has None instead of the content. If the positions do not fit either, the note
-    is empty. The caller holds the number lock, so a large commit is given up early.
+    is empty. The caller holds the number lock, so this function stops early if the commit is large.
     """
     addressed: PositionRanges = []
     files: list[tuple[Any, ...]] = []

@@ -71,7 +71,7 @@ class CoordinatedTransaction(Transaction):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the branch waits for the decision of its coordinator, as far as this process has decided."""
+        """Whether the branch is prepared, and this process has neither committed the branch nor rolled it back."""
         return self.state is TransactionState.PREPARED
 
     def lock_xid_now(self) -> bool:

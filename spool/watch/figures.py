@@ -182,7 +182,7 @@ def _claims(store: Store) -> list[OpenTransaction]:
 
 
 def _names(disk: Disk, directory: str) -> list[str]:
-    """List a directory. A directory that was removed or replaced counts as empty, because a check reports it."""
+    """List a directory. A removed or replaced directory counts as empty; a check reports the problem."""
     try:
         return disk.names(directory)
     except OSError:

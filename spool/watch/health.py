@@ -104,7 +104,7 @@ def waiting(metrics: "SpaceMetrics", queue: str) -> int:
 
 
 def routes(metrics: "SpaceMetrics") -> dict[tuple[str, str], bool]:
-    """Return whether the service of each route is down, by the route's queue and service.
+    """Return, by the queue and the service of each route, whether the service is down.
 
     A route that is down in one of several processes is down.
     """
