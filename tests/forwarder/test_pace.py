@@ -122,7 +122,15 @@ def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_lon
 
 @pytest.mark.parametrize(
     ("limit", "messages", "seconds", "expected"),
-    [(128, 128, 0.1, 256), (4, 4, 1.5, 8), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 9, 9.0, 64), (8, 8, 9.0, 8), (1, 1, 9, 1)],
+    [
+        (128, 128, 0.1, 256),
+        (4, 4, 1.5, 8),
+        (128, 100, 0.1, 128),
+        (128, 128, 2.0, 128),
+        (128, 9, 9.0, 64),
+        (8, 8, 9.0, 8),
+        (1, 1, 9, 1),
+    ],
 )
 def test_rounds_grow_while_they_are_short_and_shrink_while_they_are_long(
     limit: int, messages: int, seconds: float, expected: int
@@ -138,7 +146,7 @@ def test_rounds_grow_while_they_are_short_and_shrink_while_they_are_long(
 def test_rounds_shrink_only_while_a_smaller_round_is_not_slower_per_message(
     fixed_seconds: float, seconds_per_message: float, least: int, most: int
 ) -> None:
-    """On a busy machine the start of the tasks takes seconds, and smaller rounds would forward less in the same time."""
+    """On a busy machine the start of the tasks takes seconds, so smaller rounds forward fewer messages a second."""
     pace, limits = Pace(2), list[int]()
     for _ in range(40):
         size = RoundSize(pace.limit, pace.limit)
