@@ -148,10 +148,11 @@ BUGS = (
         (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
 )  # fmt: skip
 
-_RENAMES = "            store.files.disk.rename_new("
+_RENAMES = "        number = _take_number("
 STAMPED_BEFORE = Bug(
     "a file is stamped before its rename", commit._issue,
-    ((_RENAMES, f"            store.files.disk.write_at(file.handle, *stamp(number))\n{_RENAMES}"),), OVERWRITTEN.name,
+    ((_RENAMES, f"        store.files.disk.write_at(file.handle, *stamp(page.issued + 1))\n{_RENAMES}"),),
+    OVERWRITTEN.name,
 )  # fmt: skip
 
 
