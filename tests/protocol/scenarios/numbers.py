@@ -121,7 +121,7 @@ SCENARIOS = (
             ),
             Mistake(
                 "the byte of a number is locked after *issued* is stored",
-                "acknowledged message a lost",
+                "number 2 published again",
                 Setting(0, power=True, options=FOLLOWER, rules=Rules(issue=ISSUED_LAST)),
             ),
         ),
