@@ -55,8 +55,8 @@ class Administration:
 
         Args:
             create_missing: also create the queues that the options name and that do not exist.
-            exist_ok: return the configuration of the queue if it exists. The options of this call must then be those
-                of the queue; options that the call leaves out are not compared.
+            exist_ok: return the configuration of the queue if it exists. The options of this call must then be those of
+                the queue. Options that the call leaves out are not compared.
             options: see ``spool.QueueOptions``.
 
         Raises:
@@ -83,8 +83,8 @@ class Administration:
         The queues are durable when this call returns. Ten thousand queues take seconds.
 
         Args:
-            names: the names of the queues; or a mapping from each name to options of that queue, which come before the
-                ``options`` of all queues.
+            names: the names of the queues; or a mapping from each name to the options of that queue. These options
+                override the ``options`` of all queues.
             create_missing, exist_ok, options: as in ``create_queue``.
 
         Raises:
@@ -124,7 +124,7 @@ class Administration:
 
     @public_call("deleting queue {name}")
     def delete_queue(self, name: str) -> None:
-        """Delete an empty queue. The removal is durable when this call returns. QueueNotFound, QueueNotEmpty."""
+        """Delete an empty queue. The removal is durable when this call returns. Raises QueueNotFound, QueueNotEmpty."""
         delete_queue(self._store, name)
 
     @public_call("reading the settings")
@@ -149,7 +149,7 @@ class Administration:
 
         Raises:
             InvalidArgument: ``file`` or ``compress`` has another value.
-            SystemFailure: another process was removing or compacting files for the whole time: try again later.
+            SystemFailure: another process was removing or compacting files for the whole time. Try again later.
             CorruptedFile: a file of the space has lost bytes.
         """
         from spool.admin.export import export  # imported here, because exports are rare
@@ -167,7 +167,7 @@ class Administration:
     @public_call("deleting subscription {name}")
     def delete_subscription(self, name: str) -> None:
         """End a subscription. The messages that are kept only for this subscription are removed. The change is durable
-        when this call returns. InvalidArgument if no subscription has this name."""
+        when this call returns. Raises InvalidArgument if no subscription has this name."""
         end(self._store, name)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
@@ -180,22 +180,23 @@ class Administration:
 
     @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
-        """Describe the file with this name in ``quarantine/``, with its first bytes and advice. InvalidArgument if no
-        file has the name."""
+        """Describe the file with this name in ``quarantine/``, with its first bytes and advice. Raises InvalidArgument
+        if no file has the name."""
         self._store.check_usable()
         return quarantined.look(self._store.files.disk, name)
 
     @public_call("putting a dropped file back")
     def restore_quarantined(self, name: str) -> str:
         """Put a dropped file back into its queue's folder. The next intake takes the file from there. Returns the new
-        path, relative to the space. The move is durable when this call returns. QueueNotFound; InvalidArgument if the
-        file cannot be put back."""
+        path, relative to the space. The move is durable when this call returns. Raises QueueNotFound, and
+        InvalidArgument if the file cannot be put back."""
         self._store.check_usable()
         return quarantined.restore(self._store, name)
 
     @public_call("deleting from quarantine")
     def delete_quarantined(self, name: str) -> None:
-        """Delete a file in ``quarantine/`` and its reason for good. InvalidArgument if no file has the name."""
+        """Delete a file in ``quarantine/``, and the reason, for good. Raises InvalidArgument if no file has the
+        name."""
         self._store.check_usable()
         quarantined.delete(self._store.files.disk, name)
 
@@ -204,7 +205,7 @@ class Administration:
     def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
         """Yield the queue's messages in the order of delivery, delayed messages last. Nothing is claimed.
 
-        A damaged message is left out, and the log has a warning. ``entries`` yields damaged messages, too.
+        A damaged message is left out, and the log has a warning. ``entries`` also yields damaged messages.
 
         Args:
             filters: see ``spool.MessageFilters``.
@@ -228,8 +229,8 @@ class Administration:
 
         Args:
             preview: how many bytes of each body to read, so that a list of large messages is fast; None for whole
-                bodies. A longer body is cut: it is delivered as its first stored bytes, ``body_cut`` is True, and
-                damage in the body is not noticed. ``body_bytes`` is always the whole size.
+                bodies. A longer body is cut to its first stored bytes. Then ``body_cut`` is True, and damage in the
+                body is not noticed. ``body_bytes`` is always the whole size.
             filters: see ``spool.MessageFilters``.
         """
         check("preview", preview, PREVIEW)
@@ -278,7 +279,8 @@ class Administration:
 
     @public_call("looking for a message")
     def entry(self, message_id: str, *, preview: int | None = None) -> QueueEntry:
-        """Return a message of any queue by id, as ``entries`` yields it. BadMessageId if it does not exist.
+        """Return a message of any queue by id, as ``entries`` yields it. Raises BadMessageId if the message does not
+        exist.
 
         Args:
             preview: as in ``entries``.
@@ -288,13 +290,15 @@ class Administration:
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
-        """Return the holders of the queue's messages that are claimed or in doubt, by message id. QueueNotFound."""
+        """Return, by message id, the holders of the queue's claimed messages and messages in doubt. Raises
+        QueueNotFound."""
         within(Administration._look)(self, queue)
         return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 
     @public_call("looking for a message")
     def show(self, message_id: str) -> Message:
-        """Return a message of any queue by id, without claiming it. BadMessageId if it does not exist."""
+        """Return a message of any queue by id, without claiming it. Raises BadMessageId if the message does not
+        exist."""
         return delivery.find_message(self._store, message_id)
 
     @public_call("looking at the queue")
@@ -310,7 +314,7 @@ class Administration:
 
     @public_call("deleting a message")
     def delete(self, message_id: str) -> Message:
-        """Delete a message, and return it. BadMessageId, MessageInUse."""
+        """Delete a message, and return it. Raises BadMessageId, MessageInUse."""
         message = delivery.find_message(self._store, message_id)
         bulk.act_on(self._store, self._owners, message_id, bulk.delete)
         return message
@@ -320,7 +324,7 @@ class Administration:
         """Move a message to another queue. Its priority and age decide its place there. All attempts are permitted
         again.
 
-        Returns the changed message. BadMessageId, MessageInUse, QueueNotFound.
+        Returns the changed message. Raises BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
         moved = bulk.change_to({"queue": queue, "attempts": 0})  # (the message keeps its delay)
@@ -336,7 +340,8 @@ class Administration:
         not_before: float | datetime | Keep | None = KEEP,
         expires_at: float | datetime | Keep | None = KEEP,
     ) -> Message:
-        """Change the priority or a time of a message, and return the changed message. BadMessageId, MessageInUse.
+        """Change the priority or a time of a message, and return the changed message. Raises BadMessageId,
+        MessageInUse.
 
         Args:
             priority: the new priority, from 1 to 100.
@@ -365,9 +370,10 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Delete the queue's messages that match the filters, and return their number. Held messages are not deleted.
+        """Delete the queue's messages that match the filters, and return the number of messages. Held messages are not
+        deleted.
 
-        The call gives the room of the messages back to the disk before it returns. A full disk is no obstacle.
+        The call frees the disk space of the messages before it returns. It also works on a full disk.
 
         Args:
             dry_run: only count the messages.
@@ -382,10 +388,11 @@ class Administration:
 
     @public_call("resuming queue {queue}")
     def resume(self, queue: str) -> int:
-        """Let the queue's failed messages be attempted now, e.g. after a service was repaired. Returns their number.
+        """Let the queue's failed messages be attempted now, e.g. after a service was repaired. Returns the number of
+        messages.
 
-        Messages that have failed, and wait for their next attempt, become ready. The workers and routes of the queue
-        end their pauses within a second. Other delayed messages are not changed. QueueNotFound.
+        Failed messages that wait for their next attempt become ready. The workers and routes of the queue end their
+        pauses within a second. Other delayed messages are not changed. Raises QueueNotFound.
         """
         chosen = bulk.Bulk(queue, Filter(), possible=bulk.waits_after_a_failure(self._store.clock.now()))
         ready = bulk.act_on_all(self._store, chosen, bulk.change_to({"not_before": None}))
@@ -402,7 +409,8 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Move messages of an error queue back to their original queues, or to the queue ``to``. Returns their number.
+        """Move messages of an error queue back to their original queues, or to the queue ``to``. Returns the number of
+        messages.
 
         A moved message is ready at once, and all its attempts are permitted again. Without ``to``, a message is not
         moved if it came from no other queue or from a deleted queue. The other arguments are those of ``purge``.

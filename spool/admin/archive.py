@@ -3,7 +3,7 @@
 This module does not use ``tarfile``. ``tarfile`` follows headers that refer to headers, allocates the size that a
 header declares, and accepts a compressed stream that ends early. Here each member is a plain file, with at most one
 long name before it (as in GNU tar). ``header`` builds the only header that a member can have. So a reader compares
-headers instead of interpreting them, and notices every wrong bit.
+headers instead of interpreting them, and detects every wrong bit.
 """
 
 import bz2
@@ -64,9 +64,9 @@ class Writer:
         self._length = 0
 
     def add(self, name: str, size: int, read: Callable[[int, int], bytes]) -> bool:
-        """Add a file of ``size`` bytes; ``read(offset, length)`` returns its bytes.
+        """Add a file of ``size`` bytes. The function ``read(offset, length)`` returns bytes of the file.
 
-        Return False if the file has become shorter. The member then has zeros in place of the missing bytes.
+        Return False if the file has become shorter. Then the member has zeros in place of the missing bytes.
         """
         encoded = name.encode("utf-8", "surrogateescape")
         if len(encoded) > _NAME_BYTES:
@@ -116,7 +116,7 @@ class Reader:
         self._offset = 0
 
     def next(self) -> tuple[str, int] | None:
-        """Return the name and the size of the next member, or None at the end mark. The caller then reads the member's
+        """Return the name and the size of the next member, or None at the end mark. Next, the caller reads the member's
         ``pieces``."""
         block = self._exactly(_BLOCK_BYTES)
         if not block.strip(b"\0"):
@@ -219,7 +219,7 @@ def _decompressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _decoded(pieces: Iterable[bytes], decoder: Any) -> Iterator[bytes]:
-    """Yield the content of one compressed stream, at most ``PIECE_BYTES`` at once. The stream must end with the last
+    """Yield the content of one compressed stream, at most ``PIECE_BYTES`` at once. The stream must end after the last
     piece."""
     for piece in pieces:
         left, full = piece, True

@@ -1,10 +1,11 @@
 """Delete, move and change one message, or many messages, for an administrator.
 
 A command changes only messages that no transaction holds. It claims the messages, looks them up again, and commits
-durably. One commit changes up to a few thousand messages, and a killed process leaves whole commits only. A held
+durably. One commit changes up to a few thousand messages, and a killed process leaves only complete commits. A held
 message is not changed. If the caller named a held message by its id, the caller gets MessageInUse.
 
-A command works on a full disk: it frees the room of messages that are deleted already, and then makes smaller commits.
+A command works on a full disk: it first frees the room of messages that are already deleted, and then makes smaller
+commits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +32,9 @@ from spool.transactions import claiming
 from spool.transactions.claiming import Wanted
 from spool.transactions.validation import check_queue
 
-_AT_ONCE = 2_048  # the removals of so many messages fit into a file that the recycler keeps for a full disk
+_AT_ONCE = 2_048  # the recycler keeps a file for a full disk; the removals of this many messages fit into the file
 
-# Returns the changes to the control fields of a run's messages, or None to delete the messages.
+# A function that returns the changes to the control fields of a run's messages, or None to delete the messages.
 Edit = Callable[[Run], Mapping[str, Any] | None]
 
 
@@ -46,8 +47,7 @@ def change_to(changes: Mapping[str, Any]) -> Edit:
 
 
 def redrive_to(queue: str | None) -> Edit:
-    """Move messages to the queue, or each back to its original queue if `queue` is None. All attempts for them are
-    permitted again."""
+    """Move messages to the queue; if `queue` is None, each to its original queue. All attempts are permitted again."""
 
     def edit(run: Run) -> Mapping[str, Any]:
         changes = {"queue": queue or run.attributes["origin_queue"], "attempts": 0, "not_before": None}
@@ -57,8 +57,7 @@ def redrive_to(queue: str | None) -> Edit:
 
 
 def waits_after_a_failure(now: float) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that tells from the fields of a message whether the message has failed, and waits for its next
-    attempt."""
+    """Return a test of a message's fields: it is true for a failed message that waits for its next attempt."""
     return lambda attributes: attributes.get("attempts", 0) > 0 and attributes.get("not_before", 0.0) > now
 
 
@@ -113,7 +112,7 @@ class Bulk:
 
 
 def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
-    """Apply ``edit`` to all matching messages that are not held. Return their number."""
+    """Apply ``edit`` to all matching messages that are not held. Return the number of changed messages."""
     page = store.shared.counters.read()
     check_queue(store.settings, bulk.queue, page)
     store.view.was_read = True
@@ -155,7 +154,7 @@ def _count_unclaimed(claims: Claims, wanted: PositionRanges) -> int:
 
 
 def _act(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:
-    """Apply ``edit`` to the wanted messages that are free, in one commit; on a full disk, in several smaller ones.
+    """Apply ``edit`` to the wanted messages that are free, in one commit; on a full disk, in several smaller commits.
 
     Return the number of changed messages.
     """

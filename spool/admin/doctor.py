@@ -128,7 +128,7 @@ def _kind(disk: Disk) -> str:
 
 
 def _space(disk: Disk) -> str:
-    """Prove that the settings of the space are right, or tell how to make a space."""
+    """Prove that the settings of the space are right; if the space does not exist, name the command that creates it."""
     if disk.exists(layout.SETTINGS):
         parse(read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
         return "a queue space is here"
@@ -202,7 +202,7 @@ def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
     for directory in layout.DIRECTORIES:
         paths = [directory]
         if directory != layout.DROP:
-            with suppress(OSError):  # (the directory itself shows why it cannot be listed)
+            with suppress(OSError):  # (the directory is yielded below, and its permissions show the reason)
                 paths += [f"{directory}/{name}" for name in disk.names(directory)]
         for path in paths:
             with suppress(OSError):
@@ -214,7 +214,7 @@ def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
 def _closed_folders(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
     """Yield the folders for dropped files that only their owner may use."""
     paths = [layout.DROP]
-    with suppress(OSError):  # (the directory itself shows why it cannot be listed)
+    with suppress(OSError):  # (the directory is yielded below, and its permissions show the reason)
         paths += [f"{layout.DROP}/{name}" for name in disk.names(layout.DROP)]
     for path in paths:
         with suppress(OSError):
@@ -224,12 +224,13 @@ def _closed_folders(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
 
 
 def _is_open(folder: FileIdentity) -> bool:
-    """Return whether others than the owner may list the folder and remove files."""
+    """Return whether users other than the owner may list the folder and remove files."""
     return any(folder.permissions & rights == rights for rights in (0o070, 0o007))
 
 
 def _is_usable(file: FileIdentity) -> bool:
-    """Return whether the owner may read and write the file, or also search the directory."""
+    """Return whether the owner may read and write the file; for a directory, the owner must also be able to search
+    it."""
     needed = 0o700 if file.is_directory else 0o600
     return file.is_symlink or file.permissions & needed == needed
 

@@ -2,7 +2,7 @@
 
 Intakes continue meanwhile, so an export first reads the files, and then takes its snapshot. If a file was removed or
 became a message before the snapshot, the export does not count the file (``waiting``). So the export has each file
-once, as a file or as a message. The caller holds the reclaim lock, so that the record of each captured file remains.
+once, as a file or as a message. The caller holds the reclaim lock, so no process removes the records of captured files.
 """
 
 import os
@@ -15,7 +15,7 @@ from spool.model import layout
 from spool.policies.writers import Writers
 from spool.store.store import Store
 
-Version = tuple[int, int, int, int]  # a file and its content, as (device, inode, size, time of the last change)
+Version = tuple[int, int, int, int]  # identifies a file and its content: (device, inode, size, time of the last change)
 
 
 def version_of(identity: FileIdentity) -> Version:
@@ -30,7 +30,7 @@ class DroppedFile(NamedTuple):
 
 
 class DroppedFiles:
-    """The dropped files of a space. ``left_out``: by name, the reason for each file that is not exported."""
+    """The dropped files of a space. ``left_out``: for the name of each file that is not exported, the reason."""
 
     def __init__(self, store: Store) -> None:
         self.left_out: dict[str, str] = {}
@@ -41,8 +41,7 @@ class DroppedFiles:
     def to_read(self) -> Iterator[DroppedFile]:
         """Yield the complete files, folder by folder, each folder in the order of the last changes.
 
-        Captured files are listed after all other files were read, so the list includes files that an intake moves
-        meanwhile.
+        Captured files are listed last, so the list includes files that an intake moves while the other files are read.
         """
         for folder in self._folders():
             yield from _by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
@@ -51,10 +50,10 @@ class DroppedFiles:
             yield from _by_time(file for path in paths for file in self._captured(path))
 
     def waiting(self) -> dict[Version, str]:
-        """Return the names of the files that wait now, by the version of each file. Caller holds the number lock.
+        """Return the names of the files that wait now, by the version of each file. The caller holds the number lock.
 
-        The search also finds a file that an intake moves meanwhile. No intake removes the file, because no commit gets
-        a number during the search.
+        The search also finds a file that an intake moves during the search. No intake removes a file, because no commit
+        gets a number during the search.
         """
         found: dict[Version, str] = {}
         for folder in self._folders():

@@ -2,8 +2,8 @@
 
 The file is a tar of the space's files at one moment. It has all commits up to one number, branches in doubt,
 quarantine, and the dropped files that are no messages yet. So an export has everything that is durable: ids, positions,
-order, times, attempts, and the other records of commits. It has no claims, so a message that a transaction held is
-ready in the copy. The last member is the manifest, which names each file that was left out, with the reason.
+order, times, attempts, and the other records of commits. An export has no claims, so a message that a transaction held
+is ready in the copy. The last member is the manifest, which names each file that was left out, with the reason.
 
 Other processes may use the space meanwhile. The export holds the reclaim lock, so that no file of the snapshot is
 removed.
@@ -32,7 +32,7 @@ from spool.store.store import Store
 
 
 class _Snapshot(NamedTuple):
-    """The space at the moment of the export. ``names``: the files of its commits and branches. ``waiting``: its dropped
+    """The space at the moment of the export. ``names``: the files of commits and branches. ``waiting``: the dropped
     files."""
 
     settings: str
@@ -110,8 +110,8 @@ class _Export:
     def _snapshot(self) -> _Snapshot:
         """Take a snapshot of the space at a moment when every commit with a number is published.
 
-        The commits up to this moment are listed after the number lock is released: their files remain, because the
-        caller holds the reclaim lock.
+        The commits up to this moment are listed after the number lock is released. Until then no process removes their
+        files, because the caller holds the reclaim lock.
         """
         store = self._store
         with settled(store, store.deadline()):
@@ -136,8 +136,7 @@ class _Export:
                 self._left_out[name] = "it is no regular file"
 
     def _still_waiting(self, read: list[DroppedFile], waiting: dict[Version, str]) -> dict[str, int]:
-        """Return the dropped files that were read and still waited at the moment of the snapshot: by name, the time of
-        the last change."""
+        """Return the time of the last change, by name, of each file that was read and still waited at the snapshot."""
         waiting = dict(waiting)
         kept = {
             file.name: max(0, file.identity.modified_ns)
@@ -149,7 +148,7 @@ class _Export:
         return kept
 
     def _add(self, name: str, handle: int | None) -> bool | None:
-        """Add an open file, and close it. Return None without a file, and False if the file has become shorter
+        """Add an open file, and close it. Return None if ``handle`` is None, and False if the file has become shorter
         meanwhile."""
         if handle is None:
             return None

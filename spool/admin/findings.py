@@ -9,11 +9,11 @@ from spool.model.position import Position
 class Kind(enum.StrEnum):
     """The kind of a finding. Only a finding of the kind DAMAGED can mean that messages are lost."""
 
-    FINISHED = "finished"  # a whole commit whose writer died before it was published
+    FINISHED = "finished"  # a whole commit whose writer died before the publication
     TORN = "torn"  # a file that was not completely flushed
     EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
-    RETURNED = "returned"  # an adopted branch whose commit did not survive; it is decided like a prepared branch
+    RETURNED = "returned"  # an adopted branch whose commit did not survive; it is decided like any prepared branch
     MOVED = "moved"  # a committed file that did not have its committed name
     ROLLED_BACK = "rolled back"  # a branch whose owner died
     COUNTED = "counted"  # messages whose holder died; this attempt was counted
@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def repaired(self) -> bool:
-        """True if an action was taken about the problem."""
+        """True if the problem was repaired."""
         return self.action not in ("", LEFT_ALONE)
 
     def __str__(self) -> str:
@@ -66,8 +66,8 @@ class RecoveryReport:
     in_doubt: the xids of the branches in doubt, as text.
     published: the highest published sequence number.
     seconds: how long the opening took.
-    others: the other processes that have the space open, as far as this user may see them. ``spool.open`` leaves this
-        list empty.
+    others: the other processes that have the space open, if this user may see them. ``spool.open`` leaves this list
+        empty.
     """
 
     alone: bool

@@ -1,4 +1,4 @@
-"""Find the transaction that holds a message, from a claim and its journal, or from a prepared branch.
+"""Find the transaction that holds a message, from a claim and the claim's journal, or from a prepared branch.
 
 A claim is a lock, and only the lock decides whether a message is held. The journal has the details for people. A plain
 get holds its message only while it commits, and writes no journal.
@@ -39,7 +39,7 @@ class Holder:
 
 
 def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Holder]:
-    """Return the holders of a queue's messages, by message id. The order is that in which the messages were put."""
+    """Return the holders of a queue's messages, by message id, in the order in which the messages were put."""
     held = by_position(disk, shared, view)
     by_id = {}
     with view.mutex:
@@ -73,7 +73,8 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
 
 
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:
-    """Return those of the sorted `places` that a journal names. A damaged journal may name a range of any length."""
+    """Return the items of the sorted `places` that a journal names. A damaged journal may name a range of any
+    length."""
     for number, first, count in journal.ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))
         yield from places[start:end]

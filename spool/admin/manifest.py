@@ -40,10 +40,10 @@ class ExportReport:
 
     files: the number of files of the space.
     newest: the number of its last commit.
-    messages: the number of messages in each queue. Messages that a transaction in doubt puts do not count.
-    dropped: the dropped files that are no messages yet. For each name, relative to the space: the time of the last
+    messages: the number of messages in each queue. The messages put by transactions in doubt do not count.
+    dropped: the dropped files that are no messages yet: for each name, relative to the space, the time of the last
         change, in nanoseconds since the epoch.
-    left_out: the files that are not in the export. For each name, relative to the space: the reason.
+    left_out: the files that are not in the export: for each name, relative to the space, the reason.
     """
 
     files: int
@@ -63,12 +63,12 @@ def newest_of(names: Iterable[str]) -> int:
 
 
 def begin(files: int) -> bytes:
-    """Return the first member. ``files``: the approximate number of files that follow."""
+    """Return the first member. ``files``: the approximate number of files after it."""
     return _sealed(_line({"format": FORMAT, "files": files}))
 
 
 def read_begin(data: bytes) -> int:
-    """Return the approximate number of files that follow. CorruptedFile, NewerFormat."""
+    """Return the approximate number of files that follow. Raises CorruptedFile, NewerFormat."""
     found = _object(_unsealed(data), format=int, files=int)
     if found["format"] > FORMAT:
         raise NewerFormat(
@@ -128,7 +128,7 @@ def _sealed(lines: bytes) -> bytes:
 
 
 def _unsealed(data: bytes) -> bytes:
-    """Return the lines before the checksum. CorruptedFile if the checksum is wrong."""
+    """Return the lines before the checksum. Raises CorruptedFile if the checksum is wrong."""
     lines = data[: data.rfind(b"\n", 0, -1) + 1]
     if data != _sealed(lines):
         raise CorruptedFile("its manifest or its first member is damaged")

@@ -1,8 +1,8 @@
 """Show the files in ``quarantine/``, with advice for each, and put dropped files back.
 
 Only a dropped file can be put back. ``restore`` moves the file to its queue's folder, and the next intake takes it
-there. A damaged file cannot be put back: its undamaged messages are delivered anyway, and nothing proves that its other
-messages are whole.
+there. A damaged file cannot be put back: the undamaged messages of the file are delivered anyway, and nothing proves
+that its other messages are whole.
 
 If the file system does not order renames, a file that is put back has both names for a moment. No intake may read the
 folder during that moment. If the process dies then, the next intake or the next ``restore`` first removes the name in
@@ -48,9 +48,9 @@ class QuarantinedFile:
         recorded.
     size: the size in bytes; None if the entry is no regular file.
     kind: the kind of reason, as listed in docs/commands.md, e.g. ``refused``; None if no reason is recorded.
-    reason: a sentence about the kind of file and its problem.
-    is_damage: whether the file had acknowledged messages of the space. If so, the space counts as damaged until the
-        file is deleted.
+    reason: a sentence that names the kind of file and the problem.
+    is_damage: whether the file had acknowledged messages of the space. In this case the space counts as damaged until
+        the file is deleted.
     queue: the queue that a file was dropped for, or that a damaged message was in; None for other files.
     can_be_restored: whether ``restore_quarantined`` accepts the file.
     advice: the next step for an administrator.
@@ -75,7 +75,7 @@ class QuarantinedFile:
 
     @property
     def problem(self) -> str:
-        """The reason without the words that the reason of each dropped file of a queue begins with."""
+        """The reason, without the first words, which are the same for all dropped files of a queue."""
         return self.reason.partition(f": dropped for queue {self.queue}: ")[2] or self.reason
 
 
@@ -151,8 +151,7 @@ def restore(store: Store, name: str) -> str:
 
 
 def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
-    """Remove the name in quarantine of a file that already has its new name, because the process died during
-    ``restore``.
+    """If a process died during ``restore``, the file may have two names: remove the name in quarantine.
 
     Otherwise the file could be restored a second time after an intake took it.
     """
@@ -202,7 +201,7 @@ class _Restoring(Move):
         except FileExistsError:
             identity = self.disk.identity(self.source)
             if identity is None or not identity.same_file(self.disk.identity(self.target)):
-                raise  # (if both names belong to one file, an earlier call died here)
+                raise  # (if both names are of one file, the process of an earlier call died here)
         return True
 
     def _link(self) -> None:
@@ -251,7 +250,7 @@ def _was_refused(reason: Reason) -> bool:
 
 
 def _advice(reason: Reason, regular: bool, space: str) -> str:
-    """Return the next step, which is the same for all files of one cause, and for one queue."""
+    """Return the next step. The step is the same for all files of one queue that have the same cause."""
     if not regular:
         return "it is no regular file: inspect it, then delete it"
     if reason.cause is Cause.CHANGED:

@@ -82,7 +82,7 @@ def add_queues(
 def _config_of(
     name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], alike: dict[int, QueueConfig]
 ) -> QueueConfig:
-    """Return a queue with these options. ``alike``: by the identity of its options, a queue that can share them."""
+    """Return a queue with these options. ``alike``: by the identity of an options object, a queue that can share it."""
     known = alike.get(id(options))
     if known is not None and name not in (known.error_queue, defaults.get("error_queue")):
         return named(known, check_queue_name(name))
@@ -150,8 +150,8 @@ def _change(
 ) -> SpaceConfig:  # fmt: skip
     """Add or change queues in the settings; return the new settings. The caller holds ``editing``.
 
-    Also add the missing queues that options of these queues name: ``referring`` has these options for each queue. Raise
-    QueueNotFound for a missing queue unless ``create_missing``.
+    Also add the missing queues that options of these queues name. ``referring``: for each queue, the options that name
+    a queue. Raise QueueNotFound for a missing queue unless ``create_missing``.
     """
     known, made = file.config, dict(wanted)
     naming = [(name, option) for name, options in referring.items() for option in sorted(options)]
@@ -172,7 +172,7 @@ def _change(
 
 
 def _with_warning(config: QueueConfig) -> QueueConfig:
-    """Warn of a queue that deletes messages when their attempts are used up."""
+    """Warn if a queue deletes the messages that have used up their attempts."""
     if config.retries is not None and config.error_queue is None:
         log.warning(
             "queue %s has retries, %d, and no error_queue: a message that fails more often is deleted",
@@ -273,7 +273,8 @@ def _open_drop_folder(disk: Disk, name: str, group: int | None) -> None:
 
 
 def _protect_drop_folder(disk: Disk, name: str) -> None:
-    """Protect the files in a folder that an earlier version, or a user's ``chmod``, has opened to several users."""
+    """Protect the files in a folder that was opened to several users, by an earlier version or by a user's
+    ``chmod``."""
     folder = f"{layout.DROP}/{name}"
     identity = disk.identity(folder)
     if identity is not None and identity.lets_users_remove_files_of_others:

@@ -28,8 +28,8 @@ class QueueStats:
     ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
     counts the messages that were deleted, purged, moved to another queue or redriven. The queue to which a message is
     moved counts the message as enqueued. So enqueued = ready + delayed + claimed + in_doubt + dequeued + failed +
-    expired + deleted, with one exception. Messages that a transaction in doubt puts are in ``in_doubt``, but not yet in
-    ``enqueued``.
+    expired + deleted, with one exception. The messages put by transactions in doubt are counted in ``in_doubt``, but
+    not yet in ``enqueued``.
     """
 
     ready: int
@@ -48,7 +48,7 @@ class QueueStats:
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """Return the current figures of the named queues."""
-    catch_up(store, list_prepared(store))  # in this order, so that a branch that is committed meanwhile is counted once
+    catch_up(store, list_prepared(store))  # in this order, so that a branch that commits meanwhile is counted once
     return last_stats(store, queues)
 
 
@@ -63,7 +63,7 @@ def last_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
         totals = index.totals()
         figures, empty = {}, Queue(QueueConfig(""), lambda segment: None)
         for name in queues:
-            queue = index.messages.queues.get(name, empty)  # (most of thousands of queues may have no messages)
+            queue = index.messages.queues.get(name, empty)  # (of thousands of queues, most may have no messages)
             claimed_here, held_here = claimed.get(queue.order, _NONE), held.get(queue.order, _NONE)
             ready, delayed, oldest = _waiting(queue, now, claimed_here + held_here) if queue.live else (0, 0, None)
             counts = totals.get(name, _NO_COUNTS)
@@ -83,7 +83,7 @@ _NONE, _NO_COUNTS, _NO_USAGE = Counter[Run](), (0, 0, 0, 0), Usage()
 
 
 def _waiting(queue: Queue, now: float, taken: Counter[Run]) -> tuple[int, int, float | None]:
-    """Return the number of ready and of delayed messages, and the time of the oldest ready message.
+    """Return the number of ready messages, the number of delayed messages, and the time of the oldest ready message.
 
     ``taken``: the number of messages that transactions hold, by run.
     """

@@ -1,8 +1,8 @@
-"""Read an export, to verify it, or to write its files into the directory of a new space.
+"""Read an export, to verify the export or to write its files into the directory of a new space.
 
 A reader trusts no part of an export before it has read the end. Three things must hold: each file has the checksum that
 the manifest lists, the manifest matches its own checksum, and the compressed stream ends. Anyone can write an export,
-so a reader accepts only file names that exports use. The reader follows no links, and the export cannot make it
+so a reader accepts only file names that exports use. The reader follows no links, and no export can make the reader
 allocate much memory or nest calls deeply.
 """
 
@@ -96,7 +96,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
 
 
 def differences(store: Store, report: ExportReport) -> list[Finding]:
-    """Return each difference between the number of messages in a queue of the imported space and of the exported space.
+    """Return the queues whose number of messages in the imported space differs from the number in the exported space.
 
     The bytes were verified, so a difference means that the exported space was already damaged.
     """
@@ -115,7 +115,7 @@ def read(stream: BinaryIO, keep: Keep, progress: Callable[[Progress], None] | No
     """Read an export to its end. Call ``keep`` with the name and the bytes of each file except the settings.
 
     Raises:
-        CorruptedFile, NewerFormat: the files that ``keep`` has got are not verified.
+        CorruptedFile, NewerFormat: the files that were passed to ``keep`` are not verified.
     """
     check_stream(stream, "read")
     try:
@@ -196,8 +196,8 @@ def _is_ours(name: str) -> bool:
 
 
 def _consistent(settings: bytes, space_id: bytes, report: ExportReport, names: set[str]) -> Unpacked:
-    """Check that the parts of an export agree. Their checksums are right, but another program may have written the
-    export."""
+    """Check that the parts of an export agree. Right checksums are not enough, because another program may have written
+    the export."""
     try:
         text = settings.decode("utf-8")
         config = parse(text, layout.SETTINGS)

@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 class Receiver:
-    """The gets of one space's tasks. Each argument ``get_once`` is a function that gets messages without waiting. It
-    raises Empty if no message can be taken."""
+    """The gets of one space's tasks. Each argument ``get_once`` is a function that gets messages without waiting. The
+    function raises Empty if no message can be taken."""
 
     def __init__(self, core: Core, threads: Threads) -> None:
         self.core = core
@@ -50,7 +50,7 @@ class Receiver:
         return await self.receive(wanted, partial(self._get_unless_cancelled, wanted.queue, get))
 
     async def take_reply(self, request: PendingRequest) -> Message:
-        """Wait for the reply of a request, and take it."""
+        """Wait for the reply of a request, and take the reply."""
         get_once = partial(self._get_unless_cancelled, request.reply_queue, partial(reply_now, self.core, request))
         try:
             held = partial(is_held, self._store.view, self._store.clock, request)
@@ -61,13 +61,13 @@ class Receiver:
     async def _get_unless_cancelled(self, queue: str, get: Callable[[Callable[[], object]], T]) -> T:
         """Claim messages in a thread. Commit unless the task was cancelled during the claim.
 
-        ``get``: a function that claims messages and commits. It calls its argument before it commits.
+        ``get``: a function that claims messages, calls its argument, and then commits.
         """
         self._store.guard.check()
         mutex = threading.Lock()
         is_cancelled = has_begun = False
 
-        def give_up() -> bool:  # returns False if the commit has begun; the commit then completes
+        def give_up() -> bool:  # returns False if the commit has begun: then the commit completes
             nonlocal is_cancelled
             with mutex:
                 is_cancelled = not has_begun
@@ -87,11 +87,11 @@ class Receiver:
         return get()
 
     async def receive(self, wanted: Wanted, get_once: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
-        """Get messages. If none can be taken at once, wait for this task's turn at the queue. Then check each time when
-        a message may have arrived."""
+        """Get messages. If no message can be taken at once, wait for this task's turn at the queue. Then check the
+        queue each time when a message may have arrived."""
         try:
             return await get_once()
-        except (Empty, MessageInUse, LockTimeout):  # (a lock of the space did not become free: nothing happened)
+        except (Empty, MessageInUse, LockTimeout):  # (LockTimeout: a lock did not become free, nothing happened)
             if wanted.timeout == 0:
                 raise
         until = self.until(wanted.timeout)
@@ -155,10 +155,10 @@ class Receiver:
         until: float | None,
         get_once: Callable[[], Awaitable[T]],
     ) -> T:
-        """Repeat the get each time when one of these messages may have arrived. While one of them exists but is held,
-        repeat the get often.
+        """Repeat the get each time when one of these messages may have arrived. While one of these messages exists but
+        is held, repeat the get often.
 
-        Raises the Empty or MessageInUse of the last attempt.
+        Raises the last attempt's error, Empty or MessageInUse.
         """
         arrived = asyncio.Event()
         wake = partial(self.threads.notify, arrived.set)
@@ -192,7 +192,7 @@ class Receiver:
         """Start the task ``_listen_for_all`` unless it runs."""
         if self._listening_for_all is None or self._listening_for_all.done():
             self._listening_for_all = self.threads.loop.create_task(self._listen_for_all())
-            # Mark an error of this task as seen, because the calls that the task wakes raise it.
+            # Mark an error of this task as seen, because the calls that the task wakes raise the error.
             self._listening_for_all.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _listen_for_all(self) -> None:
@@ -210,7 +210,7 @@ class Receiver:
                     pause = _PAUSE_MIN_SECONDS
                 if notifier.generation == heard:
                     await self._listen_for(IDLE_SECONDS)
-                else:  # in a busy space, one check covers several commits
+                else:  # in a busy space, check once for several commits
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_MAX_SECONDS)
         finally:

@@ -1,12 +1,12 @@
 """A queue space for asyncio: ``async with spool.aio.open(path) as space: await space.put(…)``.
 
-The engine is that of ``spool.Space``. A put joins the next group commit, and the loop gets one notification for each
-commit, not one for each message. A thread makes every call that reads, locks or waits for the disk (``tasks``). If
-several tasks wait for one queue, one of them checks the queue for all (``receiver``).
+The engine is the same as for ``spool.Space``. A put joins the next group commit, and the loop gets one notification for
+each commit, not one for each message. A thread makes every call that reads, locks or waits for the disk (see
+``tasks``). If several tasks wait for one queue, one task checks the queue for all (see ``receiver``).
 
 A cancelled task loses no message. A get or put that is cancelled before its commit has begun has no effect. A get that
-is cancelled later returns its messages, and the task is cancelled at its next wait. A put that is cancelled later may
-have been committed. Every other call completes before its task is cancelled.
+is cancelled after this point returns its messages, and the task is cancelled at its next wait. A put that is cancelled
+after this point may have been committed. Every other call completes before its task is cancelled.
 
 This module has no ``submit`` and no ``commit_async``, because ``put`` and ``commit`` are awaitable, and concurrent
 tasks share a flush.
@@ -164,7 +164,7 @@ class Space:
         self._store = core.store
         self._threads = Threads(self._store.guard)
         self._receiver = Receiver(core, self._threads)
-        self._on_done = partial(self._threads.notify, self._resolve)  # one object, so that a commit calls it only once
+        self._on_done = partial(self._threads.notify, self._resolve)  # one object: a commit calls it only once
 
     @property
     def path(self) -> str:
@@ -240,8 +240,8 @@ class Space:
     async def get(
         self, queue: str, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
-        """As ``spool.Space.get``. A cancelled get releases the message that it has claimed. Once its commit has begun,
-        the get returns the message, and the task is cancelled at its next wait."""
+        """As ``spool.Space.get``. A cancelled get releases its claimed message. But if the commit has begun, the get
+        returns the message, and the task is cancelled at its next wait."""
         return (await self.get_many(queue, 1, transaction=transaction, **options))[0]
 
     async def get_many(
@@ -311,7 +311,7 @@ class Space:
         """As ``spool.Space.work``. Up to ``tasks`` tasks call ``function``, which is a coroutine function or a plain
         function. A coroutine that takes longer than ``timeout`` seconds is cancelled.
 
-        If ``work`` is cancelled, the calls under way are cancelled, too. The messages of these calls return to the
+        If ``work`` is cancelled, the calls under way are also cancelled. The messages of these calls return to the
         queue with one more attempt.
         """
         worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once)
@@ -397,8 +397,8 @@ class Space:
 
 
 class Opening:
-    """A space that is being opened: ``await`` it, or enter it with ``async with``. ``begin``: a function that opens the
-    space; a thread calls it."""
+    """A space that is being opened: ``await`` this object, or enter it with ``async with``. ``begin``: the function
+    that opens the space, in a thread."""
 
     def __init__(self, begin: "Callable[[], spool.space.Space]") -> None:
         self._begin = begin
@@ -455,6 +455,6 @@ def import_space(
 
 async def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None = None) -> ExportReport:
     """Verify, in a thread, that a file is a whole export. Raises the errors of ``spool.verify_export``."""
-    from spool.admin.unpack import verify_export  # imported here, because this loads all code that reads exports
+    from spool.admin.unpack import verify_export  # imported here, because this import loads all code that reads exports
 
     return await asyncio.to_thread(verify_export, file, progress=progress)

@@ -38,15 +38,15 @@ async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = l
                 raise
             cancelled = error
         except BaseException:
-            break  # the work has raised this error, and ``result`` raises it again
+            break  # the work has raised this error, and ``result`` raises the error again
     if cancelled is not None:
         asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *cancelled.args)
     return work.result()
 
 
 def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
-    """Cancel the task at its next wait, unless the cancellation was withdrawn. For example, a timeout withdraws its
-    cancellation if the task ends in time."""
+    """Cancel the task at its next wait, unless the cancellation was withdrawn. For example, ``asyncio.timeout``
+    withdraws a cancellation if the task ends in time."""
     if task is not None and task.cancelling():
         task.uncancel()
         task.cancel(*why)
@@ -103,8 +103,8 @@ def threaded(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 
 class FunctionThreads:
-    """Calls plain functions for tasks, each in a daemon thread. So a function that does not end delays neither the
-    interpreter's exit nor another call. Only the loop's thread calls the methods of this class."""
+    """Calls plain functions for tasks. Each function has a daemon thread, so a function that never ends delays neither
+    the interpreter's exit nor another call. Only the loop's thread calls the methods of this class."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -114,8 +114,8 @@ class FunctionThreads:
     async def call(self, function: Callable[[], Any], late: Callable[[], None]) -> Any:
         """Call a function in a thread. Return the function's result, or raise its exception.
 
-        If the task is cancelled during the call, the call is given up. The thread of the call goes on, and calls
-        ``late`` after the function.
+        If the task is cancelled during the call, the worker gives up the call. The thread continues, and calls ``late``
+        when the function has ended.
         """
         ended: asyncio.Future[tuple[Any, BaseException | None]] = self._loop.create_future()
         is_given_up = False

@@ -1,8 +1,8 @@
-"""``spool.aio.Space.work``: the loop that takes messages, and calls a function for each message in a task.
+"""``spool.aio.Space.work``: the loop that takes messages, and starts a task that calls a function for each message.
 
 One task claims messages and starts a task for each message, up to a limit of concurrent tasks. A coroutine that takes
 too long is cancelled, so its time limit is strict. A plain function is called in a thread, and Python cannot end a
-thread. So the worker gives up a call that takes too long, as ``spool.workers.worker`` does.
+thread. So the worker does not wait longer for a call that takes too long, like ``spool.workers.worker``.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class _TookTooLong(Exception):
 
 
 class TaskWorker:
-    """A worker, with its calls under way and its run. See ``spool.aio.Space.work``."""
+    """One run of a worker, with the calls under way. See ``spool.aio.Space.work``."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class TaskWorker:
             if len(self._under_way) == tasks:
                 await self._wait(asyncio.FIRST_COMPLETED)
             elif (pause := self._run.pause_left()) > 0:
-                await asyncio.sleep(min(pause, IDLE_SECONDS))  # a short sleep, so that ``stop`` is noticed
+                await asyncio.sleep(min(pause, IDLE_SECONDS))  # a short sleep, so that the loop checks ``stop``
             elif not await self._take() and self._run.once:
                 if not self._under_way:
                     break
@@ -101,7 +101,7 @@ class TaskWorker:
     # -- the task that claims ---------------------------------------------------------------------------------------
 
     def _is_at_end(self) -> bool:
-        """Return whether the worker claims no more messages. Raises the error of a call that has failed."""
+        """Return whether the worker claims no more messages. If a call has failed, raise its error."""
         self._collect()
         return self._is_stopping or self._run.is_over
 
@@ -204,7 +204,7 @@ class TaskWorker:
                 raise
             log_failure(message, error)
             return of_error(error, most)
-        if limit.expired():  # the function has swallowed its cancellation
+        if limit.expired():  # the function has caught its cancellation
             raise _TookTooLong
         return of_value(value, most)
 
@@ -222,7 +222,7 @@ class TaskWorker:
 
 
 def _is_cancelled() -> bool:
-    """Return whether this task is cancelled. A cancelled task or future for which the function waited does not
-    count."""
+    """Return whether this task is cancelled. If the function waited for another task or future, a cancellation of the
+    other one does not count."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,1 +1,1 @@
-"""The state that live processes share in ``run/``: locks, counters, claims, and notifications of readers."""
+"""The state that live processes share in ``run/``: locks, counters, claims, and notifications for readers."""

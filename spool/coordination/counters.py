@@ -1,14 +1,14 @@
 """The counters that live processes share in ``run/counters``: commit numbers, versions, and owner numbers.
 
-*issued* and *published* are stored twice, each copy with a checksum. If the copies differ, their writer died between
-the two stores. Then *issued* is the larger copy, because the number may have been issued; *published* is the smaller
-copy, because the commit may not be visible yet. The next store writes both copies. A process stores a counter only
-while it holds the lock for this counter. The caller takes the lock.
+*issued* and *published* are stored twice, each copy with a checksum. If the copies differ, the writer died between the
+two stores. Then the larger copy of *issued* counts, because the number may have been issued. The smaller copy of
+*published* counts, because the commit may not be visible yet. The next store writes both copies. A process stores a
+counter only while it holds the lock for this counter. The caller takes the lock.
 
-Processes read the counters in shared memory. They also write *issued* there. They write the other counters by system
-calls, because such a write wakes the processes that watch the file. A process that waits for messages must wake at
-publication, not earlier. The words at the end of the file wake threads that wait for locks (``Futexes``) or for
-messages (``Arrivals``).
+Processes read the counters in shared memory, and write *issued* there. They write the other counters by system calls,
+because such a write wakes the processes that watch the file. A process that waits for messages must wake at
+publication, not earlier. Threads that wait for locks (``Futexes``) or for messages (``Arrivals``) sleep on the words at
+the end of the file.
 """
 
 import struct
@@ -47,7 +47,7 @@ class CounterPage:
     durable: every commit up to this number was flushed.
     prepared: the version of the list of prepared branches.
     settings: the version of space.toml.
-    owner: the highest owner number that was issued.
+    owner: the highest issued owner number.
     """
 
     __slots__ = ("data", "durable", "is_stopped", "issued", "owner", "prepared", "published", "settings")
@@ -60,7 +60,7 @@ class CounterPage:
     owner: int
 
     def __init__(self, data: bytes, before: "CounterPage | None" = None) -> None:
-        """Decode the file's bytes. ``before``: an earlier page; counters with unchanged bytes are copied from it."""
+        """Decode the file's bytes. ``before``: an earlier page, from which counters with unchanged bytes are copied."""
         self.data = data
         self.is_stopped = data[_STOP_OFFSET] == 1
         known, old = (self, b"") if before is None else (before, before.data)
@@ -166,7 +166,7 @@ class Counters:
     def bump_prepared(self, page: CounterPage) -> int:
         """Increase the version of the list of prepared branches; returns the new version.
 
-        The caller holds the list's byte, and has read the page while it held the byte.
+        The caller holds the list's byte, and has read the page since it took the byte.
         """
         version = page.prepared + 1
         self._store(_PREPARED, version)
@@ -182,7 +182,7 @@ class Counters:
 
     def stop(self) -> None:
         """Stop the space after a failed flush: no process may publish or commit until the next ``start``."""
-        self._stopped_here = True  # set first, because the write may fail; the flag remains while this space is open
+        self._stopped_here = True  # set before the write, which may fail; the flag remains set while this space is open
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
         self.arrivals.announce_all()
 
@@ -215,9 +215,9 @@ STOPPED_TEXT = (
 )
 
 
-@lru_cache(maxsize=64)  # each number is stored in three counters, and decoded once
+@lru_cache(maxsize=64)  # each number is stored in three counters, but decoded only once
 def _values(pair: bytes) -> tuple[int, int]:
-    """Decode a counter; returns the least and the greatest value of its valid copies.
+    """Decode a counter; return the least and the greatest value of the valid copies.
 
     Returns (0, 0) if neither copy is valid, as in a new file; the first opener then writes the true values.
     """

@@ -1,21 +1,21 @@
-"""Locks between the processes with a space open: a held lock proves that its holder lives, unlike a process id.
+"""Locks between the processes with a space open. Unlike a process id, a held lock proves that its holder lives.
 
-The kernel releases the locks of a process that dies in any way. Three mechanisms serve three kinds of locks:
+The kernel releases the locks of a dead process. Three mechanisms serve three kinds of locks:
 
 * A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). The byte stands for
-  a number, an xid, a claim, an owner, or an open space. Many such locks exist, and a commit takes several of them, so
-  many locks share one file.
+  a number, an xid, a claim, an owner, or an open space. Many such locks exist, and a commit takes several, so many
+  locks share one file.
 * The space's directory, in ``OpenLock``: ``flock``, which a process holds while it opens the space. This lock needs no
   file that could be deleted.
 * Maintenance, in ``Disk.exclusively``: the package filelock locks ``run/reclaim.lock``. One process at a time holds
   this lock while it removes, compacts, exports or repairs files. A process that does not get this lock leaves the work
-  to the process that holds the lock.
+  to the lock's holder.
 
 Byte locks separate processes (more exactly: open descriptions), but not the threads of one process. So a thread first
-takes the byte in a table of its process, under a mutex. A lock excludes other processes only if they find the same file
-by name. Only the first opener creates these files (see ``OpenLock``), and no process creates such a file again while
-another process has the space open. So a process that finds such a file missing or replaced knows that ``run/`` was
-deleted, and stops.
+takes the byte in a table of its process, under a mutex. A lock excludes other processes only if the name means the same
+file for all of them. Only the first opener creates these files (see ``OpenLock``), and no process creates such a file
+again while another process has the space open. So a process that finds such a file missing or replaced knows that
+``run/`` was deleted, and stops.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ log = logging.getLogger("spool")
 NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING, PUBLISHING = range(6)
 _ALIVE = 0  # a byte of the space's directory
 _SILENT_SECONDS = 1.0  # an opener waits this long before it logs the wait
-_SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: the holder may have died
+_SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte, because a dying holder wakes no thread
 _LOOK_SECONDS = 0.05  # the longest sleep of a process that waits to open the space
 _HIDDEN = "a process that /proc does not show to this user"
 _SEVERAL = "several processes, one after another"
@@ -74,11 +74,11 @@ class LockFile:
                 return True
             raise deleted_error(self.name)
         except BaseException:
-            self.unlock(byte)  # the caller gets an error, so it must not have the byte
+            self.unlock(byte)  # the caller gets an error, so the caller must not keep the byte
             raise
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
-        """Wait until this thread has the byte. At the deadline, raise WaitExpired; its text names the holder."""
+        """Wait until this thread has the byte. At the deadline, raise WaitExpired; the error text names the holder."""
         pauses = None
         while not self.try_lock(byte, shared=shared):
             if pauses is None:
@@ -115,16 +115,15 @@ class LockFile:
             self.disk.unlock(self.handle, byte)
         futexes = self.disk.futexes
         if futexes is not None:
-            at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (read without a call: most often no thread waits)
+            at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (no system call: most often no thread waits)
             try:
                 if futexes.memory[at : at + WORD_BYTES] != CLEAR:
                     futexes.wake(byte)
             except ValueError:
-                pass  # the files were closed: a waiting thread checks again by itself
+                pass  # the files were closed; a waiting thread wakes by itself after a short sleep
 
     def pauses(self, byte: int, deadline: Deadline) -> Iterator[bool]:
-        """Return the pauses of a thread that waits for the byte; the thread tries the byte again before the first
-        pause.
+        """Return the pauses of a thread that waits for the byte. The caller tries the byte once more before the first pause.
 
         Each pause ends when the holder releases the byte, and at the latest after ``_SLEEP_SECONDS``, because a dying
         holder wakes no thread. See ``Deadline.pauses``.
@@ -144,11 +143,11 @@ class LockFile:
         return self.disk.some_lock(self.handle, byte, 1) is not None
 
     def is_free(self, byte: int) -> bool:
-        """Return whether no process holds the byte, this process included."""
+        """Return whether no process, not even this process, holds the byte."""
         return not self.is_held_here(byte) and not self.is_held_elsewhere(byte)
 
     def expired(self, byte: int, deadline: Deadline, what: str) -> WaitExpired:
-        """Return the error for an expired wait for the byte; the text names the holder of the byte."""
+        """Return the error for a wait that has expired; the text names the holder of the byte."""
         holder = "another thread of this process" if self.is_held_here(byte) else ""
         holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte))
         holder = holder or (_HIDDEN if self.is_held_elsewhere(byte) else _SEVERAL)
@@ -165,7 +164,7 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
 
     Args:
         make: whether to create a missing file. Only the first opener may create the file (see ``OpenLock``). For any
-            other process a missing file is a deleted file, in which other processes may hold locks.
+            other process, a missing file was deleted, and other processes may hold locks in the deleted file.
 
     Raises:
         SpaceStopped: the file is missing, or is not a plain file.
@@ -190,12 +189,13 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
 
 
 def write_whole(disk: Disk, handle: int, data: bytes) -> None:
-    """Write the whole content of a file of ``run/`` that processes map into their memory. Only the first opener may.
+    """Write the whole content of a file of ``run/`` that processes map into memory. Only the first opener may write it.
 
-    Then each block of the file exists on the disk. In a copy of a space, the files may have holes, or share their
-    blocks with the original. On a full disk, the kernel kills a process that stores into such a block of a mapped file.
+    The write allocates each block of the file on the disk. In a copy of a space, the files may have holes, or share
+    their blocks with the original. If the disk is full, the kernel kills a process that stores into such a block of a
+    mapped file.
 
-    If the disk has no room, the file is empty, and no process maps the file.
+    If the disk has no room for this write, the file is empty, and no process maps the file.
     """
     try:
         if disk.handle_identity(handle).size != len(data):
@@ -216,7 +216,8 @@ def deleted_error(name: str) -> SpaceStopped:
 
 
 def xid_byte(xid: Xid) -> int:
-    """Return the byte of run/xids for a branch: a 62-bit hash, so a branch needs no file."""
+    """Return the byte of run/xids for a branch. The byte is a 62-bit hash of the xid, so a branch needs no lock
+    file."""
     return _byte(str(xid).encode("ascii"))
 
 
@@ -248,7 +249,8 @@ def group_byte(queue: str, group: str) -> int:
 def request_slot_byte(slot: int) -> int:
     """Return the byte of run/xids that the owner of a slot of run/requests holds (see ``requests``).
 
-    A process holds the bytes of its keys, groups and slots by one descriptor, so the kernel releases all at once.
+    A process locks the bytes of its keys, groups and slots by one descriptor, so the kernel releases all these locks at
+    once.
     """
     return _byte(b"requests:%d" % slot)
 
@@ -258,21 +260,21 @@ def _byte(key: bytes) -> int:
 
 
 class Claims:
-    """The claims of this process: messages that its live transactions hold. A claim never waits, but succeeds or fails
+    """The claims of this process: messages that its active transactions hold. A claim never waits: it succeeds or fails
     at once.
 
     The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files. The kernel keeps the locks
-    of a file in a list, so 20,000 scattered locks in a single file would take forty times longer than in 64 files.
-    Number 0 has no messages; its bytes stand for owners (see ``claim_journal``). In each claim file, a process locks
-    its owner's byte and its claims by the same descriptor, so the kernel releases both at once. A process that gets a
-    claim of a dead owner therefore finds the owner's byte free.
+    of a file in a list, so 20,000 scattered locks in a single file would take forty times longer than in 64 files. No
+    message has the number 0; the bytes of number 0 stand for owners (see ``claim_journal``). In each claim file, a
+    process locks its owner's byte and its claims by the same descriptor, so the kernel releases both at once. Therefore
+    a process that gets a claim of a dead owner finds the owner's byte free.
 
     held: the ordinals of the messages that this process has claimed, by the number of their commit.
     """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
-        if make:  # create all files now: a file that is missing later was deleted
+        if make:  # create all files now, so that a file that is missing later was deleted
             for name in map(layout.claim_file, range(CLAIM_FILES)):
                 found = disk.identity(name)
                 if found is None or not found.is_plain:
@@ -286,7 +288,7 @@ class Claims:
         """Claim the free messages of a range.
 
         Returns:
-            (first, count) of the claimed pieces, without messages that were claimed already.
+            (first, count) of each claimed piece. Messages with an earlier claim are left out.
 
         Raises:
             SpaceStopped: the claim file was deleted or replaced.
@@ -329,7 +331,7 @@ class Claims:
             if self.disk.lock(handle, base + start, stop - start):
                 return [(start, stop - start)]
             conflict = self.disk.some_lock(handle, base + start, stop - start)
-            if conflict is not None:  # (if it is None, the other process has just released the bytes: try again)
+            if conflict is not None:  # (None: the other process has just released the bytes, so try again)
                 theirs, end = max(start, conflict[0] - base), min(stop, conflict[0] + conflict[1] - base)
                 left = self._lock_range(handle, number, start, theirs)
                 return left + self._lock_range(handle, number, end, stop)
@@ -357,7 +359,7 @@ class Claims:
     def is_owner_dead(self, owner: int, number: int) -> bool:
         """Return whether the owner has died or closed the space.
 
-        The owner's byte in the claim file of ``number`` is then free.
+        The owner is dead if its byte in the claim file of ``number`` is free.
         """
         return owner != self.owner and self.disk.some_lock(self._file(number).handle, owner, 1) is None
 
@@ -376,11 +378,11 @@ class Claims:
         return found
 
     def numbers(self) -> set[int]:
-        """Return the number of each commit that has claimed messages. Claims of all processes count."""
+        """Return the numbers of all commits with messages that any process has claimed."""
         return {number for number, _ in self._held_here()} | {number for number, _, _ in self.claims_elsewhere()}
 
     def positions(self) -> set[Position]:
-        """Return the messages that any process has claimed, this one included."""
+        """Return the messages that this process or any other has claimed."""
         return {*self._held_here(), *positions(self.claims_elsewhere())}
 
     def _held_here(self) -> list[Position]:
@@ -397,8 +399,8 @@ class Claims:
 class GroupLocks:
     """The message groups that one transaction holds. No other transaction can have messages of these groups.
 
-    ``claims``: the list in which the transaction keeps its claims. (A reference to the branch would form a cycle, and
-    only Python's garbage collector frees a cycle.)
+    ``claims``: the list in which the transaction keeps its claims. (A reference to the branch would form a cycle, which
+    only Python's garbage collector can free.)
     """
 
     __slots__ = ("_claims", "_locks", "names")
@@ -434,8 +436,8 @@ class OpenLock:
 
     A process locks the directory while it opens the space. Before the process unlocks the directory, it takes a shared
     lock on the *alive* byte. A process that finds the *alive* byte free is the first opener. Only the first opener
-    recovers the space and creates files in ``run/``. So a name in ``run/`` means one file as long as any process has
-    the space open.
+    recovers the space and creates files in ``run/``. So a name in ``run/`` always means the same file while any process
+    has the space open.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -450,7 +452,7 @@ class OpenLock:
             before ``finish_opening``.
 
         Raises:
-            WaitExpired: one process was opening the space for all the time; the error names that process.
+            WaitExpired: one process was opening the space during the whole wait; the error names that process.
         """
         clock, opener = deadline.clock, ""
         tell_at: float | None = clock.monotonic() + _SILENT_SECONDS
@@ -466,13 +468,13 @@ class OpenLock:
                 raise WaitExpired(
                     f"the space is being opened by {opener}, which is not done within {deadline.seconds:g} s"
                 )
-            deadline = deadline._replace(at=clock.monotonic() + deadline.seconds)  # others are opening it, one by one
+            deadline = deadline._replace(at=clock.monotonic() + deadline.seconds)  # several processes open it, one by one
 
     def _opener(self) -> str:
         return self.disk.flock_holder(self.handle) or _HIDDEN
 
     def finish_opening(self) -> None:
-        """Finish opening: other processes may open the space, and see that this process has the space open."""
+        """Finish opening. Now other processes may open the space, and can see that this process has it open."""
         self.disk.lock(self.handle, _ALIVE, shared=True)
         self.disk.funlock(self.handle)
 

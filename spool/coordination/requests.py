@@ -1,4 +1,4 @@
-"""Slots in shared memory, in which processes post the commits that they want another process to make.
+"""Slots in shared memory, in which a process posts the commits that another process should make.
 
 ``run/requests`` has ``SLOTS`` slots. A process owns a slot while it holds the slot's byte of ``run/xids``. One process
 at a time leads: it holds the byte ``_LEAD`` of ``run/requests``, takes the posted requests into its own commit, and
@@ -6,19 +6,19 @@ answers them. The states of a slot:
 
 * *empty*: the owner may post.
 * *posted*: the slot has a request of its owner. The owner may withdraw the request.
-* *joined*: a leader reads the request. The owner can withdraw the request no more.
+* *joined*: a leader reads the request. The owner can no longer withdraw the request.
 * *taken*: the request is part of the commit whose number the slot has, if this commit happens.
 * *done*: the slot has the answer.
 
-The owner stores *empty* and *posted*. All other states are stored by the process that leads. A request changes from
-*posted* to *joined* or to *empty* under a further byte of the slot, so that only one of the two happens (rule 22).
+The owner stores *empty* and *posted*. The process that leads stores all other states. Each slot has a second byte: a
+process locks it to change *posted* to *joined* or to *empty*, so only one of the two happens (rule 22).
 
-A request outlives its owner. It stands until a leader commits or cancels it (rule 20).
+A posted, joined or taken request *stands*, even if its owner has died, until a leader commits or cancels it (rule 20).
 
-The state of a slot is a word, on which the owner sleeps. The word is the state and a checksum of the slot, the state
-and the row of the request. A slot is *damaged* if its word and its row do not fit. No process commits the request of a
-damaged slot, and its owner does not know the outcome (rule 23). A process that scans all slots reads the highest bit of
-each byte: it is set in all bytes of the word if the request stands, and in none if the request does not stand.
+Each slot has a word, on which the owner sleeps. The word has the state, and a checksum of the slot, the state and the
+row of the request. A slot is *damaged* if the word does not fit the row. No process commits the request of a damaged
+slot, and the owner of the request does not know the outcome (rule 23). If a request stands,
+the highest bit is set in all bytes of the word, otherwise in no byte. So a process can scan all slots by these bits.
 """
 
 import struct
@@ -39,28 +39,28 @@ from spool.runtime.clock import Deadline
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SLOTS = 256  # a process needs one while it has the space open, once it has posted
-# The states: the first bytes of words. No change of one bit makes one of them another one.
+SLOTS = 256  # after its first post, a process needs one slot as long as it has the space open
+# The states, which are the first bytes of words. A change of one bit never turns a state into another state.
 EMPTY, POSTED, JOINED, TAKEN, DONE = 0x00, 0x83, 0x85, 0x86, 0x09
-DAMAGED = 0xFF  # no state is stored as this
+DAMAGED = 0xFF  # never stored
 BODY_BYTES, ANSWER_BYTES = 14 << 10, 2 << 10
 
-# The bytes of run/requests: that of the lead, the first of the slots, and that of the process that looks for a slot.
+# The bytes of run/requests: the lead; the first slot; the process that looks for a slot.
 _LEAD, _SLOT_BYTES, _SEARCH = 0, 1, 1 + SLOTS
 # The places in the file: a mark that is set while a process leads; a word that changes when a gathering leader has its
 # requests; the states; the rows; the requests and answers.
 _MARK, _POSTS = slice(0, WORD_BYTES), slice(WORD_BYTES, 2 * WORD_BYTES)
-_LEADS, _GATHERS = 1, 256  # values of the mark; a leader that waits for n posted requests stores _GATHERS + n
+_LEADS, _GATHERS = 1, 256  # values of the mark; a leader that waits for n requests stores _GATHERS + n
 _STATES = slice(64, 64 + SLOTS * WORD_BYTES)
 _ROWS_AT, _ROW_BYTES, _CONTENT_AT = 2048, 64, 20480
 _CONTENT_BYTES = BODY_BYTES + ANSWER_BYTES
-_POSTED_ROW = struct.Struct("=IIQQ")  # of the request: length, checksum, first and last message that it removes
-_TAKEN_ROW = struct.Struct("=IIQ")  # of the answer: length, checksum; the number of the commit
+_POSTED_ROW = struct.Struct("=IIQQ")  # of the request: its length, its checksum, the first and the last removed message
+_TAKEN_ROW = struct.Struct("=IIQ")  # of the answer: its length, its checksum, the number of the commit
 _TAKEN_ROW_AT = _POSTED_ROW.size
 _ROW_END = _TAKEN_ROW_AT + _TAKEN_ROW.size
-_STANDS, _STANDING_BITS, _CHECKSUM_BITS = 0x80, 0x80808000, 0x7F7F7F00  # of a word
+_STANDS, _STANDING_BITS, _CHECKSUM_BITS = 0x80, 0x80808000, 0x7F7F7F00  # the bits of a word
 _CALM = bytes(range(_STANDS))  # the bytes of words whose requests do not stand
-_READS = 5  # the most reads of a slot whose word and row do not fit, because another process may be changing them
+_READS = 5  # the most reads of a slot whose word does not fit its row, because another process may be changing both
 
 
 class RemovedSpan(NamedTuple):
@@ -74,7 +74,7 @@ class RemovedSpan(NamedTuple):
 
 
 def _while_open(method: Callable[P, T]) -> Callable[P, T]:
-    """Raise OSError (EBADF) if the space was closed meanwhile, and its memory released."""
+    """Raise OSError (EBADF) if the space was closed meanwhile: then its memory is released."""
 
     @wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -87,7 +87,8 @@ def _while_open(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class RequestSlots:
-    """The slots of one open space. Where no memory is shared, or the disk has no room, no process posts."""
+    """The slots of one open space. If processes cannot share memory, or the disk has no room, no process posts
+    requests."""
 
     def __init__(self, disk: Disk, owners: LockFile, *, make: bool) -> None:
         """Open the file. ``make``: see ``open_shared``; the first opener then calls ``start``.
@@ -105,7 +106,7 @@ class RequestSlots:
             self._share()
 
     def start(self) -> None:
-        """Empty all slots. Only the first opener may call this: no process waits for an answer."""
+        """Empty all slots. Only the first opener may call this method, because then no process waits for an answer."""
         write_whole(self._disk, self._locks.handle, bytes(_CONTENT_AT + SLOTS * _CONTENT_BYTES))
         self._share()
 
@@ -130,7 +131,7 @@ class RequestSlots:
 
     @property
     def are_calm(self) -> bool:
-        """Whether each slot is empty or done: no request stands."""
+        """Whether each slot is empty or done, so that no request stands."""
         try:
             return self._memory is None or self._memory[_STATES].isascii()
         except ValueError:
@@ -138,10 +139,11 @@ class RequestSlots:
 
     @_while_open
     def standing(self) -> list[int]:
-        """Return the slots whose requests stand: they are posted, joined or taken. Damaged slots may be among them."""
+        """Return the slots whose requests stand, i.e. are posted, joined or taken. The list may include damaged
+        slots."""
         if self._memory is None:
             return []
-        states = self._memory[_STATES].rstrip(_CALM)  # (most often few slots are in use, and these are the first ones)
+        states = self._memory[_STATES].rstrip(_CALM)  # (most often only the first few slots are in use)
         places = enumerate(range(0, len(states), WORD_BYTES))
         return [slot for slot, at in places if not states[at : at + WORD_BYTES].isascii()]
 
@@ -157,7 +159,7 @@ class RequestSlots:
 
     @_while_open
     def _read(self, slot: int) -> tuple[int, bytes]:
-        """Return the state and the row of a slot; if they do not fit, the state is DAMAGED. Rule 23."""
+        """Return the state and the row of a slot. If the word does not fit the row, the state is DAMAGED. Rule 23."""
         memory, at, row_at = self._shared(), _state_at(slot), _ROWS_AT + slot * _ROW_BYTES
         for _ in range(_READS):
             word, row = memory[at : at + WORD_BYTES], memory[row_at : row_at + _ROW_END]
@@ -166,13 +168,14 @@ class RequestSlots:
         return DAMAGED, row
 
     def number(self, slot: int) -> int:
-        """Return the number for which a request was taken; 0 if it was taken for none."""
+        """Return the number of the commit that took a request; 0 if no commit has taken the request."""
         state, row = self._read(slot)
         number: int = _TAKEN_ROW.unpack_from(row, _TAKEN_ROW_AT)[2]
         return number if state in (TAKEN, DONE) else 0
 
     def taken_numbers(self) -> list[int]:
-        """Return the numbers for which requests are taken. Their files must remain: rule 21."""
+        """Return the numbers of the commits that have taken requests. The files of these commits must remain: rule
+        21."""
         return [number for slot in self.standing() if (number := self.number(slot))]
 
     @_while_open
@@ -193,7 +196,7 @@ class RequestSlots:
         return None if state == DAMAGED else self._proven(_content_at(slot), length, checksum, BODY_BYTES)
 
     def answer(self, slot: int) -> tuple[int, bytes] | None:
-        """Return the number of the commit that has a slot's request, and the answer; None if they are damaged."""
+        """Return the number of the commit that has a slot's request, and the answer; None if the bytes are damaged."""
         state, row = self._read(slot)
         length, checksum, number = _TAKEN_ROW.unpack_from(row, _TAKEN_ROW_AT)
         data = self._proven(_content_at(slot) + BODY_BYTES, length, checksum, ANSWER_BYTES)
@@ -210,7 +213,8 @@ class RequestSlots:
         """Take a slot without an owner and without a standing request.
 
         A process takes the byte of a slot only if it then owns the slot. Otherwise a dead process's request would seem
-        to have an owner for a moment (rule 20). So one process at a time looks for a slot, and asks for the bytes.
+        to have an owner for a moment (rule 20). So one process at a time looks for a slot, and asks the kernel for held
+        bytes.
 
         Returns:
             None if all slots are in use, or if another process looks for a slot until the deadline.
@@ -238,7 +242,7 @@ class RequestSlots:
 
     @_while_open
     def post(self, slot: int, request: bytes, span: RemovedSpan) -> bool:
-        """Post a request in an own slot. Return False if no process leads, so that the caller tries to lead."""
+        """Post a request in an owned slot. Return False if no process leads, so that the caller tries to lead."""
         memory, at, row_at = self._shared(), _content_at(slot), _ROWS_AT + slot * _ROW_BYTES
         row = _POSTED_ROW.pack(len(request), zlib.crc32(request), *span)
         memory[at : at + len(request)] = request
@@ -255,7 +259,8 @@ class RequestSlots:
 
     @_while_open
     def wait(self, slot: int, word: bytes, seconds: float) -> bool:
-        """Sleep until the slot's word changes, or the owner shall try to lead; return False if the time is over."""
+        """Sleep until the slot's word changes, or a leader wakes the owner to lead; return False if the time is
+        over."""
         return self._shared().wait(_state_at(slot), word, seconds)
 
     # -- leading ------------------------------------------------------------------------------------------------------
@@ -278,7 +283,8 @@ class RequestSlots:
 
     @_while_open
     def end_lead(self, answered: Iterable[int] = ()) -> None:
-        """Release the lead. Wake the owner of a standing request, which then leads, and the owners of answered ones."""
+        """Release the lead. Wake the owner of one standing request, who then leads, and the owners of ``answered``
+        slots."""
         memory = self._shared()
         memory[_MARK] = CLEAR
         self._locks.unlock(_LEAD)
@@ -289,12 +295,12 @@ class RequestSlots:
 
     @_while_open
     def gather(self, count: int, seconds: float) -> None:
-        """Wait until ``count`` requests are posted, at most ``seconds``. The caller leads."""
+        """Wait until ``count`` requests are posted, but at most ``seconds``. The caller leads."""
         memory = self._shared()
         self._mark(_GATHERS + count)
         seen = memory[_POSTS]
         if self._posted() < count:
-            memory.wait(_POSTS.start, seen, seconds)  # the process that posts the last of them wakes this thread
+            memory.wait(_POSTS.start, seen, seconds)  # the process that posts the last request wakes this thread
         self._mark(_LEADS)
 
     def _posted(self) -> int:
@@ -305,12 +311,12 @@ class RequestSlots:
         self._shared()[_MARK] = value.to_bytes(WORD_BYTES, sys.byteorder)
 
     def join(self, slot: int) -> bool:
-        """Mark a posted request as joined; return False if its owner withdraws it. Rule 22."""
+        """Mark a posted request as joined; return False if its owner withdraws the request. Rule 22."""
         return self._change_posted(slot, JOINED)
 
     def _change_posted(self, slot: int, state: int) -> bool:
         handle, byte = self._locks.handle, _SLOT_BYTES + slot
-        if not self._disk.lock(handle, byte):  # (held for a moment only, and by no other thread of this process)
+        if not self._disk.lock(handle, byte):  # (held only for a moment, and by no other thread of this process)
             return False
         try:
             return self.change(slot, (POSTED,), state)
@@ -319,7 +325,8 @@ class RequestSlots:
 
     @_while_open
     def take(self, slot: int, number: int, answer: bytes) -> None:
-        """Mark a joined request as taken for a number that is issued and not stamped. Rule 18.
+        """Mark a joined request as taken by the commit with this number. The number is issued, but no file has it yet.
+        Rule 18.
 
         A slot that was damaged meanwhile remains damaged.
         """
@@ -334,7 +341,7 @@ class RequestSlots:
         self._store(slot, TAKEN, row[:_TAKEN_ROW_AT] + taken)
 
     def change(self, slot: int, states: Collection[int], state: int) -> bool:
-        """Store a state if the slot has one of these states, and wake nobody; return whether it had one of them."""
+        """Store a state if the slot has one of ``states``, and return whether it had. The call wakes no thread."""
         found, row = self._read(slot)
         if found not in states:
             return False
@@ -342,7 +349,7 @@ class RequestSlots:
         return True
 
     def clear(self, slot: int) -> None:
-        """Store that a slot is empty. Its owner calls this, or a process that leads."""
+        """Store that a slot is empty. Only the owner, or a process that leads, calls this method."""
         self._store(slot, EMPTY, b"")
 
     @_while_open
@@ -352,7 +359,8 @@ class RequestSlots:
 
 
 def _word(slot: int, state: int, row: bytes) -> bytes:
-    """Return the word of a slot with this state and row. ``row``: for a posted or joined request, its beginning."""
+    """Return the word of a slot with this state and row. ``row``: for a posted or joined request, the beginning of the
+    row."""
     if state == EMPTY:
         return CLEAR
     checksum = zlib.crc32(row[:_TAKEN_ROW_AT] if state in (POSTED, JOINED) else row, slot << 8 | state)

@@ -3,7 +3,7 @@
 A worker or route pauses while it cannot reach its service, or while a queue has no room. An administrator who has
 removed the cause asks for an attempt at once. The file has 512 words, and the name of a queue chooses one of them. A
 request writes a random word. A program that pauses reads the word twice a second, and ends its pause if the word has
-changed. If two queues share a word, programs of the other queue make an attempt early, too.
+changed. If two queues share a word, programs of the other queue also make an early attempt.
 
 The file is no part of the protocol: a lost request costs only the rest of a pause. So the file is not flushed.
 """
@@ -42,9 +42,9 @@ class Resumptions:
         self._word, self._next_read = self._read(), 0.0
 
     def is_requested(self) -> bool:
-        """Return whether a request was made since the last request that this object has reported, or since its
-        creation. A request that was made before a pause ends that pause, too: the cause was removed after the attempt
-        had begun."""
+        """Return whether a request was made since the last reported request, or since the creation of this object. A
+        request that was made before a pause also ends the pause, because the failed attempt may have begun before the
+        request."""
         now = self._clock.monotonic()
         if now < self._next_read:
             return False

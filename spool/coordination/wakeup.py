@@ -1,11 +1,11 @@
 """When any process commits, wake the calls that wait for a message.
 
-A call that waits for the head of a queue sleeps on a word of shared memory (``Arrivals``). So a commit wakes no more of
-these calls than it has messages for them. For all other calls, a process that publishes a commit writes to
-``run/counters``, and the kernel notifies the watchers of that file (``CommitNotifier``).
+A call that waits for the head of a queue sleeps on a word of shared memory (``Arrivals``). So a commit wakes at most
+one of these calls for each message. All other calls watch the file ``run/counters``: a process that publishes a commit
+writes to this file, and the kernel notifies the watchers (``CommitNotifier``).
 
-A notification is only a hint: it may be lost, or wake a process that dies, so a waiting call also polls now and then
-(see ``waiting.wait_for``).
+A notification is only a hint, because it may be lost, or wake a process that then dies. So a waiting call also polls
+now and then (see ``waiting.wait_for``).
 """
 
 import sys
@@ -24,8 +24,8 @@ from spool.runtime.clock import Clock
 class CommitNotifier:
     """Notifies waiting threads of commits.
 
-    ``generation`` counts the notifications. If a thread reads the count before it searches for a message, its later
-    wait misses no notification.
+    ``generation`` counts the notifications. A thread that reads the count before it searches for a message misses no
+    notification in its later wait.
     """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class CommitNotifier:
         """
         with self._turn:
             if self._handle is None:
-                with suppress(OSError):  # the kernel may grant no watch; each wait tries again
+                with suppress(OSError):  # if the kernel grants no watch, the next wait tries again
                     self._handle = self._disk.watch(COUNTERS)
                     self.generation += 1  # commits before the watch were not noticed: search again
             if self.generation != seen:
@@ -95,13 +95,14 @@ def _even(time: bytes) -> bytes:
 
 
 def _left_messages(before: bytes, after: bytes) -> bool:
-    """Return whether the time has changed, and the kernel woke fewer calls than there were messages."""
+    """Return whether a process has stored a new time, and the kernel then woke fewer calls than messages had
+    arrived."""
     return after != before and bool(int.from_bytes(after, sys.byteorder) & 1)
 
 
 @lru_cache(maxsize=1024)
 def _bucket_of(queue: str, first: int, count: int) -> tuple[int, bytes]:
-    """Return the offset of a queue's bucket, and the queue's mark, which is neither 0 nor the mark of several."""
+    """Return the offset of a queue's bucket, and the queue's mark, which is neither 0 nor ``_SEVERAL``."""
     checksum = zlib.crc32(queue.encode())
     return first + checksum % count * FUTEX_BYTES, (checksum % 0xFFFFFFFE + 1).to_bytes(WORD_BYTES, sys.byteorder)
 
@@ -109,16 +110,16 @@ def _bucket_of(queue: str, first: int, count: int) -> tuple[int, bytes]:
 class Arrivals:
     """Wakes the calls of all processes that wait for the head of a queue.
 
-    Many queues share a bucket of two words: a mark, and a time. A waiting call stores the mark of its queue, or the
-    mark of several queues if another mark is there, remembers the time, searches once more, and sleeps while the time
-    is unchanged. A process that commits messages stores the time, and wakes one call for each message. In a bucket of
-    several queues it wakes all calls, because the kernel could choose a call that waits for another queue. A bucket
-    without a mark costs a process that commits only a read of memory.
+    Many queues share a bucket of two words: a mark, and a time. A waiting call stores the mark of its queue; if another
+    queue's mark is stored, the call stores ``_SEVERAL``. The call remembers the time, searches once more, and sleeps
+    while the time is unchanged. A process that commits messages stores the time, and wakes one call for each message.
+    In a bucket of several queues, the process wakes all calls, because the kernel could choose a call that waits for
+    another queue. If a bucket has no mark, a commit only reads the bucket.
 
-    A stored time is odd. If the kernel woke a call for each message, the process makes the time even. So a call that
-    was about to sleep, or whose sleep ended, need not search: other calls get these messages.
+    A stored time is odd. If the kernel woke a call for each message, the process makes the time even. An even time
+    tells the calls that were not sleeping that the woken calls get these messages, so no other call has to search.
 
-    ``wakes``: whether a call can sleep here. Otherwise it uses the ``CommitNotifier``.
+    ``wakes``: whether a call can sleep on these words. Otherwise the call uses the ``CommitNotifier``.
     """
 
     def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
@@ -132,8 +133,8 @@ class Arrivals:
         """Ask to be woken for messages of the queue. The caller searches once more, and then waits.
 
         Returns:
-            A function that takes a number of seconds, and waits at most that long. If messages arrived since this call,
-            the function returns at once. The function returns whether the caller was woken, and asks to be woken again.
+            A function with the argument ``seconds``, the longest time to wait. If messages arrived since this call, the
+            function returns at once. It returns whether the caller was woken. It also asks to be woken again.
         """
         at, mark = _bucket_of(queue, self._first, self._count)
         kept = self._expect(at, mark)
@@ -156,7 +157,7 @@ class Arrivals:
         return self._memory[at + WORD_BYTES : at + FUTEX_BYTES]
 
     def announce(self, arrived: Mapping[str, int]) -> None:
-        """Wake one call for each message. ``arrived``: the number of messages that any call can take now, by queue."""
+        """Wake one call for each message. ``arrived``: by queue, the number of messages that any call can take now."""
         for queue in arrived if self.wakes else ():
             at, mark = _bucket_of(queue, self._first, self._count)
             there = self._memory[at : at + WORD_BYTES]

@@ -1,7 +1,7 @@
 """The directory of the decision logs, which all coordinators of an application on one machine share.
 
-``spool.decisions.place`` has the identity of the directory. ``<coordinator>.log`` is the log of a coordinator.
-A log gets its name only when it is complete, durable and locked. The lock is an open-file-description lock on the first
+``spool.decisions.place`` describes the identity of the directory. ``<coordinator>.log`` is the log of a coordinator. A
+log gets its name only when it is complete, durable and locked. The lock is an open-file-description lock on the first
 byte. A log that is being written has the suffix ``.new``; the directory is locked (flock) meanwhile.
 """
 
@@ -87,11 +87,11 @@ class LogDirectory:
         return self.identity.id
 
     def decides(self, id: bytes) -> bool:
-        """Return whether the transactions with this id of a directory are decided by this directory."""
+        """Return whether this directory decides the transactions that begin with the given directory id."""
         return id == self.identity.id or id in self.identity.former
 
     def knows(self, id: bytes) -> bool:
-        """Return whether this directory has, or had before it was copied, this id of a directory."""
+        """Return whether this directory has the given directory id, or had the id before the directory was copied."""
         return self.decides(id) or id in self.identity.others
 
     @contextmanager
@@ -102,7 +102,7 @@ class LogDirectory:
             await_turn(self.disk.flock, handle, self.disk.root)
             yield
         finally:
-            with suppress(OSError):  # (a copy of the handle in a forked child would keep the lock)
+            with suppress(OSError):  # (explicitly, because a copy of the handle in a forked child would keep the lock)
                 self.disk.funlock(handle)
             self.disk.close(handle)
 
@@ -110,13 +110,14 @@ class LogDirectory:
 
     def coordinators(self) -> list[bytes]:
         """Return the ids of the coordinators that have a log, living and dead."""
-        with self.exclusive():  # some file systems do not list a file that is renamed meanwhile
+        with self.exclusive():  # some file systems do not list a file that is renamed during the listing
             names = self.disk.names("")
         found = map(_LOG.fullmatch, names)
         return sorted(bytes.fromhex(match[1]) for match in found if match is not None)
 
     def is_alive(self, coordinator: bytes) -> bool:
-        """Return whether a coordinator lives, even if its process is stopped. A coordinator without a log is dead."""
+        """Return whether a coordinator lives. A stopped process counts as living. A coordinator without a log is
+        dead."""
         name = log_name(coordinator)
         while True:
             try:
@@ -131,8 +132,9 @@ class LogDirectory:
     def read_dead(self, coordinator: bytes) -> LogContents | None:
         """Return the log of a dead coordinator, or None if the coordinator has no log.
 
-        The decisions are durable when this returns. The coordinator may have died before its flush, or its flush may
-        have failed, and a second flush of the same pages would report success. So the log is written again.
+        The decisions are durable when this method returns. To make them durable, the method writes the log again. The
+        coordinator may have died before its flush. Or its flush has failed, and a second flush of the same pages would
+        wrongly report success.
 
         Raises CorruptedFile if a decision or the header was damaged.
         """
@@ -158,8 +160,8 @@ class LogDirectory:
         """Write a log, which replaces the coordinator's earlier log; return the handle and the first slot's offset.
 
         The caller is inside ``exclusive``. ``locked``: whether this process is the coordinator, so that the returned
-        handle holds the lock. The log is durable when this returns. If this fails after the log got its name, a
-        coordinator keeps the lock, because it lives.
+        handle holds the lock. The log is durable when this method returns. If the method fails after the log got its
+        name, a living coordinator keeps the lock.
         """
         disk, name = self.disk, log_name(contents.coordinator)
         temporary = f"{name}{UNFINISHED}"
@@ -187,14 +189,14 @@ class LogDirectory:
             return None
 
     def remove(self, coordinator: bytes) -> None:
-        """Remove the log of a coordinator whose branches have ended. After a power cut the log may exist again."""
+        """Remove the log of a coordinator whose branches have ended. After a power cut, the log may exist again."""
         with self.exclusive():
             for name in (log_name(coordinator), f"{log_name(coordinator)}{UNFINISHED}"):
                 unlink_unless_gone(self.disk, name)
 
 
 def open_directory(path: str) -> LogDirectory:
-    """Open or create a directory of logs; raises like ``LogDirectory``, with DiskFailure instead of OSError."""
+    """Open or create a log directory. Raises the errors of ``LogDirectory``, but DiskFailure instead of OSError."""
     with translated("opening the decision logs", path):
         return LogDirectory(Disk(path))
 

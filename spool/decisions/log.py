@@ -1,9 +1,9 @@
 """The log of a coordinator of this process: each decision to commit is durable before any branch is committed.
 
-Threads that decide at the same time share a flush: each writes its slot, and then the first of them flushes for all. A
-full log is written again, with only the decisions whose branches have not ended yet. If a flush fails, the log stops:
-the kernel has dropped the pages, so it is not known whether the last decisions are on the disk. The next recovery
-finds them, or does not find them; both are correct, because no branch was committed by then.
+Threads that decide at the same time share a flush: each thread writes its slot, and the first thread flushes for all.
+When the log is full, it is rewritten with only the decisions whose branches have not ended yet. If a flush fails, the
+log stops: the kernel has dropped the pages, so the disk may or may not have the last decisions. The next recovery may
+find these decisions or not. Both outcomes are correct, because no branch of theirs was committed yet.
 """
 
 import os
@@ -34,13 +34,13 @@ class DecisionLog:
         self._resources: dict[str, None] = {}
         self._outstanding: dict[int, None] = {}  # decisions whose branches have not ended
         self._handle = self._start = 0
-        self._written = self._durable = 0  # slots
-        self._generation = 0  # counts the files
+        self._written = self._durable = 0  # numbers of slots
+        self._generation = 0  # the number of files that were written so far
         self._refusal: Exception | None = None
         self.is_disowned = False  # in a forked child
         self._writing = threading.Lock()
         self._flushing = threading.Lock()  # taken before ``_writing``
-        _open_logs.add(self)  # (another thread may fork while the first file is written)
+        _open_logs.add(self)  # (before the first file is written, because another thread may fork meanwhile)
         try:
             self._write_again()
         except BaseException:
@@ -48,7 +48,8 @@ class DecisionLog:
             raise
 
     def register(self, resource: str) -> None:
-        """Record that the coordinator uses a resource, durably. The caller begins no work in the resource before."""
+        """Record durably that the coordinator uses a resource. The caller begins work in the resource only
+        afterwards."""
         self.check()
         if resource in self._resources:
             return
@@ -60,20 +61,21 @@ class DecisionLog:
             if sum(len(each.encode(errors="surrogateescape")) for each in resources) > _MOST_RESOURCE_BYTES:
                 raise InvalidArgument("one transaction manager cannot use so many resources: use several managers")
             self._write_again(resources)
-            self._resources[resource] = None  # (only now, because other threads do not wait for the lock)
+            self._resources[resource] = None  # (only now, because other threads read this without the lock)
 
     def keep_only(self, resources: Sequence[str]) -> None:
-        """Record that branches and decisions can be left only in these resources, because the coordinator ends."""
+        """Record that branches and decisions can remain only in these resources. The coordinator calls this method when
+        it ends."""
         with self._flushing, self._writing:
             self.check()
             self._write_again(tuple(resources))
             self._resources = dict.fromkeys(resources)
 
     def record(self, serial: int) -> None:
-        """Decide to commit a transaction, durably.
+        """Durably decide to commit a transaction.
 
-        Raises CommitUnknown if it is not known whether the decision is durable. The branches then remain prepared until
-        another transaction manager recovers them.
+        Raises CommitUnknown if the decision may or may not be durable. Then the branches remain prepared until another
+        transaction manager recovers them.
         """
         with self._writing:
             self.check()
@@ -89,7 +91,7 @@ class DecisionLog:
             self.record(serial)
 
     def end(self, serial: int) -> None:
-        """Note that all branches of a committed transaction have ended, durably."""
+        """Note that all branches of a committed transaction have durably ended."""
         self._outstanding.pop(serial, None)
 
     def close(self, *, remove: bool) -> None:
@@ -108,7 +110,7 @@ class DecisionLog:
                 self._disk.close_all()
 
     def disown(self) -> None:
-        """Close the copies of the descriptors in a forked child, which is not the coordinator."""
+        """Close this forked child's copies of the descriptors, because the child is not the coordinator."""
         self._writing, self._flushing = threading.Lock(), threading.Lock()
         self.is_disowned = True
         self._refusal = NotOpen(
@@ -161,7 +163,7 @@ class DecisionLog:
     def _write_again(self, resources: Sequence[str] | None = None) -> None:
         """Write the log with the outstanding decisions. The caller holds both locks.
 
-        If this fails after the new file got the name, the log stops, because no recovery reads the old file.
+        If the call fails after the new file got the name, the log stops, because no recovery reads the old file.
         """
         if resources is None:
             resources = tuple(self._resources)

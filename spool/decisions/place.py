@@ -1,13 +1,13 @@
 """The identity of a directory of decision logs, and the place to which it belongs.
 
 The file ``manager`` has the random id of the directory. Each global transaction id begins with this id. The file
-``place`` names the machine, and the file ``manager`` by an identity that copies do not have. So a directory recognizes
-that it was copied to another machine, or restored from a backup, and takes a new id: the logs in the directory, and
-the branches with its former id, may belong to another directory, which decides them.
+``place`` names the machine, and an identity of the file ``manager`` that copies of the file do not have. So an opener
+recognizes that a directory was copied to another machine, or restored from a backup. Then the directory takes a new id,
+because another directory may decide the branches with the former id, and may own the copied logs.
 
-The file ``place`` is removed by a person who knows that no other directory exists. Then the directory takes a new id,
-too, and its recoveries also decide the branches with the former ids. But logs may be missing in a directory that was
-restored. So a missing log with a former id does not prove that its transactions were rolled back.
+An administrator who knows that no other directory exists may remove the file ``place``. Then the directory also takes a
+new id, and its recoveries decide the branches with the former ids as well. But a restored directory may lack some logs.
+So a missing log with a former id does not prove a rollback of the log's transactions.
 
 ::
 
@@ -36,9 +36,9 @@ _MOST_IDS = 1_000
 class Identity(NamedTuple):
     """The ids of a directory.
 
-    id: the id of new transactions. A log with this id is missing only if its branches have ended.
-    former: earlier ids, whose branches this directory decides, too.
-    others: ids that belong to another directory, from which this one was copied.
+    id: the id of new transactions. If a log with this id is missing, the branches of its coordinator have ended.
+    former: earlier ids. This directory also decides the branches with these ids.
+    others: ids that belong to another directory, from which this directory was copied.
     """
 
     id: bytes
@@ -47,7 +47,7 @@ class Identity(NamedTuple):
 
 
 def identify(disk: Disk) -> Identity:
-    """Return the identity of a directory. Writes a new identity for a new directory, and for one that has moved.
+    """Return the identity of a directory. Writes a new identity for a new directory, and for a moved directory.
 
     The caller excludes other processes. Raises CorruptedFile.
     """
@@ -84,9 +84,10 @@ def _read(disk: Disk) -> Identity:
 
 
 def _take(disk: Disk, identity: Identity) -> Identity:
-    """Write an identity durably, and bind it to its place.
+    """Write an identity durably, and bind the identity to its place.
 
-    If the process dies before the second file exists, the next opener begins again: no transaction has the id yet.
+    If the process dies before the second file exists, the next opener begins again, because no transaction has the id
+    yet.
     """
     data = _MAGIC + msgpack.packb([identity.id, list(identity.former), list(identity.others)])
     _write_over(disk, MANAGER, data + zlib.crc32(data).to_bytes(4, "little"))

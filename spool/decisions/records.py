@@ -9,9 +9,10 @@
            of slots that were durable when this slot was written
 
 The file has its full size from the beginning, so a decision overwrites zeros, and its flush writes only data. A slot
-lies within one sector of the disk. A slot that cannot be read after a crash was either never durable, and no process
-has acted on it, or it was damaged later. The durable count of a later slot tells the two cases apart. The slots of a
-new file count themselves, because the file gets its name only when it is durable.
+lies within one sector of the disk. A slot that is unreadable after a crash has one of two causes. Either the slot was
+never durable, so no process has acted on it, or it was damaged later. The durable count of a later slot tells the two
+cases apart. The slots of a new file count each other as durable, because the file gets its name only when the slots are
+durable.
 """
 
 import struct
@@ -33,16 +34,16 @@ _PATH_ERRORS = "surrogateescape"  # the path of a space may be no UTF-8
 
 
 class DamagedLogError(ValueError):
-    """The bytes are no complete log, or a durable decision was damaged; the text names the defect."""
+    """The bytes are no complete log, or a durable decision was damaged. The error text names the defect."""
 
 
 class LogContents(NamedTuple):
     """The contents of a log.
 
     directory: the id of the directory for which the log was written.
-    coordinator: its id.
+    coordinator: the id of the coordinator.
     resources: the names of the resources that the coordinator has used.
-    committed: the serial numbers of the transactions that it decided to commit.
+    committed: the serial numbers of the transactions that the coordinator decided to commit.
     writer: the pid and the program of the coordinator; only people read this.
     """
 
@@ -69,7 +70,8 @@ def slot_offset(start: int, place: int) -> int:
 
 
 def pack_slots(serials: Iterable[int], place: int, durable: int) -> bytes:
-    """Return the bytes of successive slots. ``place``: the place of the first; ``durable``: the durable slots."""
+    """Return the bytes of successive slots. ``place``: the place of the first slot; ``durable``: the number of durable
+    slots."""
     found = b""
     for each, serial in enumerate(serials, place):
         body = _SLOT.pack(0, _SLOT_MAGIC, each, serial, durable)[4:]

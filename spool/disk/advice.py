@@ -28,12 +28,12 @@ def advice(error: OSError, otherwise: str = "remove the cause, then try again") 
 def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") -> DiskFailure:
     """Return the error of the operating system as an error of the library.
 
-    Its text names the call, the failure and the advice.
+    The error text has the call, the failure and the advice.
 
     Args:
         doing: the name of the failed call, with which the text begins.
         kept: a note about the space's messages.
-        directory: the place to name if the error names no file, as after a write to a full disk.
+        directory: the place to name if the error names no file. For example, the error of a full disk names no file.
     """
     place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else directory
     where = f": {place}" if place else ""
@@ -41,7 +41,7 @@ def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") 
 
 
 def _about_owners(error: OSError) -> str:
-    """Return the advice about a file that this process may not use, or about the one of two names of a rename."""
+    """Return the advice about a file that this process may not use; for a rename, about one of the two names."""
     names = (error.filename, error.filename2)
     paths = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)] or [""]
     try:
@@ -65,7 +65,8 @@ def _of_others(path: str) -> str | None:
 
 
 def of_another_user(what: str, root: str, owner: int) -> str:
-    """Return the advice about a space, or a directory for one, whose owner is not the user of this process."""
+    """Return the advice about a directory whose owner is not the user of this process. The directory is, or becomes, a
+    space."""
     user = user_name(os.geteuid())
     return (
         f"{what} belongs to user {user_name(owner)}, and this is user {user}: run it as its owner, sudo -u "
@@ -74,7 +75,8 @@ def of_another_user(what: str, root: str, owner: int) -> str:
 
 
 def not_of_the_owner(root: str, owner: int, space: int) -> str:
-    """Return the advice about a file whose owner is not that of the space. The name of the file goes before it."""
+    """Return the advice about a file whose owner is not the space's owner. In the text, the file name precedes the
+    advice."""
     return (
         f"belongs to user {user_name(owner)}, and the space to user {user_name(space)}: give all of it to its owner, "
         f"sudo chown -R {user_name(space)} {quote(root)}"
@@ -82,9 +84,9 @@ def not_of_the_owner(root: str, owner: int, space: int) -> str:
 
 
 def is_directory(path: str) -> bool:
-    """Return whether there is a directory at this path.
+    """Return whether a directory exists at this path.
 
-    Raises DiskFailure if this user may not search a directory above it. The text names that directory.
+    Raises DiskFailure if this user may not search a parent directory. The text names the parent directory.
     """
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
@@ -111,7 +113,8 @@ def space_of(path: str) -> str | None:
 
 
 def user_name(user: int, *, quoted: bool = False) -> str:
-    """Return a user's name, or the user's number if no name is known. `quoted`: return a number as sudo takes it."""
+    """Return a user's name, or the user's number if no name is known. `quoted`: return the number in the form for
+    sudo."""
     import pwd  # imported here, because only the text of an error needs the module
 
     try:

@@ -35,7 +35,7 @@ def new_file(disk: Disk, name: str) -> Iterator[int]:
 
 
 def open_first(disk: Disk, names: Iterable[str]) -> int | None:
-    """Open the first existing file of these names. At any time the file may be renamed to the next name."""
+    """Open the first existing file of these names. Another process may rename the file to the next name at any time."""
     for name in names:
         with suppress(FileNotFoundError):
             return disk.open(name)
@@ -49,7 +49,7 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
 
 
 def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
-    """Open files one after the other for reading; yield each handle, or None for a file that cannot be opened.
+    """Open files for reading, one after the other. Yield each handle, or None for a file that cannot be opened.
 
     While the caller reads one file, the kernel already reads the first ``length`` bytes of the next files. Otherwise
     the caller would wait for each file, and the disk would be idle while the caller works.
@@ -126,7 +126,7 @@ def copy(disk: Disk, source: str, target: str, most: int | None = None) -> None:
 
 
 def protect_files(disk: Disk, folder: str, identity: FileIdentity) -> None:
-    """Set the sticky bit of a folder, so that its users cannot rename or remove files of other users."""
+    """Set the sticky bit of a folder, so that its users cannot rename or remove each other's files."""
     disk.set_mode(folder, identity.permissions | stat.S_ISVTX)
 
 
@@ -136,8 +136,8 @@ def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> N
     ``temporary``: a free name in a directory of the same file system. The bytes are durable before the new file gets
     the name. The content and the name are durable when this call returns.
 
-    The file remains open during the rename, because on some file systems a flush of the file then makes the name
-    durable, too.
+    The file remains open during the rename: on some file systems, a flush through this handle then also makes the name
+    durable.
     """
     with replacement(disk, pieces, temporary) as take_name:
         take_name(name)
@@ -145,9 +145,9 @@ def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> N
 
 @contextmanager
 def replacement(disk: Disk, pieces: Iterable[bytes], temporary: str) -> Iterator[Callable[[str], None]]:
-    """Write a new file, durably; the body may call the yielded function with the name of the file that it replaces.
+    """Write a new file durably. The body may call the yielded function with the name of the file to replace.
 
-    See ``replace``. Otherwise the file keeps its temporary name.
+    See ``replace``. Without this call, the new file keeps its temporary name.
     """
     with new_file(disk, temporary) as handle:
         write_chunks(disk, handle, pieces)
@@ -167,7 +167,7 @@ def replace_by_copy(disk: Disk, name: str, temporary: str) -> None:
 
 
 def unlink_if_there(disk: Disk, name: str) -> None:
-    """Remove a file that an earlier process may have left."""
+    """Remove a file that a dead process may have left."""
     if disk.exists(name):
         disk.unlink(name)
 
@@ -179,7 +179,7 @@ def unlink_unless_gone(disk: Disk, name: str) -> None:
 
 
 def is_directory(disk: Disk, name: str) -> bool:
-    """Return whether this is the name of a directory. A symlink to a directory is no directory here."""
+    """Return whether this is the name of a directory. A symlink to a directory does not count."""
     identity = disk.identity(name)
     return identity is not None and identity.is_directory
 
@@ -195,7 +195,8 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 
 def ensure_directory(disk: Disk, name: str) -> None:
-    """Create a missing directory and make it durable, because all of its files would be lost with it."""
+    """Create a missing directory and make it durable, because a power cut that removed the directory would remove all
+    its files."""
     disk.make_directory(name)
     for directory in (name, directory_of(name)):
         disk.flush_directory(directory)

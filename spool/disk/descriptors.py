@@ -1,4 +1,4 @@
-"""The open descriptors of directories, and a lock that prevents forks while a file is opened.
+"""The open directory descriptors, and a lock that prevents forks while a file is opened.
 
 The kernel releases a lock when its descriptor is closed. No close, fork or reused descriptor
 number may release a lock by mistake. So a ``Disk`` keeps a table of its descriptors.
@@ -13,8 +13,8 @@ from spool.disk.advice import user_name
 from spool.errors import DiskFailure
 from spool.model import layout
 
-# A thread holds this lock from the opening of a file until the handle is in a table, and no fork happens meanwhile.
-# Otherwise the child would have a copy of the descriptor that is in no table, and would keep the parent's locks.
+# A thread holds this lock while it opens a file and puts the handle into a table, so no fork happens meanwhile.
+# Otherwise the child would have a copy of a descriptor that is in no table, and would keep the parent's locks.
 opening = threading.RLock()
 os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, after_in_child=opening.release)
 
@@ -32,7 +32,7 @@ class Directory(int):
     """The descriptor of a directory, used as ``dir_fd`` by calls on names in the directory.
 
     ``close`` or the removal of the last reference closes the descriptor. No descriptor is closed twice, because after
-    the first close its number may belong to another file.
+    the first close the number may belong to another file.
 
     place: the inode and the device of a stage.
     """
@@ -53,12 +53,12 @@ class Directories(dict[str, Directory]):
     """The directories of a space. The keys are names relative to the space; ``""`` is the space itself.
 
     A directory is opened below its parent's descriptor, and no symlink is followed, except a symlink to the space
-    itself. So the owner of the space cannot rename a directory to make a process of root use files outside the space.
+    itself. So the owner of the space cannot make a process of root use files outside the space.
 
     The space, its four stages and ``run/`` are opened once. Any other directory is opened again for each call, because
     a queue's drop folder can be removed and created again while the space is open.
 
-    owner: in a process of root, the user who owns the space. The process opens no directory of another user.
+    owner: in a process of root, the user who owns the space. The process opens no other user's directory.
     """
 
     def __init__(self, root: str, owner: int | None = None) -> None:
@@ -88,7 +88,7 @@ class Directories(dict[str, Directory]):
         return found
 
     def _of(self, error: OSError, name: str) -> OSError:
-        """Return the error with the whole path. If a symlink is the cause, the error says so."""
+        """Return the error with the whole path. If a symlink is the cause, the text names it as the cause."""
         path = f"{self.root}/{name}" if name else self.root
         if error.errno == errno.ENOTDIR and name and os.path.islink(str(path)):
             return OSError(errno.ELOOP, "it is a symlink, and none is followed", path)
@@ -105,9 +105,9 @@ class Directories(dict[str, Directory]):
             )
 
     def check_in_place(self, name: str) -> None:
-        """Raise OSError (ESTALE) if the path of an open stage leads to another directory or to none.
+        """Raise OSError (ESTALE) if the path of an open stage leads to no directory or to another directory.
 
-        A commit in a directory that was moved away would be lost to every later opener.
+        No later opener would find a commit in a directory that was moved away.
         """
         if name not in STAGES or name not in self:
             return
@@ -123,7 +123,7 @@ class Directories(dict[str, Directory]):
     def disown(self) -> None:
         """Close all descriptors in a forked child; later uses raise OSError (EBADF).
 
-        References to directories may remain, because the child never clears the frames of the parent's other threads.
+        References to directories may remain in frames of the parent's other threads, which the child never clears.
         """
         self.root = None
         for directory in self.values():

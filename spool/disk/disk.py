@@ -3,10 +3,10 @@
 No other code of the project renames, flushes, unlinks or locks a file of a space. So a test can replace the disk by a
 simulated one, and cut the power between any two calls.
 
-Names are relative to the space's directory. The kernel resolves each name below the descriptor of the name's directory
+Names are relative to the space's directory. The kernel resolves each name below the descriptor of a directory
 (openat(2), renameat2(2)). ``Directories`` keeps these descriptors. Handles are small integers. Errors are ``OSError``.
-A failed flush raises ``FlushFailed`` and is never retried: the kernel has dropped the pages, and would report success
-the second time. ``spool.disk.durability`` makes names durable.
+A failed flush raises ``FlushFailed`` and is never retried: the kernel has dropped the pages, and a second flush would
+report success. ``spool.disk.durability`` makes names durable.
 """
 
 import errno
@@ -31,13 +31,13 @@ from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-PASSAGE_MODE = 0o711  # if a group may drop files: other users may enter the space and drop/, but not list them
+PASSAGE_MODE = 0o711  # if a group may drop files: other users may enter, but not list, the space and drop/
 PUBLISHED_MODE = 0o640  # for a file that a group may read
-# For a folder in which a group drops files: the dropped files belong to the group, too. Only a file's owner and the
+# For a folder in which a group drops files: the dropped files also belong to the group. Only a file's owner and the
 # folder's owner may rename or remove the file (sticky bit).
 SHARED_MODE = 0o3770
 
-_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # opens a file of any kind and any mode, but not for reading
+_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # for a file of any kind and mode, but not to read it
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_WRITE = _TO_READ | os.O_RDWR
 _ENCODING = sys.getfilesystemencoding()
@@ -46,7 +46,7 @@ _MACHINE_ID = "/etc/machine-id"
 
 
 class FlushFailed(OSError):
-    """``fsync`` reported an error: no process knows the content of the disk."""
+    """``fsync`` reported an error, so the content of the disk is unknown."""
 
 
 class Disk:
@@ -58,7 +58,7 @@ class Disk:
 
     # The user and the group that own the space, if this process runs as root and another user owns it. Otherwise None.
     owner: tuple[int, int] | None = None
-    futexes: Futexes | None = None  # they wake threads that wait for byte locks; None if that is impossible
+    futexes: Futexes | None = None  # they wake threads that wait for byte locks; None if no thread can be woken
 
     def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
         self.root = os.path.abspath(root)
@@ -73,14 +73,15 @@ class Disk:
         self._directories = Directories(self.root, owner and owner[0])
 
     def use_sync_method(self, sync_method: str) -> None:
-        """Make names durable as the settings of the space say. "auto" means the strategy for the file system."""
+        """Make names durable by the strategy that the settings of the space name. "auto" means the strategy for the
+        file system."""
         if sync_method != "auto":
             self.durability = durability_of(self._guarantees, sync_method)
 
     def sibling(self, root: str) -> "Disk":
         """Return a disk for a mirror's directory. Files in the mirror get the same owner as files in the space.
 
-        Every user with write access to ``space.toml`` can choose the directory. So a process of root raises
+        Every user who may write ``space.toml`` can choose the mirror's directory. So a process of root raises
         DiskFailure if the directory and the space belong to different users.
         """
         side = Disk(root, self.owner)
@@ -141,7 +142,7 @@ class Disk:
         return handle
 
     def _checked(self, handle: int) -> int:
-        """Return the handle if it is open here. Otherwise raise OSError (EBADF).
+        """Return the handle if this disk has it open. Otherwise raise OSError (EBADF).
 
         The number of a closed handle may already belong to another file.
         """
@@ -150,7 +151,7 @@ class Disk:
         return handle
 
     def close_all(self) -> None:
-        """Close all handles, the newest first; the kernel releases their locks."""
+        """Close all handles, the newest first. The kernel releases the locks of the handles."""
         self.futexes = None
         while self._memory:
             self._memory.pop().close()
@@ -160,7 +161,7 @@ class Disk:
         self._directories.clear()
 
     def disown(self) -> None:
-        """Close the copies of descriptors in a forked child, without unlocking; later calls raise OSError (EBADF)."""
+        """Close a forked child's copies of the descriptors, without unlocking. Later calls raise OSError (EBADF)."""
         self._directories.disown()
         self.close_all()
 
@@ -285,7 +286,7 @@ class Disk:
         handle = self._open_named(name, _TO_READ)
         try:
             if group is not None:
-                os.fchown(handle, -1, group)  # fchown clears the set-group-ID bit, so fchmod follows
+                os.fchown(handle, -1, group)  # fchown clears the set-group-ID bit, so call fchmod afterwards
             os.fchmod(handle, mode)
         finally:
             self._close(handle)
@@ -304,9 +305,9 @@ class Disk:
         return identity_of(found)
 
     def lasting_identity(self, name: str) -> str:
-        """Return an identity of a file that a rename, a mount and a restart keep, and that no copy of the file has.
+        """Return an identity that a file keeps after a rename, a mount or a restart, and that no copy of the file has.
 
-        Compare two of them with ``spool.disk.stat.is_same_original``. Raises FileNotFoundError.
+        Compare two identities with ``spool.disk.stat.is_same_original``. Raises FileNotFoundError.
         """
         path = f"{self.root}/{name}"
         return f"{os.lstat(path).st_ino}-{kernel.file_handle(path).hex()}"
@@ -314,8 +315,8 @@ class Disk:
     def same_file(self, name: str, identity: FileIdentity) -> bool:
         """Return whether the name still leads to the file with this identity.
 
-        The kernel resolves the whole path, as it does for other processes. A lock on a file that was moved away would
-        exclude nobody.
+        The kernel resolves the whole path, as for other processes. A lock on a file that was moved away would exclude
+        no process.
         """
         try:
             found = os.lstat(f"{self.root}/{name}")
@@ -451,11 +452,11 @@ class Disk:
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
     def flush_everything(self, handle: int) -> None:
-        """Flush all bytes and names of the file system. For many files this is much faster than a flush of each.
+        """Flush all bytes and names of the file system. For many files this is much faster than to flush each file.
 
         Args:
-            handle: a handle that was open before the files were written. For a handle that was opened later, the kernel
-                would not report an error that it has already reported to another program.
+            handle: a handle that was opened before the files were written. A handle that was opened later gets no
+                report of an error that the kernel has already reported to another program.
         """
         self._flush_once(kernel.syncfs, handle)
 
@@ -494,15 +495,15 @@ class Disk:
         poll.register(self._checked(handle), select.POLLIN)
         if not poll.poll(1000 * seconds):
             return False
-        with suppress(BlockingIOError):  # if another thread has read the events
+        with suppress(BlockingIOError):  # (another thread may have read the events)
             os.read(handle, kernel.EVENTS_BYTES)
         return True
 
     @contextmanager
     def descriptor_path(self, directory: str) -> Iterator[bytes]:
-        """Yield a path that leads to this directory of the space by its descriptor.
+        """Yield a path to a directory of the space, by the directory's descriptor.
 
-        So the path leads to no other directory, even after a rename.
+        The path leads to the same directory even after a rename.
         """
         descriptor = self._directories[directory]  # the removal of the last reference closes the descriptor
         yield os.fsencode(f"{kernel.by_descriptor(descriptor)}/.")
@@ -526,7 +527,7 @@ class Disk:
         return True
 
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
-        """Release bytes that ``lock`` took."""
+        """Release bytes that ``lock`` has locked."""
         if handle not in self._handles:
             raise not_open()
         fcntl.fcntl(handle, F_OFD_SETLK, FLOCK.pack(F_UNLCK, os.SEEK_SET, start, length, 0))
@@ -559,12 +560,12 @@ class Disk:
         return kernel.flock_holder(self._checked(handle))
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
-        """Return the processes that lock the byte or the file, as error texts name them: ``process 4711 (python3)``."""
+        """Return the processes that lock the byte or the file, as in error texts: ``process 4711 (python3)``."""
         return kernel.lock_holders(self._checked(handle), start)
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        """Hold a lock for maintenance on a separate file. Yields False at once if another process holds the lock."""
+        """Hold a maintenance lock on a separate file. Yields False at once if another process holds the lock."""
         found = self.identity(name)
         if found is None:  # a new file would not exclude the holder of the old file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
@@ -575,7 +576,8 @@ class Disk:
             yield ours
 
     def has_writer(self, name: str) -> bool | None:
-        """Return whether any process has this file open for writing, or None if this user may not ask."""
+        """Return whether any process has this file open for writing, or None if the kernel gives this user no
+        answer."""
         handle = self._open_named(name, _TO_READ)
         try:
             return kernel.has_writer(handle)
@@ -590,12 +592,14 @@ class Disk:
     # -- the machine --------------------------------------------------------------------------------------------
 
     def boot_id(self) -> str:
-        """Return the id of this boot of the machine. After a restart the counters in ``run/`` are only lower bounds."""
+        """Return the id of this boot of the machine. If the machine was restarted, the counters in ``run/`` are only
+        lower bounds."""
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
 
     def machine_id(self) -> str:
-        """Return the id of this machine's installation (machine-id(5)), or "-" if it has none, e.g. in a container."""
+        """Return the id of this machine's installation (machine-id(5)), or "-" if the machine has no id, e.g. in a
+        container."""
         try:
             with open(_MACHINE_ID, encoding="ascii", errors="replace") as file:
                 found = file.read(64).strip()

@@ -1,20 +1,20 @@
-"""Make names durable: one strategy for each of three kinds of file systems, with one interface.
+"""Make names durable. One class for each of three kinds of file systems has the strategy.
 
-* ``Journaled``: ext4 with a journal. If a file is overwritten and keeps its size and blocks, ``fdatasync`` makes only
-  its bytes durable. The journal writes earlier renames to the disk later, in their order.
+* ``Journaled``: ext4 with a journal. If an overwritten file keeps its size and blocks, ``fdatasync`` makes only the
+  bytes durable. Later the journal writes the earlier renames to the disk, in their order.
 * ``Ordered``: xfs and btrfs. ``fsync`` of a file makes its bytes and every earlier rename durable.
-* ``Strict``: any other file system. After a move, the strategy flushes the new directory, but not the old directory. At
-  worst the file is in both directories after a power cut, and recovery uses the file in the later stage.
+* ``Strict``: any other file system. After a move, the strategy flushes the new directory, but not the old directory.
+  After a power cut, the file may be in both directories. Then recovery uses the file in the later stage.
 
-On ext4 without a journal, the strategy is ``Strict``, but it omits the second flush: a flush of a file with a new name
-also writes the directory of the name (``ext4_sync_parent``). A name is not new if another file had it before, because
-the rename then only points the existing entry to another file.
+On ext4 without a journal, the strategy is ``Strict`` without the second flush, because a flush of a file with a new
+name also writes the name's directory (``ext4_sync_parent``). If another file had the name before, the name is not new:
+the rename only points the existing entry to another file.
 
-If we cannot tell whether a file system has a journal, we use ``Strict``, which is correct without one.
+If we cannot tell whether a file system has a journal, we use ``Strict``, which needs no journal.
 
 Without a journal, ext4 keeps a list of a directory's unwritten blocks, and a flush takes the whole list. A second flush
 at the same moment finds nothing to write and returns, although the names are not on the disk. (We saw this on Linux
-6.18, with either kind of flush, a few times in ten thousand.) So on such a file system only one process at a time
+6.18, with either kind of flush, a few times in ten thousand.) So on ext4 without a journal, only one process at a time
 flushes a directory's names.
 """
 
@@ -45,7 +45,7 @@ class NameCalls(Protocol):
 
 
 class Move:
-    """The move of one file to another directory, step by step. A caller with other rules overrides a step."""
+    """The move of one file to another directory, step by step. A caller can override a step."""
 
     def __init__(self, disk: NameCalls, source: str, target: str) -> None:
         self.disk = disk
@@ -74,7 +74,7 @@ class Move:
 
 
 class Durability(ABC):
-    """How one file system makes names durable.
+    """The strategy that makes names durable on one file system.
 
     description: the flushes of a commit, as a text for ``spool-admin doctor``.
     needs_links: whether ``move`` gives a file two names for a moment.
@@ -97,14 +97,15 @@ class Durability(ABC):
         """Move files so that no power cut removes both names of a file.
 
         Args:
-            exclusion: a context that keeps others away from the names; it is entered only if files have two names for a
-                moment.
+            exclusion: a context that keeps other threads and processes away from the names. It is entered only if files
+                have two names for a moment.
             durably: whether the new names are durable when this call returns.
         """
 
     @abstractmethod
     def flush_arrivals(self, disk: NameCalls, directory: str) -> None:
-        """Make names that moved to ``directory`` durable. The caller has flushed the directory that the files left."""
+        """Make the names of files that were moved to ``directory`` durable. The caller has flushed the directory that
+        the files left."""
 
     @abstractmethod
     def defers_removal(self, suspect: bool) -> bool:
@@ -115,10 +116,12 @@ class Durability(ABC):
 
     @abstractmethod
     def keeps_spares(self, after_power_cut: bool) -> bool:
-        """Return whether every file in ``free/`` certainly has no other name. Otherwise recovery removes the files."""
+        """Return whether it is certain that no file in ``free/`` has another name. Otherwise recovery removes the
+        files."""
 
     def note_two_steps(self) -> None:  # noqa: B027 (only one file system's flushes depend on it)
-        """Record that the kernel cannot rename a file to a free name in one step, but only by a link."""
+        """Record that the kernel cannot rename a file to a free name in one step. The new name is then made by a
+        link."""
 
     def flush_all(self, disk: NameCalls, handle: int) -> bool:
         """Call ``Disk.flush_everything``. Return False if this call is not reliable on this file system."""
@@ -146,7 +149,7 @@ class Durability(ABC):
 
 
 class Ordered(Durability):
-    """Renames reach the disk in their order, so one flush of a file makes every earlier rename durable."""
+    """Renames reach the disk in order, so one flush of a file makes every earlier rename durable."""
 
     description = "flush mode ordered: one flush a commit"
     needs_links = False
@@ -177,14 +180,14 @@ class Ordered(Durability):
 
 
 class Journaled(Ordered):
-    """For a commit in an overwritten file, only the bytes are flushed: recovery restores the name (Rule 13)."""
+    """For a commit in an overwritten file, only the bytes are flushed, because recovery restores the name (Rule 13)."""
 
     def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         disk.flush(handle, data_only=stamped)
 
 
 class Strict(Durability):
-    """The strategy if renames are not ordered: each rename is flushed, and a file has two names while it moves."""
+    """The strategy if renames are not ordered: each rename is flushed, and a file has two names during the move."""
 
     description = "flush mode strict: two flushes a commit"
     needs_links = True
@@ -212,13 +215,13 @@ class Strict(Durability):
         disk.flush_directory(directory)
 
     def defers_removal(self, suspect: bool) -> bool:
-        return suspect  # a removed file may remain on the disk, and reappear after the record of its removal is gone
+        return suspect  # otherwise a removed file could reappear from the disk, after the record of the removal is gone
 
     def keeps_spares(self, after_power_cut: bool) -> bool:
-        return not after_power_cut  # the file may also have the name that it left
+        return not after_power_cut  # the file may still have its former name
 
     def note_two_steps(self) -> None:
-        self._carries_new_names = False  # a flush of the file may write the directory of its first name instead
+        self._carries_new_names = False  # a flush of the file may write the directory of the file's first name instead
 
 
 def _flush_folders(moves: Iterable[Move]) -> None:

@@ -1,7 +1,7 @@
 """System calls on descriptors and paths that Python's ``os`` lacks: RENAME_NOREPLACE, inotify, leases, byte locks.
 
-The functions take descriptors; only ``Disk`` knows which descriptors are open. Errors are ``OSError``, or
-``Unsupported`` if the file system lacks a call that the protocol needs.
+The arguments are descriptors; only ``Disk`` knows the open descriptors. Errors are ``OSError``, or ``Unsupported`` if
+the file system lacks a call that the protocol needs.
 """
 
 import ctypes
@@ -32,8 +32,8 @@ EVENTS_BYTES = 4096
 FLOCK = struct.Struct("hhqqi4x")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of a file system without locks
 
-# How long a flush waits for its turn, and the pause between two attempts. Meanwhile another thread is flushing the
-# directory, or was stopped during its flush.
+# The longest wait of a flush for its turn, and the pause between two attempts. A flush waits while another thread
+# flushes the directory, or is stopped during its flush.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 
@@ -42,7 +42,7 @@ class Unsupported(OSError):
 
 
 def as_unsupported(error: OSError, *codes: int) -> OSError:
-    """Return the error. An error whose code is in ``codes`` becomes ``Unsupported``."""
+    """Return the error; if its code is in ``codes``, return ``Unsupported`` instead."""
     if error.errno not in codes:
         return error
     return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
@@ -66,10 +66,10 @@ def syncfs(descriptor: int) -> None:
 
 
 def file_handle(path: str) -> bytes:
-    """Return the kernel's handle of a file (name_to_handle_at(2)), or no bytes if the kernel gives none.
+    """Return the kernel's handle of a file (name_to_handle_at(2)), or no bytes if the kernel gives no handle.
 
-    The handle has the number and the generation of the inode. A rename, a mount and a restart keep the handle; a copy
-    has another one, and so has a later file with the same inode number.
+    The handle has the number and the generation of the inode. A rename, a mount and a restart keep the handle. A copy
+    has another handle, and so has a later file with the same inode number.
     """
     buffer = ctypes.create_string_buffer(_HANDLE_HEAD.pack(_MAX_HANDLE_BYTES, 0), _HANDLE_HEAD.size + _MAX_HANDLE_BYTES)
     mount = ctypes.c_int()
@@ -84,7 +84,7 @@ def file_handle(path: str) -> bytes:
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Set the mode of a new file if a umask cleared too many bits. Some file systems have one mode for all files."""
+    """Set the mode of a new file if a umask has cleared too many bits. On some file systems all files have one mode."""
     with suppress(PermissionError):
         os.chmod(by_descriptor(descriptor), mode)
 
@@ -98,9 +98,10 @@ def owner_of(root: str) -> tuple[int, int] | None:
 def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
     """Give an open file to this user and group, if this process runs as root.
 
-    The call uses the descriptor, because the owner may rename files meanwhile. ``path``: the path in an error's text.
+    The function uses the descriptor, because the owner may rename files meanwhile. ``path``: the path for the error
+    text.
     """
-    if os.geteuid() != 0:  # (after the process opened the space, it may have given up root's rights)
+    if os.geteuid() != 0:  # (the process may have given up root's rights since it opened the space)
         return
     if os.fstat(descriptor).st_uid == owner[0]:
         return
@@ -137,10 +138,12 @@ def watch_writes(directory: int, name: str) -> int:
 
 
 def has_writer(descriptor: int) -> bool | None:
-    """Return whether any process has this file open for writing, or None if this user may not ask (fcntl(2), "Leases").
+    """Return whether any process has this file open for writing, or None if the kernel gives this user no answer
+    (fcntl(2), "Leases").
 
-    The kernel grants a read lease only while no process has the file open for writing. A writer that opens the file at
-    that moment would kill this process with SIGIO. So the signal is set to SIGURG, which a process ignores by default.
+    The kernel grants a read lease only while no process has the file open for writing. If a writer opened the file at
+    that moment, the signal SIGIO would kill this process. So the function chooses the signal SIGURG, which a process
+    ignores by default.
     """
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
@@ -159,7 +162,7 @@ def has_writer(descriptor: int) -> bool | None:
 @contextmanager
 def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
     """Hold the lock on a file in ``directory`` (filelock). Yields False at once if another process holds the lock."""
-    import filelock  # imported late: the import is slow, and short commands do not need it
+    import filelock  # imported late: the import is slow, and short commands do not need the package
 
     guard = filelock.FileLock(f"{by_descriptor(directory)}/{name}", timeout=0, mode=mode)
     try:
@@ -176,7 +179,7 @@ def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
 def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) -> None:
     """Wait until ``flock`` locks the directory. Raises TimeoutError after a while, because the holder may be stopped.
 
-    If the file system has no locks, this returns at once, because no space can be open on that file system.
+    If the file system has no locks, the function returns at once, because no space can be open on that file system.
     """
     until = time.monotonic() + _TURN_SECONDS
     try:
@@ -191,7 +194,7 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
 
 
 def lock_holders(descriptor: int, start: int) -> list[str]:
-    """Return the processes that lock the byte or the whole file, as error texts name them."""
+    """Return the processes that lock the byte or the whole file, in the form for error texts."""
     # A line of /proc/<pid>/fdinfo, e.g. ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, ends with inode and range.
     locked = re.compile(rf"^lock:.*:{os.fstat(descriptor).st_ino} (\d+) (\d+|EOF)$", re.MULTILINE)
     found = []
@@ -206,7 +209,8 @@ def lock_holders(descriptor: int, start: int) -> list[str]:
 
 
 def flock_holder(descriptor: int) -> str:
-    """Return the process that locked the whole file with flock(2), as error texts name it; "" if none can be seen."""
+    """Return the process that locked the whole file with flock(2), in the form for error texts; "" if no holder is
+    visible."""
     # A line of /proc/locks, e.g. ``7: FLOCK  ADVISORY  WRITE 4711 fe:00:123 0 EOF``, names the process and the inode.
     locked = re.compile(rf"^\d+: FLOCK .* (\d+) \S+:{os.fstat(descriptor).st_ino} 0 EOF$", re.MULTILINE)
     try:

@@ -1,4 +1,4 @@
-"""A disk that refuses every change of the space, so that a dry run can show the effects of an opening."""
+"""A disk that refuses every change of the space. So a dry run can show the effects of an opening."""
 
 import errno
 import os

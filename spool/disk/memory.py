@@ -1,10 +1,10 @@
-"""A file as memory that processes share. All processes see a write at once, without a system call.
+"""A file as memory that processes share. All processes see a write immediately, without a system call.
 
 A thread can sleep until another thread of any process changes a word of such memory (futex(2)).
 
-If a page of a mapped file cannot be written or read, the kernel ends the process (SIGBUS). So a file is mapped only on
-file systems that overwrite blocks in place, where a full disk cannot refuse a write. On other file systems the bytes
-are read and written by system calls. A failed call raises OSError.
+If a page of a mapped file cannot be written or read, the kernel kills the process (SIGBUS). So a file is mapped only if
+the file system overwrites blocks in place: then a write needs no free room. On other file systems, system calls read
+and write the bytes. A failed call raises OSError.
 """
 
 import ctypes
@@ -23,7 +23,8 @@ FUTEX_BYTES = 2 * WORD_BYTES
 CLEAR, SET = bytes(WORD_BYTES), (1).to_bytes(WORD_BYTES, sys.byteorder)
 ALL_THREADS = (1 << 31) - 1
 
-# The numbers of the system call futex(2), for which glibc has no function. On other machines no thread is woken.
+# The numbers of the system call futex(2), for which glibc has no function. On machines that are not listed, no thread
+# is woken.
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
 _FUTEX = _NUMBERS.get(os.uname().machine, 0) if sys.maxsize > 1 << 32 else 0
 _WAIT, _WAKE = 0, 1
@@ -39,7 +40,7 @@ class SharedBytes(Protocol):
     """The first bytes of a file, read and written as slices.
 
     A process may see half of a change that another process makes. ``wakes``: whether threads can sleep until a word
-    changes. A word has ``WORD_BYTES`` bytes, and its offset is a multiple of this size.
+    changes. A word has ``WORD_BYTES`` bytes, and the offset of a word is a multiple of this size.
     """
 
     @property
@@ -56,10 +57,11 @@ class SharedBytes(Protocol):
         """
 
     def sleep(self, at: int, value: bytes, seconds: float) -> bool:
-        """Sleep as ``wait`` does. Return whether a thread woke this thread, or the word had another value before."""
+        """Sleep like ``wait``. Return whether a thread woke this thread, or the word had another value before the
+        sleep."""
 
     def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
-        """Store a value in the word, and wake at most so many of the threads that sleep on the word.
+        """Store a value in the word, and wake at most ``threads`` threads that sleep on the word.
 
         Return the number of threads that were woken.
         """
@@ -135,14 +137,14 @@ class ByCalls:
         return 0
 
     def wake(self, at: int) -> None:
-        """Do nothing. A sleeping thread looks again by itself."""
+        """Do nothing. A sleeping thread checks again by itself."""
 
     def close(self) -> None:
         """Do nothing. The handle remains open, because it belongs to the caller."""
 
 
 def time_word() -> bytes:
-    """Return the time as a word. Two changes of a word to the time nearly always leave different words."""
+    """Return the current time as a word. Two calls nearly always return different words."""
     return struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF)
 
 
@@ -152,12 +154,12 @@ class Futexes:
 
     A futex is two words: a mark, and a time. A waiting thread remembers the time, sets the mark, checks whether the
     byte is free, and sleeps while the time is unchanged. A thread that releases the byte reads the mark. The mark is
-    rarely set, so a release usually costs only this read of memory. If the mark is set, the thread clears the mark,
-    stores the current time, and wakes the sleepers. A thread that was about to sleep then finds another time, even if a
-    third thread has set the mark again.
+    rarely set, so a release usually costs only this read. If the mark is set, the thread clears the mark, stores the
+    current time, and wakes the sleepers. Then a thread that was about to sleep finds another time, even if a third
+    thread has set the mark again.
 
-    Many bytes share a futex, and a process that dies with a lock changes no futex. So a woken thread must check again
-    whether its byte is free.
+    Many bytes share a futex, so a woken thread must check again whether its byte is free. A process that dies with a
+    lock wakes no thread, so a waiting thread also wakes by itself after a short sleep.
     """
 
     def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
@@ -170,9 +172,9 @@ class Futexes:
         """Ask to be woken by the thread that releases the byte. The caller checks the byte once more, and then waits.
 
         Returns:
-            A function that takes a number of seconds, and waits at most that long until the byte is released. If the
-            byte was released since this call, the function returns at once. The function returns whether the byte was
-            released, and asks to be woken again.
+            A function with the argument ``seconds``, the longest time to wait until the byte is released. If the byte
+            was released since this call, the function returns at once. It returns whether the byte was released. It
+            also asks to be woken again.
         """
         mark = self._at(byte)
         kept = self._expect(mark)
@@ -186,7 +188,7 @@ class Futexes:
         return wait
 
     def _expect(self, mark: int) -> bytes:
-        # The time is read before the mark is set, because a waking thread stores the time last.
+        # Read the time before setting the mark, because a waking thread clears the mark before it stores the time.
         kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]
         self.memory[mark : mark + WORD_BYTES] = SET
         return kept

@@ -1,8 +1,8 @@
-"""Move unreadable files to quarantine instead of deleting them, and write a reason file beside each.
+"""Move unreadable files to quarantine instead of deleting them, and write a reason file for each.
 
-A reason file has a sentence for people. Its last line is a JSON object for programs, with the kind of the
-file. For a message or a dropped file the object also has the queue. For a
-dropped file the object has the former name, too.
+A reason file has a sentence for people. The last line of a reason file is a JSON object for programs, with the kind of
+the file. For a message or a dropped file the object also has the queue. For a dropped file the object also has the
+former name.
 """
 
 import enum
@@ -18,7 +18,7 @@ from spool.model import layout
 log = logging.getLogger("spool")
 
 MAX_REASON_BYTES = 64 << 10
-_MAX_TEXT = 8 << 10  # in characters; a text of this length and the JSON object need less than MAX_REASON_BYTES
+_MAX_TEXT = 8 << 10  # in characters; together with the JSON object, such a text needs less than MAX_REASON_BYTES
 _MAX_STEM = 200
 
 
@@ -41,7 +41,7 @@ class Cause(enum.StrEnum):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether an intake refused a dropped file, which can be restored."""
+        """Whether the file is a dropped file that an intake refused. Such a file can be restored."""
         return self in (Cause.REFUSED, Cause.TOO_LARGE, Cause.QUEUE_LIMIT, Cause.NO_QUEUE)
 
 
@@ -68,7 +68,7 @@ class Reason(NamedTuple):
 
 
 def decode_reason(data: bytes) -> Reason:
-    """Read a reason file. The reason has no cause if another program wrote the file."""
+    """Read a reason file. If another program wrote the file, the reason has no cause."""
     text, _, last = data.decode("utf-8", "replace").strip().rpartition("\n")
     try:
         fields = json.loads(last)
@@ -96,7 +96,7 @@ def quarantine(disk: Disk, name: str, reason: Reason) -> str:
 
 
 def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
-    """Write bytes of acknowledged messages, e.g. a damaged body, to a file in quarantine; return the file's name."""
+    """Write bytes of acknowledged messages, e.g. a damaged body, to a file in quarantine. Return the file's name."""
     target = _free_name(disk, name, reason)
     write_new(disk, target, data, durable=True)
     log.warning("%s was kept as %s: %s", name, target, reason.text)
@@ -104,7 +104,7 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
 
 
 def is_quarantined(disk: Disk, name: str) -> bool:
-    """Return whether a damaged file, or a copy of it, is in quarantine."""
+    """Return whether a damaged file, or a copy of the file, is in quarantine."""
     there = f"{layout.QUARANTINE}/{stem_of(name)}"
     if not disk.exists(there + layout.REASON_SUFFIX) or not disk.exists(there):
         return False

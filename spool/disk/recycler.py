@@ -1,14 +1,14 @@
-"""Consumed files, kept so that later commits can overwrite them.
+"""Consumed files, which are kept so that later commits can overwrite the files.
 
-The creation of a file, with its inode and its blocks, would be half the cost of a small commit.
+Without these files, the creation of an inode and its blocks would be half the cost of a small commit.
 
-No file system orders an overwrite in place before a rename. So after a power cut a recycled file can have its new name
-and its old, valid bytes. The number in the file then differs from the number in its name. So a file is recycled only if
-it carries its number and has only one name.
+No file system orders an overwrite in place before a rename. So after a power cut, a recycled file can have its new name
+and its old, valid bytes. Only the number in the old bytes, which differs from the number in the name, shows this. So a
+file is recycled only if it carries its number and has only one name.
 
-On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. That
-commit counts. So the name in ``free/`` records the file's former number. If the file carries another number, it holds a
-commit (Rule 13).
+On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. This
+commit counts. To recognize it, the name in ``free/`` records the file's former number: if the file carries another
+number, it holds a commit (Rule 13).
 """
 
 import os
@@ -22,10 +22,10 @@ from spool.disk.disk import Disk
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.model import layout
 
-MAX_BYTES = 64 << 20  # this is enough for the files that are consumed between two reclaims under load
+MAX_BYTES = 64 << 20  # enough for the files that are consumed between two reclaims under load
 QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
-_LEAST_BYTES = 32 << 10  # a smaller file counts as this size, because it would be slow to list many names
+_LEAST_BYTES = 32 << 10  # a smaller file counts as this size, because a list of many names would be slow
 _NEW_SUFFIX = ".new"
 _FREE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+").fullmatch
 _TRIES = 3
@@ -93,8 +93,8 @@ class Recycler:
     def _pop(self, size: int, keep: int) -> str | None:
         """Remove the file whose size is nearest to ``size`` from the list, and return the file's name.
 
-        If two sizes are equally near, the larger file is taken, because it need not grow. If several files have this
-        size, each process takes a different file, so that processes do not compete for the same file.
+        If two sizes are equally near, the larger file is taken, because that file need not grow. If several files have
+        the nearest size, each process takes a different file, so that processes do not compete for the same file.
         """
         with self._mutex:
             files = self._files
@@ -149,7 +149,7 @@ class Recycler:
         return target
 
     def release(self, given: list[str]) -> None:
-        """Let commits overwrite these files. The caller has flushed the directory that the files left."""
+        """Let commits overwrite these files. The caller has flushed the directory from which the files came."""
         if not given:
             return
         self.disk.durability.flush_arrivals(self.disk, layout.FREE)
@@ -196,11 +196,11 @@ def consumed_number(name: str) -> int | None:
 
 
 def weight(name: str) -> int:
-    """Return the number of bytes that a file in ``free/`` counts against the limits. The file's name gives its size."""
+    """Return the size for which a file in ``free/`` counts against the limits. The file's name gives its real size."""
     size = name.partition("-")[0]
     return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 
 
 def _sized(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Return sorted pairs of size and name for the names that the recycler gave. A name begins with the size."""
+    """Return sorted pairs of size and name. A name from the recycler begins with the size; other names are left out."""
     return sorted((int(match[1]), match[0]) for match in map(_FREE_NAME, names) if match is not None)

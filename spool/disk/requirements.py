@@ -16,7 +16,7 @@ APART = (layout.DROP, layout.RUN)
 
 
 def check_kind(disk: Disk, allowed: str | None) -> None:
-    """Raise UnsafeFileSystem if the space lies on a network file system of another kind than `allowed`."""
+    """Raise UnsafeFileSystem if the space lies on a network file system whose kind is not `allowed`."""
     kind = disk.network_file_system()
     if kind is not None and kind != allowed:
         raise UnsafeFileSystem(
@@ -34,7 +34,7 @@ def check_stages(disk: Disk) -> None:
 
 
 def misplacement(disk: Disk, name: str) -> str:
-    """Return the reason why a directory of the space cannot be used in its place, or "" if it can be used."""
+    """Return the reason why a directory of the space cannot be used where it is, or "" if it can be used."""
     space, directory = disk.identity(""), disk.identity(name)
     if directory is None or space is None:
         return ""
@@ -47,7 +47,7 @@ def misplacement(disk: Disk, name: str) -> str:
 
 
 def on_another_machine(root: str) -> UnsafeFileSystem:
-    """Return the error for a task that does not run on the machine (under the kernel) of its space."""
+    """Return the error for a task that does not run on the machine of the space, i.e. under the same kernel."""
     return UnsafeFileSystem(
         f"{root} is open on another machine, whose locks are not seen here: a task has to run on the machine of its "
         "space (spool-admin docs scaling)"

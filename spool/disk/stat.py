@@ -45,7 +45,7 @@ def network_file_system(path: str) -> str | None:
 
 
 def overwrites_in_place(path: str) -> bool:
-    """Return whether the file system overwrites bytes in place, so that this succeeds even on a full disk."""
+    """Return whether the file system overwrites bytes in place. Then an overwrite succeeds even on a full disk."""
     return _magic(path) in (_EXT, _XFS, _TMPFS)
 
 
@@ -65,10 +65,11 @@ class Guarantees(NamedTuple):
     orders_renames: whether renames reach the disk in their order.
     names_follow: whether renames are ordered, and ``fdatasync`` of an overwritten file makes only its bytes durable.
         The name then becomes durable later.
-    carries_new_names: whether a flush of a file makes its name durable if no other file had the name before.
+    carries_new_names: whether a flush of a file makes its name durable, provided that no other file had the name
+    before.
     needs_turns: whether two flushes of one directory at the same time could lose names.
-    flushes_all: whether syncfs(2) flushes everything and reports errors. On other file systems the call may flush
-        nothing and report success (FUSE), or delay the flushes of other processes.
+    flushes_all: whether syncfs(2) flushes everything and reports errors. If False, the call may flush nothing and
+        report success (FUSE), or delay the flushes of other processes.
     """
 
     orders_renames: bool = False
@@ -102,13 +103,13 @@ def renames_are_ordered(path: str) -> bool:
 def _has_journal(path: str) -> bool:
     """Return whether an ext file system has a journal.
 
-    If it has, ``/proc/fs/jbd2`` has an entry ``<device>-<inode>`` for its device.
+    For a file system with a journal, ``/proc/fs/jbd2`` has an entry ``<device>-<inode>``.
     """
     try:
         name = _device_name(path)
         return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
     except OSError:
-        return False  # if it is unknown, the flushes for a file system without a journal are correct in any case
+        return False  # unknown; the flushes for a file system without a journal are correct in any case
 
 
 def is_ext4(path: str) -> bool:
@@ -162,7 +163,7 @@ class FileIdentity(NamedTuple):
 
     @property
     def lets_users_remove_files_of_others(self) -> bool:
-        """Return whether this is a directory without the sticky bit in which several users may create files."""
+        """Return whether several users may create files in this directory, and the directory has no sticky bit."""
         return self.is_directory and bool(self.mode & 0o022) and not self.mode & stat.S_ISVTX
 
     @property
@@ -181,9 +182,9 @@ def identity_of(found: os.stat_result) -> FileIdentity:
 
 
 def is_same_original(one: str, other: str) -> bool:
-    """Return whether two results of ``Disk.lasting_identity`` are of one file, and not of a file and its copy.
+    """Return whether two results of ``Disk.lasting_identity`` are of the same file, not of a file and its copy.
 
-    If the kernel gave a handle only once, e.g. because a container may not ask, the inode numbers decide.
+    If only one result has a handle, e.g. because a container may not ask the kernel, the inode numbers decide.
     """
     (inode, _, handle), (other_inode, _, other_handle) = one.partition("-"), other.partition("-")
     return inode == other_inode and (handle == other_handle or not handle or not other_handle)
