@@ -123,7 +123,7 @@ class LockFile:
                 pass  # the files were closed; a waiting thread wakes by itself after a short sleep
 
     def pauses(self, byte: int, deadline: Deadline) -> Iterator[bool]:
-        """Return the pauses of a thread that waits for the byte. The caller tries the byte once more before the first pause.
+        """Return the pauses of a thread that waits for the byte. The caller tries again before the first pause.
 
         Each pause ends when the holder releases the byte, and at the latest after ``_SLEEP_SECONDS``, because a dying
         holder wakes no thread. See ``Deadline.pauses``.
@@ -468,7 +468,7 @@ class OpenLock:
                 raise WaitExpired(
                     f"the space is being opened by {opener}, which is not done within {deadline.seconds:g} s"
                 )
-            deadline = deadline._replace(at=clock.monotonic() + deadline.seconds)  # several processes open it, one by one
+            deadline = deadline._replace(at=clock.monotonic() + deadline.seconds)  # processes open it, one by one
 
     def _opener(self) -> str:
         return self.disk.flock_holder(self.handle) or _HIDDEN

@@ -142,7 +142,7 @@ class Durability(ABC):
                 await_turn(disk.flock, handle, directory)
             yield handle
         finally:
-            if self._guarantees.needs_turns:  # (a copy of the handle in a forked child would keep the lock)
+            if self._guarantees.needs_turns:  # (a forked child's copy of the handle would keep the lock)
                 with suppress(OSError):
                     disk.funlock(handle)
             disk.close(handle)

@@ -31,7 +31,7 @@ _FREE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+").fullmatch
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
-_STOCK_FILL = b"\xff"  # a copy of the space may have holes in the place of zeros, and a full disk cannot fill the holes
+_STOCK_FILL = b"\xff"  # not zeros: a copy of the space may have holes instead, which a full disk cannot fill
 STOCKED_BYTES = _STOCK * _STOCK_BYTES
 _NUMBER = "%010x"
 

@@ -1,6 +1,6 @@
-"""The interface of the engine, for the packages that are built upon it: ``xa``, the forwarder and the programs.
+"""The interface of the engine, for the packages that use it: ``xa``, the forwarder and the programs.
 
-``engine`` has the verbs for an open space, ``tasks`` has the verbs for processes that have not opened the space.
+``engine`` has the verbs for an open space; ``tasks`` has the verbs for processes that have not opened the space.
 """
 
 from spool.coordination.meters import duration_keys

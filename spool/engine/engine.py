@@ -2,11 +2,11 @@
 
 ``Space.engine`` returns an ``Engine``. Applications call the methods of ``spool.Space`` instead.
 
-Each verb is one call of the space, unless its text says otherwise. The close of the space and Ctrl-C wait until the
-verb ends. Many threads may call the verbs. Besides the errors that its text names, each verb may raise:
+Each verb is one call of the space, unless its text says otherwise. The close of the space and Ctrl-C take effect only
+when the verb has ended. Many threads may call the verbs. Besides the errors in its docstring, each verb may raise:
 
 * NotOpen: the space is closed.
-* SpaceStopped: a flush has failed, in this process or another one, and nothing can be committed any more.
+* SpaceStopped: a flush has failed in this process or in another process, so no process can commit any more.
 * DiskFailure: the operating system refused to read or write a file.
 * WaitExpired: another process held a lock for 30 s.
 
@@ -57,7 +57,7 @@ Decision = Literal["committed", "rolled back"]
 
 
 class Room(NamedTuple):
-    """The room that is left for messages.
+    """The remaining room for messages.
 
     ``messages``: the number of messages that fit; None: any number. ``full``: the name of a full queue; "" if none is
     full.
@@ -74,15 +74,15 @@ class BranchExists(SpoolError):
 class Engine:
     """An open space, for packages that are built upon the library.
 
-    meters: the counts of this process, for people who watch the space.
-    call: a context manager that makes several verbs one call, so that the space is not closed between the verbs. Such
-        blocks may be nested. Entering raises NotOpen if the space is closed.
+    meters: this process's counts, for monitoring.
+    call: a context manager that makes several verbs one call, so that the space is not closed between the verbs. The
+        blocks may be nested. Entering a block raises NotOpen if the space is closed.
     joined: ``joined()`` returns the transaction that the puts and gets of the caller (a thread or an asyncio task)
         join; None if they join no transaction.
-    join: ``join(transaction)`` makes the caller's puts and gets join a transaction of this space from now on;
-        ``join(None)`` makes them join no transaction.
-    at_close: ``at_close(function)`` registers a function, which is called when the space is closed and its last call
-        has ended. ``at_close`` takes no lock.
+    join: ``join(transaction)``: from now on, the caller's puts and gets join this transaction of this space. After
+        ``join(None)``, they join no transaction.
+    at_close: ``at_close(function)`` registers a function, which is called when the space is closed and the space's last
+        call has ended. ``at_close`` takes no lock.
     before_close: ``before_close(function)`` registers a function, which is called when a program closes the space. The
         function may still commit.
     """
@@ -90,7 +90,7 @@ class Engine:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._store = store = core.store
-        # (attributes, not methods: a method call would cost more than the work)
+        # (attributes, not methods, because a method call would cost more than the work)
         self.meters: Meters = store.meters
         self.call = store.guard.step
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
@@ -116,7 +116,7 @@ class Engine:
 
     @property
     def original(self) -> str:
-        """An identity that a move of the space keeps, and that a copy does not have; see ``is_same_original``."""
+        """An identity that the space keeps when it is moved, and that no copy has; see ``is_same_original``."""
         return self._store.files.original
 
     @property
@@ -137,7 +137,7 @@ class Engine:
     def deliver_stored_bytes(self) -> None:
         """From now on, deliver the stored bytes of bodies, undecoded.
 
-        A program that only shows bodies then needs no codecs.
+        So a program that only shows bodies needs no codecs.
         """
         self._store.view.decodes_bodies = False
 
@@ -150,13 +150,14 @@ class Engine:
     def other_processes(self) -> list[str]:
         """Return the other processes that have the space open, e.g. ``process 4711 (python3)``.
 
-        The list has only processes that this user may see.
+        Processes that this user may not see are left out.
         """
         return self._store.shared.open_lock.others()
 
     @public_call("counting messages")
     def first_due(self, queue: str) -> float | None:
-        """Return when the first delayed message of a queue is due, in seconds since the epoch; None if none is delayed.
+        """Return the due time of a queue's first delayed message, in seconds since the epoch; None if no message is
+        delayed.
 
         Raises KeyError if the queue does not exist.
         """
@@ -171,12 +172,12 @@ class Engine:
     def begin_branch(self, xid: Xid, timeout: float | None = None) -> CoordinatedTransaction:
         """Begin a branch of a global transaction, and lock its xid (Rule 6).
 
-        Because of the lock, no other process can begin, commit or roll back a branch with that xid. The caller is
-        inside ``call``; errors of the operating system are raised unchanged.
+        Because of the lock, no other process can begin, commit or roll back a branch with this xid. The caller is
+        inside ``call``. Errors of the operating system are raised unchanged.
 
         Args:
             xid: the xid of the branch.
-            timeout: the seconds after which the branch is rolled back unless it is prepared; None: never.
+            timeout: the seconds after which the branch is rolled back if it is not prepared; None: never.
 
         Raises:
             BranchExists: another process has the branch, or the xid was used before.
@@ -184,12 +185,12 @@ class Engine:
         transaction = CoordinatedTransaction(self._core, timeout=timeout, xid=xid)
         if not transaction.lock_xid_now():
             raise BranchExists(f"another process has the branch {xid}: use another xid")
-        try:  # checked under the lock: its last holder may have prepared the branch
+        try:  # checked under the lock, because the lock's last holder may have prepared the branch
             if two_phase.is_prepared(self._store, xid):
                 raise BranchExists(f"there is a branch {xid} already, which is prepared: use another xid")
             if f"{HEURISTIC_FACT}{xid}" in self._store.view.index.facts:  # (``is_prepared`` has applied every commit)
                 raise BranchExists(f"an administrator has decided a branch {xid}: acknowledge it with xa_forget")
-            if xid in self._store.view.index.adopted:  # the new file would look like the committed one
+            if xid in self._store.view.index.adopted:  # the new file would look like the committed file
                 raise BranchExists(f"a branch {xid} was committed a while ago: an xid is used once, take another")
         except BaseException:
             transaction.abandon()
@@ -197,7 +198,7 @@ class Engine:
         return transaction
 
     def roll_back_later(self, transaction: CoordinatedTransaction, reason: str) -> None:
-        """Have the housekeeper roll back a branch that its program has dropped.
+        """Let the housekeeper roll back a branch that the program has dropped.
 
         From now on, the branch refuses puts and gets.
 
@@ -209,7 +210,7 @@ class Engine:
 
         def roll_back() -> None:
             with suppress(NotOpen, ProtocolError):  # a call from a copied context may have ended the transaction
-                within(Transaction.rollback)(transaction, reason)  # the housekeeper is in a call of its own
+                within(Transaction.rollback)(transaction, reason)  # the housekeeper makes a separate call
 
         self._store.dropped.append(roll_back)
 
@@ -222,22 +223,22 @@ class Engine:
         operating system are raised unchanged.
 
         Args:
-            vote_known: whether this process got the vote, so that the branch is durable. Otherwise the bytes of the
-                branch are made durable first.
+            vote_known: whether this process got the vote, so the branch is durable. Otherwise the bytes of the branch
+                are made durable first.
 
         Raises:
             UnknownBranch: no prepared branch has this xid.
             Full: the messages of the branch do not fit.
-            CommitUnknown: the outcome is unknown; call again once the space is open again.
+            CommitUnknown: the outcome is unknown. Open the space again, and repeat the call.
         """
         return two_phase.commit_prepared(self._core, xid, vote_known=vote_known)
 
     @step("committing branches")
     def commit_together(self, xids: Sequence[Xid]) -> None:
-        """Commit prepared branches whose votes this process got, as one commit.
+        """Commit, as one commit, prepared branches whose votes this process got.
 
-        A single branch shares its flush with other threads. Raises like ``commit_branch``. After UnknownBranch none of
-        the branches was committed.
+        A single branch shares its flush with other threads. Raises the errors of ``commit_branch``. If the error is
+        UnknownBranch, no branch was committed.
         """
         if len(xids) == 1:
             two_phase.commit_prepared(self._core, xids[0], vote_known=True)
@@ -250,7 +251,7 @@ class Engine:
 
     @public_call("rolling back a branch")
     def roll_back_branch(self, xid: Xid, reason: str = "its transaction was rolled back") -> None:
-        """Roll back a prepared branch: drop its puts, release the messages of its gets, and count an attempt for each.
+        """Roll back a prepared branch: drop its puts, and release the messages of its gets with one more attempt each.
 
         A rollback needs no flush. A commit and a rollback of one branch exclude each other (Rule 5). Raises
         UnknownBranch if no prepared branch has this xid.
@@ -259,10 +260,10 @@ class Engine:
 
     @public_call("looking for branches in doubt")
     def in_doubt(self, known_votes: Collection[Xid] = ()) -> list[Xid]:
-        """Return the prepared, undecided branches of foreign coordinators, sorted; each is durable.
+        """Return the prepared, undecided branches of foreign coordinators, sorted. Each branch is durable.
 
-        Branches whose processes are still voting are left out. If coordinators of ours have ended, their branches are
-        rolled back first.
+        Branches whose processes are still voting are left out. The method first rolls back the branches of our
+        coordinators that have ended.
 
         Args:
             known_votes: the branches whose votes this process got. All other branches are made durable first.
@@ -284,12 +285,13 @@ class Engine:
 
     @public_call("looking at a branch")
     def is_prepared(self, xid: Xid) -> bool:
-        """Return whether a branch is prepared and undecided, as far as this process can see now."""
+        """Return whether a branch is prepared and undecided, according to this process's current knowledge."""
         return two_phase.is_prepared(self._store, xid)
 
     @public_call("looking at a branch")
     def owner_of(self, xid: Xid) -> Literal["this process", "another process"] | None:
-        """Return which live process has a branch that is not prepared yet; None if no process has the branch."""
+        """Return the live process that has a branch, before the branch is prepared; None if no process has the
+        branch."""
         xids, byte = self._store.shared.xids, xid_byte(xid)
         if xids.is_free(byte):
             return None
@@ -299,16 +301,16 @@ class Engine:
 
     @public_call("deciding about a branch")
     def decide(self, xid: Xid, *, commit: bool) -> None:
-        """Commit or roll back a prepared branch in the place of its coordinator, durably.
+        """Durably commit or roll back a prepared branch, in place of its coordinator.
 
-        The decision is kept until ``forget``, so that the coordinator gets the decision when it asks. Raises
+        The decision is kept until ``forget``, so that a coordinator that asks later gets the decision. Raises
         UnknownBranch if no prepared branch has this xid.
         """
         two_phase.decide_heuristically(self._core, xid, self._store.deadline(), commit=commit)
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
-        """Return an administrator's decision about a branch; None if no decision exists, or after ``forget``."""
+        """Return an administrator's decision about a branch; None if no decision exists, or if it was forgotten."""
         return heuristics.heuristic_outcome(self._store, xid)  # type: ignore[return-value]
 
     @public_call("looking for decisions")
@@ -318,13 +320,13 @@ class Engine:
 
     @public_call("forgetting a decision")
     def forget(self, xid: Xid) -> bool:
-        """Forget an administrator's decision, durably; returns False if no decision about the branch exists."""
+        """Durably forget an administrator's decision. Return False if no decision about the branch exists."""
         return two_phase.forget(self._store, xid, self._store.deadline())
 
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 
     def coordinate(self) -> Coordinator:
-        """Begin a coordinator, which claims messages and commits branches of processes without an index.
+        """Begin a coordinator. It claims messages, and commits the branches of processes that have no index.
 
         This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
         """
@@ -335,9 +337,9 @@ class Engine:
         """Lock a new coordinator's id, for a process that inherits the lock.
 
         The block gets the descriptors of two locks: the lock on the id, and the lock that marks the space as open. At
-        the end of the block, this process closes the descriptors. A process that inherits them holds the locks until it
-        closes them or dies. Until then no other process rolls back a branch of the coordinator, and a process that
-        opens the space is not its first opener.
+        the end of the block, this process closes the descriptors. A process that inherits the descriptors holds the
+        locks until it closes the descriptors or dies. Until then no other process rolls back a branch of the
+        coordinator, and a process that opens the space is not its first opener.
 
         Args:
             gtrid: the id, 1 to 64 bytes.
@@ -356,10 +358,10 @@ class Engine:
 
     @step("committing branches")
     def commit_branches(self, xids: Sequence[Xid], batch: "BatchOf | None" = None) -> bool:
-        """Commit prepared branches of one coordinator as one commit, in the order given.
+        """Commit prepared branches of one coordinator as one commit, in the given order.
 
-        The caller has got the votes of the branches. A message is left out if another message with its deduplication
-        key was put before.
+        The caller has the votes of the branches. A message is left out if an earlier message has the same deduplication
+        key.
 
         Args:
             batch: the application's batch, if the branches are the parts of a batch. The same commit records the batch.
@@ -369,11 +371,11 @@ class Engine:
             False if this batch or a later batch of the application was committed before. In this case nothing was done.
 
         Raises:
-            UnknownBranch: one of the branches was rolled back; nothing was done.
-            Full: the messages do not fit; nothing was done.
-            MessageInUse: a deduplication key is in use by another branch in doubt, or by a transaction that does not
-                end; nothing was done.
-            InvalidArgument: the application's batches come from another source.
+            UnknownBranch: one of the branches was rolled back. Nothing was done.
+            Full: the messages do not fit. Nothing was done.
+            MessageInUse: a branch in doubt, or a transaction that does not end, uses a deduplication key. Nothing was
+                done.
+            InvalidArgument: earlier batches of the application came from another source.
             CorruptedFile: the record of the application's batches is damaged.
             CommitUnknown: the outcome is unknown.
         """
@@ -383,7 +385,7 @@ class Engine:
 
     @public_call("looking for branches of coordinators that have ended")
     def resolve_orphans(self) -> list[Xid]:
-        """If coordinators of ours have ended, roll back their undecided branches (Rule 6).
+        """Roll back the undecided branches of our coordinators that have ended (Rule 6).
 
         Returns the xids of the branches.
         """
@@ -393,7 +395,7 @@ class Engine:
 
     @public_call("counting messages")
     def room(self, queues: Iterable[str]) -> Room:
-        """Return the number of messages that still fit into each of these queues, as far as this process knows.
+        """Return the number of messages that still fit into each of these queues, according to this process's index.
 
         A queue that does not exist has no limit. Messages of prepared branches take room. The exact check follows at
         the commit.
@@ -421,7 +423,7 @@ class Engine:
         The message is available again later, moves to the error queue, or is dropped.
 
         Returns:
-            The queue that the message is in now; None if the message was dropped.
+            The queue that has the message now; None if the message was dropped.
         """
         count_failures(self._store, [position], reason, self._store.deadline())
         with self._store.view.mutex:
@@ -430,7 +432,7 @@ class Engine:
 
     @public_call("counting messages")
     def waiting(self, queue: str, places: Iterable[Position]) -> int:
-        """Of the messages at these positions, count those that are in the queue and not due yet."""
+        """Count the messages at these positions that are in the queue and not due yet."""
         now = self._store.clock.now()
         with self._store.view.mutex:
             runs = [run for run in map(self._store.view.index.messages.find, places) if run is not None]
@@ -443,7 +445,7 @@ class Engine:
 
     @public_call("reading a message")
     def stored_body(self, message: Message) -> bytes:
-        """Return the stored bytes of the body of a message that the caller holds; raises CorruptedFile."""
+        """Return the stored bytes of a body. The caller holds the message. Raises CorruptedFile."""
         return stored_body(self._store.files, self._store.view, message)
 
     # -- reading without taking ----------------------------------------------------------------------------------------
@@ -456,8 +458,8 @@ class Engine:
 
         Args:
             queues: the names of the queues; none: all queues.
-            headers: the names and values of headers. Only messages that have all of these headers are returned; further
-                headers are allowed.
+            headers: the names and values of headers. Only messages with all of these headers are returned; they may
+                have further headers.
 
         Raises:
             QueueNotFound: one of the queues does not exist.
@@ -470,8 +472,8 @@ class Engine:
     def durable_number(self) -> int:
         """Make the newest visible commit durable, and return its number (Rule 2).
 
-        A power cut then loses no commit up to this number. If commits were made without a flush, this call flushes
-        them.
+        Afterwards a power cut loses no commit up to this number. If commits were made without a flush, this call
+        flushes these commits.
         """
         page = self._store.check_usable()
         if page.durable == page.published:
@@ -483,13 +485,13 @@ class Engine:
 
     @public_call("registering a subscription")
     def register_subscription(self, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
-        """Register a subscription, durably: later commits are kept until the subscription has read them (Rule 15).
+        """Durably register a subscription: later commits are kept until the subscription has read them (Rule 15).
 
         Args:
             name: 1 to 255 characters.
-            queues: the names of its queues, sorted; none: all queues.
+            queues: the names of the subscription's queues, sorted; none: all queues.
             seconds: the seconds after which the subscription ends unless it is renewed before.
-            anew: whether to replace a subscription of this name that has read commits.
+            anew: whether to replace an existing subscription of this name that has already read commits.
 
         Returns:
             The number of the commit that registered the subscription. Successive subscriptions of one name have
@@ -502,7 +504,7 @@ class Engine:
 
     @public_call("looking for a subscription")
     def subscription(self, name: str) -> Subscription | None:
-        """Return the subscription of this name; None if none exists."""
+        """Return the subscription of this name; None if no such subscription exists."""
         catch_up(self._store)
         return subscriptions.subscription(self._store.view, name)
 
@@ -519,13 +521,13 @@ class Engine:
             False if the subscription has ended.
 
         Raises:
-            InvalidArgument: there is no commit ``after`` yet.
+            InvalidArgument: the commit ``after`` does not exist yet.
         """
         return subscriptions.advance(self._store, name, since, after, seconds)
 
 
 def examine(path: str) -> "list[Proof]":
-    """Try every operation that a space needs from a directory's file system; return a ``Proof`` for each operation.
+    """Try every operation that a space needs from a directory's file system. Return a ``Proof`` for each operation.
 
     The directory exists, and may be a space that is in use. The files of the trials are removed.
     """

@@ -1,12 +1,12 @@
 """The verbs of processes that have not opened the space, e.g. of the tasks of a Spark job.
 
-Such a process has no index and takes no claims. It reads messages at places that a process with the space open has
-listed. Then it writes a branch, and the coordinator's process commits the branch.
+Such a process has no index and takes no claims. It reads messages at places that another process, which has the space
+open, has listed. Then it writes a branch, and the coordinator's process commits the branch.
 
 * ``RemoteBranch``: one branch of a coordinator. The branch reads the messages that the coordinator holds, records puts
   and outcomes, and votes.
-* ``MessageReader``: reads messages in bulk without taking them; the places come from ``Engine.backlog``.
-* ``Stretch``, ``cut``: neighbouring messages with their place, and a function that divides stretches into parts.
+* ``MessageReader``: reads messages in bulk without taking them. ``Engine.backlog`` returns the places of the messages.
+* ``Stretch``: neighbouring messages with their place. ``cut``: a function that divides stretches into parts.
 * ``Coordinator``, ``BatchOf``, ``Backlog``: types that ``Engine`` takes and returns.
 """
 

@@ -1,7 +1,6 @@
 """The content of a commit, gathered in memory: new messages, commands on committed messages, facts.
 
-A batch touches no file. A batch closes each full section, so that a large branch streams to disk while the branch
-grows.
+A batch touches no file. A batch closes each full section, so that a large branch streams to the disk while it grows.
 """
 
 import os
@@ -24,8 +23,8 @@ _ENTRY_BYTES = 64  # the largest size of a run, a command or a fact in the table
 
 
 class Section(NamedTuple):
-    """A section ready to be written. ``parts``: its bytes, in order. ``entry.offset`` is 0 until the section has a
-    place in the file."""
+    """A section that can be written. ``parts``: the bytes of the section, in order. ``entry.offset`` is 0 until the
+    section has a place in the file."""
 
     table: Table
     entry: SectionEntry
@@ -33,15 +32,15 @@ class Section(NamedTuple):
 
 
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
-    """Encode a section. Its table already has the lengths and checksums of the bodies."""
+    """Encode a section, whose table already has the lengths and checksums of the bodies."""
     columns: dict[str, Any] = {}
-    if type(table) is CompactedTable:  # the search keys come first: a reader finds them without unpacking the rest
+    if type(table) is CompactedTable:  # the search keys are first, so that a reader need not unpack the rest
         columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
     columns |= {
         "queues": table.queues, "attributes": table.attributes, "runs": table.runs, "lengths": table.lengths.tolist(),
         "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
     }  # fmt: skip
-    encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would create a packer, too)
+    encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would also create a packer)
     new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
     parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
     if count:
@@ -54,14 +53,14 @@ def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
 
 
 class CommitBatch:
-    """The content of a file to be written: messages, commands and facts, of any number of branches.
+    """The content of a new file: messages, commands and facts, of any number of branches.
 
     messages, commands, facts: the numbers of messages, commands and facts. Ordinals count the messages from 0.
     branches: the branches in order, each with the range of the messages that were added to it.
     sections: the closed sections, ready to be written.
-    adopts: the prepared branches that the file commits, as its header names them.
+    adopts: the prepared branches that the file commits, as entries of the file's header.
     adopted: the contents of these prepared branches.
-    supersedes: the numbers of the commits whose content the file repeats.
+    supersedes: the numbers of commits; this file repeats the content of these commits.
     """
 
     __slots__ = (
@@ -92,7 +91,7 @@ class CommitBatch:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables that are still in memory: those of the closed sections, and that of the open section."""
+        """The tables of the closed sections that are still in memory, and the table of the open section."""
         return [*(section.table for section in self.sections), self._table]
 
     @property
@@ -102,12 +101,12 @@ class CommitBatch:
     # -- branches -----------------------------------------------------------------------------------------------------
 
     def begin_branch(self, xid: Xid, id_bytes: bytes) -> None:
-        """Begin a branch: messages that are added from now on belong to it."""
+        """Begin a branch. Messages that are added from now on belong to this branch."""
         self.branches += (BranchEntry(xid, id_bytes, self.messages, 0),)
         self._shared = None
 
     def shared_branch(self) -> tuple[str, int]:
-        """Neighbouring messages that belong to no branch share one branch. Return its id in hex, and its next
+        """Return the shared branch of neighbouring messages that belong to no other branch: its id in hex, and its next
         ordinal."""
         if self._shared is None:
             id_bytes = os.urandom(BRANCH_ID_BYTES)
@@ -118,8 +117,8 @@ class CommitBatch:
         return branch, self.messages - first
 
     def adopt(self, contents: FileContents) -> None:
-        """Add a prepared branch that the file commits. The messages of the branch follow all messages that the batch
-        has now."""
+        """Add a prepared branch that the file commits. The branch's messages follow the present messages of the
+        batch."""
         header, last = contents.header, self.adopts[-1] if self.adopts else None
         first, count = self.messages if last is None else last.first + last.count, header.messages
         self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, count))
@@ -156,12 +155,11 @@ class CommitBatch:
             else:
                 self._add_run(queue, attributes, count)
             bodies = bodies[count:]
-            size, count, left = SECTION_BYTES, left, 0  # (this size makes the loop take a new piece of the rest)
+            size, count, left = SECTION_BYTES, left, 0  # (because of this size, the loop takes a new piece of the rest)
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the first bodies that fit into the section, at least one body. If the section is full, it is closed
-        first."""
+        """Return the first bodies that fit into the section, at least one body. A full section is closed first."""
         if self.section_is_full:
             self.close_section()
         room, count, size = SECTION_BYTES - self._bytes, 0, 0
@@ -263,8 +261,8 @@ class CommitBatch:
         self._command(Take("take", directory, name))
 
     def leave(self, first: int, count: int) -> None:
-        """Record that compaction does not move these messages after all. ``first``: the ordinal that the first of these
-        messages has in this file."""
+        """Record that, in the end, compaction does not move these messages. ``first``: the ordinal of the first message
+        in this file."""
         self._command(Left("left", first, count))
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
@@ -285,9 +283,9 @@ class CommitBatch:
     def pack(self) -> tuple[Any, ...] | None:
         """Return the batch as values that msgpack can encode, or None if another process cannot commit the batch.
 
-        Another process commits no large batch, and no batch that adopts, supersedes or has other commands than removals
-        and updates. A captured file is not posted either, because a posted request outlives its owner: the next intake
-        would take the file a second time.
+        Another process commits no large batch, no batch that adopts or supersedes, and no batch with commands other
+        than removals and updates. A batch with a captured file is not posted, because a posted request remains if its
+        owner dies. Then the next intake would take the file a second time.
         """
         if self.sections or self.adopts or self.supersedes:
             return None
@@ -329,11 +327,11 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
 
 
 def is_large(messages: int, size: int) -> bool:
-    """Return whether this many messages, or bodies of ``size`` bytes in total, are written section by section."""
+    """Return whether so many messages, or bodies of ``size`` bytes in total, are written section by section."""
     return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 
 def _table_bytes(carried: Any) -> int:
-    """Return about how many bytes an entry adds to the table of its section. Readers refuse a table that is too
-    large."""
+    """Return the approximate number of bytes that an entry adds to its section's table. Readers refuse a table that is
+    too large."""
     return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

@@ -1,7 +1,7 @@
 """The commands of a table: records that remove or change committed messages, or name a captured file. Pure.
 
-A command is a tuple that msgpack encodes as it is, so files, notes of the feed and posted requests have the same bytes.
-``name`` comes first and tells the kinds apart, also for a type checker.
+A command is a tuple that msgpack encodes unchanged. So files, notes of the feed and posted requests have the same bytes
+for a command. The first field ``name`` tells the kinds apart, also for a type checker.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ class Remove(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Changes the control fields or the queue of committed messages, which it names as ``Remove`` does."""
+    """Changes the control fields or the queue of committed messages, which it names like ``Remove``."""
 
     name: Literal["update"]
     number: int
@@ -37,7 +37,8 @@ class Take(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Names messages that a compaction does not move after all. ``first``: an ordinal in the file of the compaction."""
+    """Names messages that a compaction does not move in the end. ``first``: an ordinal in the file of the
+    compaction."""
 
     name: Literal["left"]
     first: int
@@ -59,6 +60,6 @@ def addressing(commands: Iterable[Command]) -> Iterator[Addressing]:
 def unpack_commands(packed: Iterable[Sequence[Any]]) -> list[Command]:
     """Return the commands that msgpack decoded. The types of their values are not checked (see ``schema``).
 
-    Raises LookupError or TypeError if a command is unknown, or has another number of values.
+    Raises LookupError or TypeError if a command is unknown, or has the wrong number of values.
     """
     return [KINDS[values[0]](*values) for values in packed]

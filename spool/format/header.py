@@ -1,8 +1,8 @@
 """The header of a file of messages, as ``docs/format.md`` says. Pure.
 
-A file is a plain msgpack stream: a header map, then sections. Each section is a table-of-contents map and then its
+A file is a plain msgpack stream: a header map, then sections. Each section is a table-of-contents map and then the
 bodies, one ``bin`` each. The header's checksum covers the length and checksum of every section's table, and a table
-holds the length and checksum of every body. So one number, the header's checksum, vouches for the whole file.
+holds the length and checksum of every body. So one number, the header's checksum, proves the whole file.
 
 The header starts with fields of fixed width, so that the sequence number can be stamped into a finished file by one
 write. The header's checksum does not cover the sequence number, which has a separate checksum.
@@ -27,7 +27,8 @@ from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, LOCAL_TEXT, Xid
 
 VERSION = 1
 
-# Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
+# Limits for all values that are read, so that a damaged length neither fills the memory nor keeps the reader busy
+# forever.
 MAX_HEADER_BYTES = 16 << 20
 MAX_TABLE_BYTES = 64 << 20
 # A file fills a multiple of this size. So a later commit overwrites the file without a change of size or blocks, and
@@ -38,8 +39,8 @@ SECTION_MESSAGES = 65_536
 _START = b"\xa6format\xa7xaspool\xa7version\xcd"
 _NUMBER = struct.Struct(">Q")
 _CHECKSUM = struct.Struct(">I")
-# A file begins with the map's first byte, format and version (uint 16), then three fields that are stamped or patched
-# later.
+# A file begins with the first byte of the map, the format and the version (uint 16). Then follow three fields that are
+# overwritten later.
 _NUMBER_KEY, _NUMBER_CHECK_KEY, _LENGTH_KEY = b"\xa6number\xcf", b"\xacnumber_check\xce", b"\xa6length\xce"
 _VERSION_AT = 1 + len(_START)
 _NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)
@@ -70,7 +71,7 @@ _DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7f
 _TAIL = b"\xa8checksum\xce"
 _AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # the header's bytes without the fields in the middle
 
-# Parsing can raise these errors even if the msgpack data match their checksum, because a value can have the wrong type.
+# Parsing can raise these errors even if the checksum is right, because a value can have the wrong type.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
@@ -86,8 +87,8 @@ class BranchEntry:
 
 @dataclass(slots=True)
 class Adoption:
-    """A prepared branch that this numbered file commits. The ``size`` of the branch's file and the ``checksum`` of its
-    header identify the branch's bytes."""
+    """A prepared branch that this numbered file commits. The file's size ``size`` and the header's ``checksum``
+    identify the branch's bytes."""
 
     xid: Xid
     size: int
@@ -144,7 +145,7 @@ def encode_header(header: Header, *, room: int = 0, beside: int | None = None) -
     """
     branches: list[bytes] = []
     for branch in header.branches:
-        if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as for nearly all
+        if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as for most branches
             text = b2a_base64(branch.id, newline=False).translate(_URL_SAFE)
             branches += (
                 _LOCAL_BRANCH.pack(*_LOCAL_START, text, _LOCAL_ID, branch.id, 0xCE, branch.first, 0xCE, branch.count),
@@ -187,8 +188,8 @@ def pad_header(encoded: bytes, length: int) -> bytes:
 
 
 def header_checksum(encoded: bytes) -> int:
-    """Return the CRC-32 of the header up to its checksum, without the sequence number and the checksum of that
-    number."""
+    """Return the CRC-32 of the header's bytes before the checksum, without the sequence number and the number's
+    checksum."""
     crc = zlib.crc32(encoded[:_NUMBER_AT])
     crc = zlib.crc32(encoded[_NUMBER_AT + 8 : _NUMBER_CHECK_AT], crc)
     return zlib.crc32(encoded[_NUMBER_CHECK_AT + 4 :], crc)
@@ -215,8 +216,8 @@ def header_length(start: bytes) -> int:
 def decode_header(data: bytes, file_size: int) -> Header:
     """Return the header from a file's first bytes. Raises CorruptedFile if the header does not match its checksum.
 
-    A sequence number that does not match its own checksum is returned as -1. The rest of the header is then still
-    valid.
+    A sequence number that does not match its own checksum is returned as -1. In this case the rest of the header is
+    still valid.
     """
     length = header_length(data)
     if len(data) < length:
@@ -226,7 +227,7 @@ def decode_header(data: bytes, file_size: int) -> Header:
     if header_checksum(data[:-4]) != checksum:
         raise CorruptedFile("its header does not match its checksum")
     version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
-    if version > VERSION:  # checked only now, because the checksum rules out a flipped bit
+    if version > VERSION:  # checked only now, when the checksum has excluded a flipped bit
         raise NewerFormat(f"it has format version {version}; this program reads version {VERSION}: use a later one")
     if version < VERSION:
         raise CorruptedFile(f"it has format version {version}, which no program writes")
@@ -288,13 +289,13 @@ def _pack_writer(writer: Mapping[str, Any]) -> bytes:
 
 @lru_cache(maxsize=64)
 def _array_head(count: int) -> bytes:
-    """Return msgpack's head of an array."""
+    """Return the bytes with which msgpack begins an array."""
     return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 def _following(first: Any, count: Any, end: int) -> int:
     """Return the end of the range of ``count`` ordinals from ``first`` on. Raises ValueError unless the range begins at
-    ``end``, the end of the range before."""
+    ``end``, the end of the previous range."""
     if first != end:
         raise ValueError("its ordinals do not follow each other")
     if type(count) is not int or not 0 <= count <= MAX_ORDINAL + 1 - end:

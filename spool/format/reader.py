@@ -1,7 +1,7 @@
 """Read a file of messages: its header and tables for the index, a single body, or the whole file to verify it.
 
-Names and open descriptors can lead to other content at any time, so every read is checked against
-a checksum that the reader already trusts.
+A name or an open descriptor can lead to other content at any time. So the reader checks every read against a checksum
+that it already trusts.
 """
 
 import errno
@@ -14,8 +14,8 @@ from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, decode_table
 
-# An open fails with these errors if the name leads to a directory, a symlink or a socket. Another attempt would fail,
-# too.
+# An open fails with these errors if the name leads to a directory, a symlink or a socket. Another attempt would also
+# fail.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 FIRST_READ_BYTES = 16 << 10
@@ -35,7 +35,7 @@ def read_header(disk: Disk, handle: int) -> Header:
 
 
 def _read_start(disk: Disk, handle: int) -> tuple[Header, bytes]:
-    """Read the header, and return it with the bytes that were read; a small file is read whole."""
+    """Read the header. Return the header and the bytes that were read; a small file is read whole."""
     start = disk.read_at(handle, 0, FIRST_READ_BYTES)
     size = len(start)
     if size == FIRST_READ_BYTES:  # the file may be larger
@@ -49,7 +49,7 @@ def _read_start(disk: Disk, handle: int) -> tuple[Header, bytes]:
 def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
     """Read header and tables; a small file takes one read.
 
-    ``salvage``: whether a damaged table counts as empty, so that the messages of other tables can be served.
+    ``salvage``: whether a damaged table counts as empty, so that the messages of other tables can be delivered.
     """
     header, start = _read_start(disk, handle)
     tables: list[Table] = []
@@ -67,7 +67,7 @@ def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileCont
 
 
 def open_file(disk: Disk, name: str) -> int:
-    """Open a file for reading. Raises CorruptedFile if the name leads to an entry that is no regular file."""
+    """Open a file for reading. Raises CorruptedFile if the name leads to something other than a regular file."""
     try:
         return disk.open(name)
     except OSError as error:
@@ -116,8 +116,8 @@ def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
 
 
 def prove(disk: Disk, handle: int) -> FileContents:
-    """Read the whole file: header, tables, every body and its ``bin`` head. Raises CorruptedFile if anything is
-    wrong."""
+    """Read and check the whole file: header, tables, and every body with its ``bin`` head. Raises CorruptedFile if any
+    part is wrong."""
     contents = read_contents(disk, handle)
     for entry, table in zip(contents.header.sections, contents.tables, strict=True):
         for _, wrong in bad_bodies(disk, handle, entry, table):

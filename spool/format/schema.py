@@ -1,7 +1,7 @@
-"""The values that a table of contents may have: control fields, commands, facts. Other values raise ValueError.
+"""The permitted values in a table of contents: control fields, commands, facts. Other values raise ValueError.
 
-A right checksum proves that a program wrote the table, not that the table makes sense. After these checks, all types
-are right, all ranges are bounded, and a path can only name a captured file. So the index need not check these values
+A right checksum proves that a program wrote the table, but not that the values are valid. After these checks, all types
+are right, all ranges are bounded, and a path can only name a captured file. So the index need not check the values
 again.
 """
 
@@ -15,7 +15,7 @@ from spool.model.order import MOST_BEFORE
 from spool.model.xid import BRANCH_ID_BYTES
 
 TOTALS_FACT = "totals"
-# The most messages that the commands of one table address, so that a few damaged bytes cannot claim more memory.
+# The most messages that the commands of one table may address, so that a few wrong bytes cannot cost much memory.
 MOST_ADDRESSED = 1 << 20
 _MESSAGES = MAX_ORDINAL + 1  # the most messages of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
@@ -60,7 +60,7 @@ def _check_before(place: list[Any]) -> None:
 
 
 def check_command(raw: Any) -> Command:
-    """Check a command as msgpack decoded it, and return it. Only a file of compaction has ``Left``."""
+    """Check a command that msgpack decoded, and return it. Only the file of a compaction has ``Left``."""
     name, *rest = raw
     if name == "left":
         first, length = rest
@@ -105,7 +105,7 @@ def _check_captured(directory: Any, name: Any) -> None:
 def check_fact(found: Any) -> list[Any]:
     """Check a fact ``[key, value, expiry or None]``, and return it.
 
-    Only the value of the totals is checked here; the modules that read other values check them.
+    Here, only the value of the totals fact is checked. The other values are checked by the modules that read them.
     """
     key, value, expiry = found
     if not isinstance(key, str):
@@ -128,8 +128,7 @@ def _check_totals(value: Any) -> None:
 
 
 def check_time(value: Any) -> float:
-    """Return a time in seconds before or after the epoch, neither infinite nor NaN. Raises ValueError for anything
-    else.
+    """Return a time, in seconds before or after the epoch. Raises ValueError for infinity, NaN and other values.
 
     (A put allows times up to 1e12. The limit is higher here, because a delay is added to the time of the commit.)
     """

@@ -1,4 +1,4 @@
-"""The table of contents of a section, and the places of its bodies, as ``docs/format.md`` says. Pure."""
+"""The table of contents of a section, and the places of the bodies, as described in ``docs/format.md``. Pure."""
 
 import sys
 import zlib
@@ -19,12 +19,12 @@ from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 
 SECTION_BYTES = 16 << 20  # a section is closed when its bodies have this many bytes
-_PLAIN: list[dict[str, Any]] = [{}]  # most sections have these control fields; unpacked tables share the list
+_PLAIN: list[dict[str, Any]] = [{}]  # most sections have only empty control fields; unpacked tables share this list
 
 
 class Origins(NamedTuple):
-    """The origins of compacted messages, as columns with one entry for each run. An entry has the position of the run's
-    first message, the time of the message's commit, its branch, and its ordinal in the branch."""
+    """The origins of compacted messages, as columns with one entry for each run. An entry has four values of the run's
+    first message: its position, the time of its commit, its branch, and its ordinal in the branch."""
 
     numbers: list[int]
     ordinals: list[int]
@@ -37,8 +37,8 @@ class Places(NamedTuple):
     """A compacted table sorted by position.
 
     starts: the first positions of the runs, sorted, each as one number.
-    ends: for each of these runs, the position after its last message.
-    order: for each of these runs, its index in the table.
+    ends: for each run, in the order of ``starts``, the position after the last message.
+    order: for each run, in the order of ``starts``, the run's index in the table.
     rows: the first row of each run, in the order of the table. The last element is the number of all rows.
     """
 
@@ -73,7 +73,7 @@ class Table:
 
     @classmethod
     def unpack(cls, packed: Sequence[Any]) -> "Table":
-        """Return the table of columns that ``pack`` returned in another process."""
+        """Return the table from the columns that ``pack`` returned in another process."""
         queues, attributes, runs, lengths, checksums, commands, facts = packed
         if attributes == _PLAIN:
             attributes = _PLAIN
@@ -120,7 +120,7 @@ class CompactedTable(Table):
         return self._places
 
 
-@lru_cache(maxsize=1024)  # the bodies of one program have few different lengths
+@lru_cache(maxsize=1024)  # one program's bodies have few different lengths
 def body_head(length: int) -> bytes:
     """Return msgpack's ``bin`` head for a body."""
     if length < 1 << 8:
@@ -136,7 +136,7 @@ def head_sizes(lengths: "array[int]") -> list[int]:
 
 
 def bodies_bytes(lengths: "array[int]") -> int:
-    """Return the total size, in bytes, of bodies with these lengths, heads included."""
+    """Return the total size, in bytes, of the bodies with these lengths and of their heads."""
     if not lengths:
         return 0
     least, most = min(lengths), max(lengths)
@@ -185,7 +185,7 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
 
 
 def _origins(found: Any, runs: list[list[int]]) -> Origins:
-    """Decode the origins. Raises ValueError if a position cannot exist or is in two runs."""
+    """Decode the origins. Raises ValueError if a position is impossible or is in two runs."""
     origins = Origins(*map(list, found))
     if {len(column) for column in origins} != {len(runs)}:
         raise ValueError("its columns differ in length")

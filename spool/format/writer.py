@@ -1,7 +1,7 @@
 """Write a branch's file in ``active/``: the sections first, then the header at the front, and the number last.
 
-A small branch takes one ``write``. A large branch streams: the writer leaves room at the front, and writes the header
-there last. If the header is larger than the room, the sections move to a second file.
+A small branch takes one ``write``. A large branch streams: the writer first leaves room at the front, and writes the
+header into this room last. If the header is larger than the room, the sections move to a second file.
 """
 
 import logging
@@ -36,15 +36,15 @@ os.register_at_fork(after_in_child=writer_name.cache_clear)
 
 
 def new_header(time: float, durable_mark: int) -> Header:
-    """Return the header of a new file without content and without a number. The arguments are those of ``complete``."""
+    """Return the header of a new file without content and without a number. The arguments are as in ``complete``."""
     return Header(number=0, time=time, writer=writer_name(), durable_mark=durable_mark)
 
 
 class CommitFileWriter:
-    """The file of one branch while it is written; the caller holds the xid's lock or owns the name.
+    """The file of one branch during the writing. The caller holds the xid's lock or owns the name.
 
     number: the number of the file, or None. Once the file has a number, the writer can no longer roll it back.
-    tables: the tables of the sections that are written.
+    tables: the tables of the written sections.
     """
 
     def __init__(self, disk: Disk, xid: Xid, header_room: int | None = None) -> None:
@@ -56,7 +56,7 @@ class CommitFileWriter:
         self.tables: list[Table] = []
         self.streamed = False
         self.recycled = False
-        self._header: Header | None = None  # as it was encoded, without the offsets of sections
+        self._header: Header | None = None  # the encoded header, without the offsets of sections
         self._encoded = b""
         self._entries: list[SectionEntry] = []
         self._room = header_room or _STREAMED_HEADER_ROOM
@@ -104,9 +104,9 @@ class CommitFileWriter:
 
         Args:
             time: seconds since the epoch.
-            durable_mark: the durable number that was last read from the counters; an older number is also valid.
+            durable_mark: the durable number from the last read of the counters. An older number is also valid.
             flushed: whether the file will be flushed.
-            pool: the recycled files, one of which this file may overwrite if it will get a number.
+            pool: the recycled files. A file that will get a number may overwrite one of them.
         """
         batch.close_section()
         if self.handle is not None:
@@ -146,8 +146,8 @@ class CommitFileWriter:
         self.tables, self._entries, batch.sections = tables, entries, []
 
     def _fit(self, encoded: bytes, size: int, there: int) -> bytes:
-        """Pad the header so that the file gets the length of the recycled file; truncate a recycled file that is much
-        longer."""
+        """Pad the header so that the file gets the length of the recycled file. If the recycled file is much longer,
+        truncate it instead."""
         assert self.handle is not None
         if size < there <= size + max(CLASS_BYTES, size // 8):
             return pad_header(encoded, len(encoded) + there - size)
@@ -156,7 +156,7 @@ class CommitFileWriter:
         return encoded
 
     def _move_sections(self, start: int) -> None:
-        """Move the sections to a new file, which has room for the larger header before the sections."""
+        """Move the sections to a new file that has room for the larger header."""
         assert self.handle is not None
         old = self.handle
         self.disk.unlink(self.name)
@@ -175,8 +175,8 @@ class CommitFileWriter:
             self.handle = None
 
     def abandon(self) -> None:
-        """Remove the file, if it still has its first name. If the removal fails, a process that finds the file without
-        an owner removes it."""
+        """Remove the file if it still has its first name. If the removal fails, another process later finds the file
+        without an owner, and removes it."""
         if self.handle is not None:
             self.close()
             try:

@@ -1,4 +1,4 @@
-"""The queues in memory, as they are after all applied commits."""
+"""The state of the queues after all applied commits, in memory."""
 
 from spool.index.index import Index
 

@@ -1,9 +1,8 @@
 """Read bodies and tables from the files of messages, with a bounded cache of open files and of tables.
 
 A name or a descriptor can lead to another file at any time, because files move and the recycler overwrites old files.
-So every read is compared with a checksum that the index has kept since it applied the commit. If the body is the only
-one of its section, this is the checksum of the body. Otherwise it is the checksum of the table, and the table has the
-checksums of the bodies.
+So every read is compared with a checksum that the index has kept since it applied the commit. If a section has only one
+body, this is the body's checksum. Otherwise it is the table's checksum, and the table has the checksums of the bodies.
 """
 
 import zlib
@@ -21,10 +20,10 @@ from spool.index.run import Run
 from spool.index.stretch import Stretch
 from spool.model import layout
 
-_CHUNK_BYTES = 1 << 20  # the most bytes in one read, unless a single body has more
+_CHUNK_BYTES = 1 << 20  # the most bytes in one read, unless a single body is larger
 _MAX_OPEN = 32
 _MAX_TABLES = 512
-_MAX_MESSAGES = 65_536  # the most messages in all cached tables together, unless the table used last alone has more
+_MAX_MESSAGES = 65_536  # the most messages in all cached tables together; the table used last is always kept
 
 
 _Body = TypeVar("_Body", bytes, memoryview)
@@ -34,7 +33,7 @@ Stored = Run | Stretch  # neighbouring messages and the places of their bodies
 class FileCache:
     """Reads bodies and tables. It keeps the most recently used tables and open files. The caller holds the mutex.
 
-    Raises CorruptedFile if a file is missing or was changed; the error names the file.
+    Raises CorruptedFile, with the file's name, if a file is missing or was changed.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -69,11 +68,11 @@ class FileCache:
             self._messages -= len(self._tables.pop(next(iter(self._tables))).lengths)
 
     def keys(self, file: FileRef, section: SectionEntry) -> tuple[bytes, bytes]:
-        """Return the search keys of a compacted section. The table is verified, but not decoded."""
+        """Return the search keys of a compacted section. The table is checked, but not decoded."""
         return search_keys(self._proven_table(file, section))
 
     def remember(self, file: FileRef, contents: FileContents) -> None:
-        """Cache the tables of a file that was read or written just now. A table of a single message is not cached."""
+        """Cache the tables of a file that was just read or written. A table of a single message is not cached."""
         for table, section in zip(contents.tables, contents.header.sections, strict=True):
             if len(table.lengths) == section.messages > 1 and (file, section) not in self._tables:
                 self._keep(file, section, table)
@@ -115,8 +114,8 @@ class FileCache:
     def beginning(self, run: Stored, ordinal: int, count: int) -> bytes:
         """Return the first ``count`` bytes of a longer body.
 
-        No checksum proves these bytes. The caller checks afterwards that the message has not left its file, because
-        only a file without messages is overwritten.
+        No checksum proves these bytes. The caller checks afterwards that the file still has the message, because a file
+        with messages is never overwritten.
         """
         offset = self.place(run, ordinal).offset
         handle = self._open_one(run.file)
@@ -136,7 +135,7 @@ class FileCache:
         return body_place(self.table(run.file, where), where, ordinal - run.base)
 
     def unproven(self, run: Stored, ordinal: int) -> bytes:
-        """Return the bytes of a body, even if they do not match its checksum."""
+        """Return the bytes of a body, even if the bytes do not match the checksum."""
         offset, length, _ = self.place(run, ordinal)
         return self.disk.read_at(self._file(run.file, fresh=True), offset, length)
 
@@ -174,7 +173,8 @@ class FileCache:
         self._open.clear()
 
     def forget(self, number: int) -> None:
-        """Close the files of a commit that is about to be removed: its own file, and the files of adopted branches."""
+        """Close the files of a commit before their removal: the commit's own file, and the files of adopted
+        branches."""
         for file in [file for file in self._open if file.number == number]:
             self.disk.close(self._open.pop(file))
 
@@ -187,11 +187,10 @@ def read_bodies(
     disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int],
     kind: Callable[[bytes], _Body],
 ) -> list[_Body]:  # fmt: skip
-    """Read the bodies of neighbouring messages in as few reads as possible. ``ends``: the offset at which each body
-    ends.
+    """Read the bodies of neighbouring messages in as few reads as possible. ``ends``: the end offset of each body.
 
-    ``kind``: ``bytes`` or ``memoryview``. With ``memoryview``, the bodies are views of the data that was read, so a
-    caller that joins the bodies saves a copy.
+    ``kind``: ``bytes`` or ``memoryview``. With ``memoryview``, the bodies are views of the read data. This saves a copy
+    if the caller joins the bodies.
 
     Raises CorruptedFile if a body does not match its checksum.
     """

@@ -2,7 +2,7 @@
 
 A cursor continues after the last sort key that it returned, even if messages were removed or compacted meanwhile. If a
 message remains in the queue the whole time, the cursor returns the message exactly once. The cursor may miss a delayed
-message that becomes due meanwhile, because the cursor may have passed the new place of the message.
+message that becomes due meanwhile, because the message then gets a new place, which the cursor may have passed.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ class Filter:
     """The conditions of a search: a message matches if it fulfils each given condition.
 
     ``message_id``: the message has one of these ids, each as (branch id, ordinal in the branch). The other conditions
-    are those of ``MessageFilters``, as checked values.
+    are checked values of ``MessageFilters``.
     """
 
     message_id: tuple[tuple[bytes, int], ...] | None = None
@@ -56,8 +56,8 @@ class Filter:
         """Return a filter for a caller's keyword arguments.
 
         Raises:
-            TypeError: an argument has a name that no filter has.
-            InvalidArgument, BadMessageId: a value can never match anything.
+            TypeError: no filter has the name of an argument.
+            InvalidArgument, BadMessageId: a value can match no message.
         """
         for name in filters.keys() - MessageFilters.__annotations__.keys():
             known = ", ".join(MessageFilters.__annotations__)
@@ -89,7 +89,7 @@ class Filter:
 
 
 def _parsed(message_id: object) -> tuple[tuple[bytes, int], ...]:
-    """Return the ids of a filter, each once. Raises BadMessageId for a value that is not a message's id."""
+    """Return the ids of a filter without duplicates. Raises BadMessageId for a value that is not a message id."""
     if isinstance(message_id, str):
         return (parse_message_id(message_id),)
     if not isinstance(message_id, Collection) or isinstance(message_id, Mapping | bytes):
@@ -108,9 +108,9 @@ _CHECKS = {
 
 
 class Cursor:
-    """A position in a queue. It moves in the order of delivery, and through the delayed messages at the end.
+    """A position in a queue. The cursor moves in the order of delivery, and finally through the delayed messages.
 
-    ``unread``: each segment whose table is damaged, with the damage in words. The cursor does not return messages of
+    ``unread``: for each segment with a damaged table, a text about the damage. The cursor does not return messages of
     these segments.
     """
 
@@ -119,9 +119,9 @@ class Cursor:
         self._wanted = wanted
         self._delayed = False
         self._last: Key | None = None  # the last sort key that was returned
-        self._newest: int | None = None  # messages of later commits are skipped, so that the cursor comes to an end
+        self._newest: int | None = None  # messages of later commits are skipped, so that the cursor reaches an end
         self._ends: dict[Segment, Key] = {}  # for each segment that was read, the sort key of its last message
-        self._places: deque[Position] | None = None  # the messages of the wanted ids that are still to come
+        self._places: deque[Position] | None = None  # the messages of the wanted ids that were not returned yet
         self.unread: dict[Segment, str] = {}
 
     def next(self, index: Index, now: float, count: int) -> list[Slice]:
@@ -142,7 +142,7 @@ class Cursor:
             self._ends.clear()
 
     def _by_ids(self, index: Index, now: float, count: int) -> list[Slice]:
-        """Return the next messages of the wanted ids, in the order of delivery at the first call."""
+        """Return the next messages of the wanted ids. The first call determines the order of delivery."""
         if self._places is None:
             found = [index.messages.position_of(*id) for id in self._wanted.message_id or ()]
             runs = [(position, run) for position in found if position and (run := self._live(index, position, now))]
@@ -157,7 +157,7 @@ class Cursor:
         return slices
 
     def _live(self, index: Index, position: Position, now: float) -> Run | None:
-        """Return the run of a message that is in the queue and matches; else None."""
+        """Return the run of a message if it is in the queue and matches; otherwise None."""
         run = index.messages.find(position)
         if run is None or run.queue.name != self._queue or run.is_expired(now):
             return None
@@ -175,12 +175,12 @@ class Cursor:
                 yield Slice(run.number, run.ordinals, run.attributes, run.committed_at)
 
     def _in_order(self, index: Index, queue: Queue) -> Iterator[Run]:
-        """Yield the queue's runs after the last key, merged from lists and segments. A segment is read when its first
-        key is next."""
+        """Yield the queue's runs after the last key, merged from lists and segments. A segment is read only when its
+        first key is the next key."""
         last = self._last
         heap: list[_Entry] = []
         for rank, runs in enumerate([queue.delayed] if self._delayed else [queue.ready, queue.waiting]):
-            # In the form of the list's own keys.
+            # The last key in the form of the list's keys.
             listed: Any = last if last is None or not self._delayed else (last[0], last[1:])
             _push(heap, -rank, iter(runs) if last is None else runs.irange_key(listed, None, (False, True)))
         behind: deque[Segment] = deque()
@@ -204,7 +204,7 @@ class Cursor:
         try:
             runs = index.messages.runs_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:
-            self.unread.setdefault(segment, str(error))  # a get drops the segment, and ``check`` names its file
+            self.unread.setdefault(segment, str(error))  # a get drops the segment later, and ``check`` names the file
             return iter(())
         if not segment.delayed:
             for run in runs:
@@ -219,7 +219,7 @@ _NO_END: Key = (float("inf"),)
 
 
 def _push(heap: list[_Entry], rank: int, runs: Iterator[Run]) -> None:
-    """Add the remaining ``runs`` to the heap. Of two entries with equal keys, the entry with the lower ``rank`` is
+    """Add the remaining ``runs`` to the heap. If two entries have equal keys, the entry with the lower ``rank`` is
     first."""
     run = next(runs, None)
     if run is not None:

@@ -1,4 +1,4 @@
-"""The files of one commit as they were read, and the data about these files that the index keeps afterwards."""
+"""The content of one commit's files as it was read, and the data about the files that the index keeps afterwards."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Set
@@ -15,8 +15,7 @@ from spool.model.xid import Xid
 
 
 class FileRef(NamedTuple):
-    """The file in which messages lie. The ``checksum`` of its header distinguishes the file from other files with the
-    same name.
+    """The file that has messages. The header's ``checksum`` distinguishes the file from other files with the same name.
 
     ``adoption``: 0 for the commit's own file, k for the file of its k-th adopted branch. ``xid``: the xid of that
     branch.
@@ -29,8 +28,8 @@ class FileRef(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One file of a commit: its header and tables, without bodies. ``first``: the ordinal that the file's first message
-    has in the commit."""
+    """One file of a commit: the header and tables, without bodies. ``first``: the ordinal in the commit of the file's
+    first message."""
 
     adoption: int
     xid: Xid | None
@@ -41,8 +40,8 @@ class Part(NamedTuple):
         return tuple.__new__(FileRef, (number, self.adoption, self.xid, self.contents.header.checksum))
 
     def left(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Return, as (row, count), the messages of a compacted section that were removed before the compaction was
-        committed."""
+        """Return the messages of a compacted section that were removed before the compaction was committed, as (row,
+        count)."""
         spans = []
         for table in self.contents.tables:
             for command in table.commands:
@@ -56,7 +55,7 @@ class Part(NamedTuple):
 class Commit(NamedTuple):
     """All files of one sequence number: the commit's own file, then the files of the adopted branches.
 
-    ``damage``: (file, problem) for each file that could not be read whole.
+    ``damage``: (file, problem) for each file of which a part could not be read.
     """
 
     number: int
@@ -84,17 +83,16 @@ class Retention:
     adopted: xids of the branches that the commit adopted; each has a separate file.
     live, live_bytes: messages that lie in these files now, and their bodies' bytes.
     body_bytes: bytes of all bodies that these files hold or held.
-    addressed: the commits whose messages this commit's commands address, and the commits whose files held these
-        messages.
-    supersedes: commits whose messages a compaction copied into these files, or whose commands these files repeat
-        (merged tombstones).
+    addressed: the commits whose messages this commit's commands address. The commits that had these messages in their
+        files are also included.
+    supersedes: the commits whose messages a compaction copied into these files. If tombstones were merged: the commits
+        whose commands these files repeat.
     superseded_by: the latest commit that supersedes this commit; 0 if no commit does.
-    pinned_by: commits with claimed messages; a reader may still read these messages from this commit's files (see
-        ``reclaim``).
+    pinned_by: the commits of claimed messages that a reader may still read from this commit's files (see ``reclaim``).
     span: the lowest and the highest commit whose messages a compaction copied into these files.
     captured: the dropped files that the commit records as captured by an intake.
-    facts: how many of the commit's facts are the newest facts of their keys.
-    damaged: whether one of the files could not be read whole.
+    facts: the number of this commit's facts that no later fact with the same key has replaced.
+    damaged: whether a part of one of the files could not be read.
     mergeable: whether a later commit may repeat the commands and facts of this commit.
     tally: for each queue, [enqueued, dequeued, failed, expired].
 
@@ -123,8 +121,8 @@ def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> N
 
 
 def add_target(state: Retention, number: int) -> None:
-    """Record that a command in the files of ``state`` addresses commit ``number``, whose files must be removed
-    first."""
+    """Record that a command in the files of ``state`` addresses commit ``number``. The files of commit ``number`` must
+    be removed first."""
     if number in state.addressed:
         return
     if len(state.addressed) < 2:
@@ -135,7 +133,7 @@ def add_target(state: Retention, number: int) -> None:
     state.addressed.add(number)
 
 
-@lru_cache(maxsize=1024)  # nearly all commits have a tally of one queue, and many of these tallies are equal
+@lru_cache(maxsize=1024)  # nearly all tallies have only one queue, and many tallies are equal
 def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
     return MappingProxyType({queue: list(counts)})
 
@@ -144,8 +142,7 @@ def totals_of(files: Mapping[int, Retention], recorded: Mapping[str, Any] | None
     """Return, for each queue, [enqueued, dequeued, failed, expired] since the space was created.
 
     ``recorded``: the value of the totals fact, or None. The value has the counts of reclaimed commits, and the numbers
-    of these commits. Some of their files still exist if a process died after it wrote the fact and before it removed
-    the files.
+    of these commits. If a process died after it wrote the fact, some files of these commits still exist.
     """
     covered = set[int]() if recorded is None else set(recorded["folded"])
     sums = {} if recorded is None else {queue: list(counts) for queue, counts in recorded["queues"].items()}
@@ -167,7 +164,7 @@ class Subscription(NamedTuple):
     queues: the names of the queues; empty for all queues.
     since: the commit that registered the subscription; earlier commits are not kept for it. ``since`` is 0 while the
         number of the registering commit is not known.
-    after: the reader has read all commits up to this one.
+    after: the reader has read all commits up to this commit.
     expires: the time from which any process may end the subscription, in seconds since the epoch.
     """
 
@@ -178,7 +175,7 @@ class Subscription(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> Self | None:
-        """Return the subscription that the value of a fact describes; None if the value describes no subscription."""
+        """Return the subscription that a fact's value describes; None if the value is no subscription."""
         match value:
             case [list(queues), int(since), int(after), float(expires)]:
                 return cls(tuple(map(str, queues)), since, after, expires)

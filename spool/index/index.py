@@ -1,8 +1,9 @@
 """The queues in memory: a function of the commits, which are applied in the order of their sequence numbers.
 
 Neighbouring messages of one commit with the same queue and control fields are one *run*. So a commit of a thousand
-messages costs a few entries. Thousands of compacted messages are one *segment*. Bodies and tables remain on disk.
-Claims, prepared branches and the time also decide whether a message can be claimed *now*; callers check all three.
+messages costs a few entries. Thousands of compacted messages are one *segment*. Bodies and tables remain on disk. The
+index does not decide alone whether a message can be claimed *now*: callers also check claims, prepared branches and the
+time.
 
 The index finds a message by its position, which never changes. The file in which the message lies may change.
 """
@@ -44,28 +45,28 @@ from spool.model.position import Position, PositionRanges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
-# For each reason of a removal, the count to which the removal is added.
+# For each reason of a removal, the count that the removal increases.
 _COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
 LEAST_SEGMENT = 32  # a section of fewer compacted messages becomes runs at once
 
 
 class Index:
-    """All queues of a space, as they are after the commit ``applied``.
+    """The state of all queues of a space after the commit ``applied``.
 
     messages: the live messages.
     files: for each commit that still has files, the reasons to keep them.
-    restored: all commits up to this number came from a checkpoint.
+    restored: the index got all commits up to this number from a checkpoint.
     idle: the commits without live messages that may be reclaimed.
     idle_bytes: the bytes of all bodies in the files of the idle commits.
     unread: commits without live messages that are kept for a subscription.
     subscriptions: the subscriptions, by the keys of their facts.
     retired: the idle commits that reclaim has recorded before it removes their files.
-    unflushed: commits that were published without a flush. Of these, the commits up to the durable mark were flushed
-        afterwards.
+    unflushed: commits that were published without a flush. A later flush has covered the commits up to the durable
+        mark.
     facts: for each key, the newest fact, as (commit, value, expiry time or None).
     adopted: the branches that a commit adopted, each with the number of that commit.
     captured: the dropped files that a commit records as captured by an intake.
-    damage: (file, problem) for each file that could not be read whole.
+    damage: (file, problem) for each file of which a part could not be read.
     changed_since: during a compaction, the positions that were removed or changed since its start; None if no
         compaction runs.
     """
@@ -125,7 +126,7 @@ class Index:
             self.applied = number
 
     def _add_messages(self, number: int, time: float, part: Part, state: Retention) -> None:
-        """Add the messages of one file of commit ``number``. ``time``: the time of that commit."""
+        """Add the messages of one file of commit ``number``. ``time``: the time of the commit."""
         messages, file, ordinal = self.messages, part.file_ref(number), part.first
         header, tables = part.contents
         compacted = False
@@ -138,7 +139,7 @@ class Index:
                 messages.branch_ids.add(number, begins[-1], branch.id, begins[-1])
         for table, entry in zip(tables, header.sections, strict=True):
             base = first = ordinal
-            ordinal += entry.messages  # a damaged table counts, too, so that later messages keep their ordinals
+            ordinal += entry.messages  # a damaged table also counts, so that later messages keep their ordinals
             if not table.runs:
                 continue  # the table has no messages, or is damaged
             if type(table) is CompactedTable:
@@ -176,8 +177,8 @@ class Index:
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def _command(self, state: Retention, number: int, time: float, command: Command) -> None:
-        """Apply one command of commit ``number``, whose time is ``time``. If a message is not live, an earlier commit
-        removed it; this is no error."""
+        """Apply one command of commit ``number``, whose time is ``time``. A message that is not live is no error: an
+        earlier commit removed it."""
         if command.name == "take":
             state.captured += ((command.directory, command.file),)
             self.captured.add((command.directory, command.file))
@@ -264,7 +265,7 @@ class Index:
                 _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
             _count(state, queue.name, ENQUEUED, count)
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
-        if run.first == ordinal and run.live > count:  # remove this run first: the new run may get its key
+        if run.first == ordinal and run.live > count:  # remove this run first, because the new run may get its key
             rest = run.tail(ordinal + count)
             messages.remove(old, run)
             messages.insert(rest, branch, in_branch + count)
@@ -285,13 +286,13 @@ class Index:
     # -- facts ------------------------------------------------------------------------------------------------------
 
     def _fact(self, number: int, state: Retention, key: str, value: Any, expiry: float | None) -> None:
-        """Apply a fact of commit ``number``. It replaces the earlier fact with the same key. A fact with the value None
-        only removes the earlier fact."""
+        """Apply a fact of commit ``number``. The fact replaces the earlier fact with the same key. A fact with the
+        value None only removes the earlier fact."""
         old = self.facts.pop(key, None)
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
             if value is None and old[0] != number:
-                add_target(state, old[0])  # otherwise the old fact would be valid again once this file is removed
+                add_target(state, old[0])  # otherwise a removal of this file would make the old fact valid again
         if value is not None:
             self.keep_fact(key, number, value, expiry)
             state.facts += 1
@@ -356,7 +357,7 @@ class Index:
             messages.insert_piece(segment, table, piece)
 
     def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, repeats: bool) -> None:
-        """Record the commits that commit ``number`` supersedes and that still have files. ``repeats``: whether commit
+        """Record the commits that commit ``number`` supersedes, if they still have files. ``repeats``: whether commit
         ``number`` repeats all commands of these commits."""
         there = [known for known in supersedes if known in self.files]
         for known in there:
@@ -391,7 +392,7 @@ class Index:
         """Permit the reclaim of a commit's files, which have no live message.
 
         Damaged files are kept, because they may have held more messages. Files that a subscription has not read are
-        kept, too (Rule 15).
+        also kept (Rule 15).
         """
         state = self.files[number]
         if state.damaged or number in self.idle:
@@ -403,7 +404,8 @@ class Index:
             self.idle_bytes += state.body_bytes
 
     def _follow_subscription(self, key: str) -> None:
-        """Check again which commits are kept for a subscription, because it was registered, moved on or ended."""
+        """Check again which commits are kept for a subscription, because it was registered, has read further, or has
+        ended."""
         old, (_, value, _) = self.subscriptions.pop(key, None), self.facts.get(key, (0, None, None))
         new = Subscription.of(value)
         if new is not None:
@@ -420,14 +422,14 @@ class Index:
             self.idle_bytes -= self.files[number].body_bytes
 
     def mark_damaged(self, number: int, name: str, wrong: str) -> None:
-        """Record that the file ``name`` of a commit cannot be read whole. The file is kept until it is repaired."""
+        """Record that a part of the file ``name`` of a commit cannot be read. The file is kept until it is repaired."""
         self.damage.append((name, wrong))
         self._unmark_idle(number)
         self.files[number].damaged = True
 
     def _record_retired(self, numbers: list[int]) -> None:
-        """Apply the record in which reclaim names the commits whose files it removes next. Commits that only the
-        previous record names have no files any more."""
+        """Apply the record with which reclaim announces the removal of files: ``numbers`` are the commits of these
+        files. Commits that only the previous record names have no files any more."""
         for gone in self.retired.difference(numbers):
             self.forget(gone)
         for number in numbers:
@@ -435,10 +437,10 @@ class Index:
                 self._retire(number)
 
     def _retire(self, number: int) -> None:
-        """Drop the messages and the counts of a commit. The record of reclaim includes these counts.
+        """Drop the messages and the counts of a commit, because reclaim's record includes these counts.
 
-        The files can hold live messages, because somebody may have restored the files after reclaim removed the commits
-        that consumed these messages.
+        The files can have live messages if an administrator restored the files after reclaim had removed the commits
+        that consumed the messages.
         """
         state = self.files[number]
         state.tally = {}
@@ -446,7 +448,7 @@ class Index:
         self.retired.add(number)
         if state.live:
             self._drop_messages({number})
-        if number in self.unread:  # (a rebuilt index may apply this record before the end of the subscription)
+        if number in self.unread:  # (a rebuilt index may apply this record before the subscription's end)
             self.unread.remove(number)
             self.mark_idle(number)
 
@@ -460,7 +462,7 @@ class Index:
             self._remove_next(run.number, run.first, run.end)
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Forget all commits except ``numbers``, with their messages, because the files of the other commits were
+        """Forget all commits except ``numbers``, and forget their messages, because the files of these commits were
         reclaimed."""
         there = set(numbers)
         gone = [number for number in self.files if number not in there]

@@ -24,7 +24,7 @@ from spool.model.settings import QueueConfig
 _Read = TypeVar("_Read")
 _FromSegment = Callable[[Segment, CompactedTable, Piece], Run]
 
-REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
+REFILL_MESSAGES = 256  # the number of a segment's messages that become runs at once
 
 
 class BranchIds:
@@ -60,7 +60,7 @@ class BranchIds:
         return branch, ordinal - begin
 
     def find(self, branch: bytes, ordinal: int) -> Position | None:
-        """Return the position of a message if the message is live and lies in a run."""
+        """Return the position of a message if the message is live and is in a run."""
         number, begin = self.begins.get(branch, (0, 0))
         if not number or self.of(number, begin + ordinal) != (branch, ordinal):
             return None
@@ -86,7 +86,7 @@ class MessageTable:
         self._cache = cache
         self.runs: dict[int, list[Run]] = {}  # the runs of each commit, sorted by their first ordinals
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
-        self.segments_added = 0  # how many segments were added so far: each may hold new messages
+        self.segments_added = 0  # the number of segments that were added so far; each segment may have new messages
         self.branch_ids = BranchIds()
         self._configs = configs
         self._drop_damaged = drop_damaged
@@ -101,7 +101,7 @@ class MessageTable:
         return queue
 
     def configure(self, configs: Mapping[str, QueueConfig]) -> None:
-        """Follow new options of the queues. Most of thousands of queues have no messages, and cost nothing."""
+        """Apply new options of the queues. Of thousands of queues, most have no messages and need no work."""
         self._configs = configs
         for name, queue in list(self.queues.items()):
             if name in configs:
@@ -116,8 +116,8 @@ class MessageTable:
     ) -> tuple[Run | None, int]:
         """Find the run that holds a live message.
 
-        If the message is in a segment, the caller gets a new run of it, and the message remains in the segment. If
-        ``of_segment`` is ``materialize``, the message moves from the segment to the run.
+        If the message is in a segment, the caller gets a new run, and the message also remains in the segment. If
+        ``of_segment`` is ``materialize``, the message moves from the segment to the new run.
 
         Returns:
             The run, and the ordinal at which the run ends, but at most ``end``. If the message is not live, the first
@@ -144,7 +144,7 @@ class MessageTable:
         """Search like ``run_from``, but only in runs."""
         runs = self.runs.get(number)
         if not runs:
-            return None, end  # (a command may name a huge count)
+            return None, end  # (all at once, because a command may name a huge count)
         at = bisect_right(runs, ordinal, key=_first_of) - 1
         if at >= 0 and ordinal < (stop := runs[at].end):
             return runs[at], stop if stop < end else end
@@ -180,7 +180,7 @@ class MessageTable:
         return None
 
     def _or_dropped(self, read: Callable[[FileRef, SectionEntry], _Read], segment: Segment) -> _Read | None:
-        """Read a part of a segment's table. If the table is damaged, drop the segment and return None."""
+        """Read a part of a segment's table. If the table is damaged, drop the segment, and return None."""
         try:
             return read(segment.file, segment.entry)
         except (CorruptedFile, FileNotFoundError) as error:
@@ -198,7 +198,7 @@ class MessageTable:
         return self.branch_ids.of(*position)
 
     def in_order(self, queue: str, now: float) -> Iterable[Run]:
-        """Return the runs that can be delivered now, first to last."""
+        """Return the runs that can be delivered now, in order."""
         known = self.queues.get(queue)
         return () if known is None else known.in_order(now)
 
@@ -247,7 +247,7 @@ class MessageTable:
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def insert(self, run: Run, branch: bytes, in_branch: int) -> None:
-        """Add a run. ``in_branch``: the ordinal that its first message has in the branch ``branch``."""
+        """Add a run. ``in_branch``: the ordinal of the run's first message in the branch ``branch``."""
         self.branch_ids.add(run.number, run.first, branch, run.first - in_branch)
         self.add(run)
 
@@ -260,10 +260,10 @@ class MessageTable:
             self.keep_apart(queue, run)
 
     def keep_apart(self, queue: Queue, run: Run) -> None:
-        """Split runs of the queue, so that a message that was put before another message has its place between two
+        """Split runs of the queue, because a message that was put before another message needs a place between two
         runs.
 
-        Split ``run`` at each of its messages before which another message was put. Split other runs at each message
+        First split ``run`` at each message before which another message was put. Then split other runs at each message
         before which a message of ``run`` was put.
         """
         for ordinal in queue.cuts_in(run.number, run.first, run.end):
@@ -275,7 +275,7 @@ class MessageTable:
         run, _ = self.run_at(number, ordinal, ordinal + 1)
         if run is None or run.queue is not queue.order:
             return
-        if run.first == ordinal:  # earlier messages may have been removed, so the run gets the key of this message
+        if run.first == ordinal:  # earlier messages may be gone, so the run gets this message's key
             queue.remove(run)
             run.key = queue.order.key_of(number, ordinal, run.attributes, run.committed_at)
             queue.add(run)
@@ -311,12 +311,12 @@ class MessageTable:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def has_expired(self, queue: str, now: float) -> bool:
-        """Return whether a run of the queue has expired messages, or a segment may have expired messages."""
+        """Return whether a run of the queue has expired messages, or a segment may have such messages."""
         known = self.queues.get(queue)
         return known is not None and bool(known.expiring) and (known.expiring[0].expires or 0.0) <= now
 
     def expired(self, queue: str, now: float) -> Iterator[Run]:
-        """Yield runs of expired messages. Expired messages of segments move to runs first."""
+        """Yield runs of expired messages. First, expired messages of segments move to runs."""
         expiring = self.queue(queue).expiring
         at = 0
         while at < len(expiring):
@@ -358,13 +358,13 @@ class MessageTable:
         self.segments.remove(segment)
 
     def set_sort_key(self, segment: Segment, table: CompactedTable) -> bool:
-        """Set the sort key of a segment before it is added. Return False if its messages are no longer in the queue's
-        order."""
+        """Set the sort key of a segment before it is added. Return False if the segment's messages are no longer in the
+        queue's order."""
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = self._run_of(segment, table, piece)
             # When the file was written, the message was due or had no group. Since then the clock was put back, or the
-            # queue became ordered. Only a run can keep its group waiting.
+            # queue became ordered, so the message must keep its group waiting. A segment cannot do this, only a run.
             if run.blocks_group:
                 return False
             keys.append(run.key)

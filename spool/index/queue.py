@@ -1,4 +1,4 @@
-"""One queue in memory: runs and segments in the order in which their messages are delivered."""
+"""One queue in memory: runs and segments in the order of delivery."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -22,9 +22,9 @@ class Queue:
     """The live messages of one queue.
 
     Every run is in one of three lists. A run is in ``delayed`` until its due time, in ``waiting`` if it follows another
-    run of its group, and otherwise in ``ready``. A run that failed and waits for its next attempt keeps its group
-    waiting. A run that was put with a delay takes its place in the group when it is due. Segments are in ``segments``
-    or, until they are due, in ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
+    run of its group, and otherwise in ``ready``. A failed run that waits for its next attempt keeps its group waiting.
+    A run that was put with a delay joins its group when it is due. Segments are in ``segments`` or, until they are due,
+    in ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
 
     ``refill``: the function of the message table that turns the next messages of a segment into runs.
     """
@@ -38,13 +38,13 @@ class Queue:
         self.segments: SortedKeyList[Segment, Any] = SortedKeyList(key=_by_key)
         self.delayed_segments: SortedKeyList[Segment, Any] = SortedKeyList(key=_by_key)
         self.expiring: SortedKeyList[Run | Segment, Any] = SortedKeyList(key=_by_expiry)
-        self._beside = 0  # how many runs and segments are in neither ``ready`` nor ``waiting``
+        self._beside = 0  # the number of runs and segments that are in neither ``ready`` nor ``waiting``
         self.may_expire = False  # whether ``expiring`` has entries
         self.live = 0
         self.bytes = 0
-        self.served = 0  # messages dequeued since the index was built; compaction compares two values of this counter
+        self.served = 0  # the number of messages dequeued since the index was built; compaction compares two values
         # For each commit, the ordinals at which a run of the commit must end, because other messages were put before
-        # these ordinals.
+        # the messages with these ordinals.
         self.cuts: dict[int, Counter[int]] = {}
         self._refill = refill
         self._groups: dict[str, SortedKeyList[Run, Any]] = {}
@@ -73,7 +73,7 @@ class Queue:
         self._remove_keys(run)
 
     def _link(self, run: Run) -> None:
-        """Put a run into its present list and into its group."""
+        """Put a run into its list and into its group."""
         if run.due is not None:
             self.delayed.add(run)
             self._beside += 1
@@ -138,7 +138,7 @@ class Queue:
         self._remove_bounds(run, cuts(run.attributes))
 
     def _add_bounds(self, entry: Run | Segment, cuts: Iterable[tuple[int, int]]) -> None:
-        """Index a run or segment by its expiry time and by its cuts: the messages before which its messages were
+        """Index a run or segment by its expiry time and by ``cuts``: the messages before which its messages were
         put."""
         if entry.expires is not None:
             self.expiring.add(entry)
@@ -172,14 +172,13 @@ class Queue:
         return correlation_id in self._correlated
 
     def in_order(self, now: float) -> Iterable[Run]:
-        """Return the runs that can be delivered now, first to last. ``now``: seconds since the epoch."""
+        """Return the runs that can be delivered now, in order. ``now``: seconds since the epoch."""
         if self._beside or self.order.ordered or now < self._promoted_until:
             return self._in_order(now)
         return self.ready
 
     def _in_order(self, now: float) -> Iterator[Run]:
-        """Yield the runs that can be delivered now. When the messages of a segment are next, turn some of them into
-        runs.
+        """Yield the runs that can be delivered now. When a segment is next, turn some of its messages into runs.
 
         At most MOST_WAITING runs wait in memory. When MOST_WAITING runs wait, the iteration ends, even if segments have
         further messages.
@@ -204,8 +203,8 @@ class Queue:
             self.promote_due(now)
 
     def in_group(self, group: str) -> Iterator[Run]:
-        """Yield the group's runs in order. Stop before a run that waits for its next attempt, or that messages of a
-        segment may precede."""
+        """Yield the group's runs in order. Stop before a run that waits for its next attempt, and when messages of a
+        segment may come first."""
         for run in self._groups.get(group, ()):
             if run.due is not None or (self.segments and self.segments[0].key < run.key):
                 return
@@ -265,7 +264,7 @@ class Queue:
     # -- options --------------------------------------------------------------------------------------------------
 
     def configure(self, config: QueueConfig) -> None:
-        """Sort all runs again if the queue's options ask for another order.
+        """Sort all runs again if the queue's new options require another order.
 
         Segments are sorted by the old order, so their messages become runs.
         """

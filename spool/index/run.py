@@ -1,7 +1,7 @@
 """Runs: neighbouring messages of one commit with the same queue and control fields, as one entry of the index.
 
-All messages of a run are live. If messages in the middle of a run are removed, the run is split, so no search ever
-passes removed messages.
+All messages of a run are live. If messages in the middle of a run are removed, the run is split. So no search has to
+skip removed messages.
 """
 
 from array import array
@@ -21,11 +21,13 @@ Lengths = int | array  # type: ignore[type-arg]  # (one length for all bodies, o
 
 
 class QueueOrder:
-    """How a queue sorts and groups its messages. It is immutable: a queue whose options change gets another order.
+    """The rules by which a queue sorts and groups messages. An order is immutable: a queue with changed options gets
+    another order.
 
     ``criteria`` and ``ordered`` are the options ``order`` and ``ordered`` of the queue. ``is_plain``: whether a message
-    without control fields belongs to no group, and neighbouring messages are delivered in the order of their positions.
-    ``is_fifo``: whether the position alone decides the place of a message without control fields.
+    without control fields belongs to no group, and neighbouring messages of this kind are delivered in the order of
+    their positions.
+    ``is_fifo``: whether only the position decides the place of a message without control fields.
     """
 
     __slots__ = ("criteria", "is_fifo", "is_plain", "name", "ordered")
@@ -38,7 +40,7 @@ class QueueOrder:
         self.is_plain = not config.ordered and config.order[-1] == FIFO
 
     def differs(self, config: QueueConfig) -> bool:
-        """Return whether these options of the queue ask for another order."""
+        """Return whether these options of the queue require another order."""
         return (config.order, config.ordered) != (self.criteria, self.ordered)
 
     def key_of(self, number: int, first: int, attributes: Mapping[str, Any], committed_at: float) -> Key:
@@ -56,12 +58,12 @@ class Run:
     """The messages ``first`` to ``end - 1`` of commit ``number``.
 
     queue: the order of the messages' queue. (The message table has the queue itself.)
-    file: the file that holds the messages.
+    file: the file that has the messages.
     bodies: the place of the body if its section has no other body; otherwise the section. The table of the section has
         the places of the bodies.
-    base: ordinal o is row ``o - base`` of the section.
+    base: the message with ordinal o is in row ``o - base`` of the section.
     due, expires: seconds since the epoch, or None. ``due`` becomes None once the messages are due.
-    key: the sort key in the queue. It does not change when messages at the front are removed.
+    key: the sort key in the queue. The key does not change when messages at the front are removed.
     """
 
     __slots__ = (
@@ -135,7 +137,7 @@ class Run:
         return sum(self.lengths[row : row + count])
 
     def tail(self, first: int) -> "Run":
-        """Return a new run of the messages from ordinal ``first`` on; this run does not change."""
+        """Return a new run of the messages from ordinal ``first`` on. This run does not change."""
         rest = Run(
             self.queue, self.file, self.bodies, self.base, self.number, first, self.end - first, self.attributes,
             self.committed_at, self.lengths,
@@ -145,7 +147,8 @@ class Run:
 
 
 def lengths_of(lengths: "array[int]") -> Lengths:
-    """Return the lengths of a section's bodies in the form that runs keep: one number if all are equal, as is usual."""
+    """Return the lengths of a section's bodies in the form for runs: one number in the usual case that all are
+    equal."""
     if lengths and lengths.count(lengths[0]) == len(lengths):
         return lengths[0]
     return lengths

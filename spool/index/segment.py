@@ -1,8 +1,8 @@
-"""Segments: thousands of messages as one entry of the index; their table is read from the file when it is needed.
+"""Segments: thousands of messages as one entry of the index. The table of a segment is read from the file when needed.
 
 A segment is one section of a file that a compaction wrote: messages of one queue in the order of delivery. Each message
-keeps the position that its own commit gave it. Memory holds the bounds of a segment, its counts, and one bit for each
-message.
+keeps the position that its own commit gave it. The memory has only the segment's bounds, its counts, and one bit for
+each message.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,14 +32,14 @@ class Piece(NamedTuple):
 class Segment:
     """One compacted section.
 
-    queue: the order of its queue.
+    queue: the order of the segment's queue.
     file, entry: the file, and the entry of the section in the header.
     live, bytes: the number of live messages, and the bytes of their bodies.
     removed: one bit for each row; the bit is set if the message was removed.
     next_row: every message before this row was removed.
-    low, high: the lowest position, and the end of the highest range of positions, each packed by ``pack_position``.
+    low, high: the lowest position, and the end of the highest range of positions, both packed by ``pack_position``.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
-    key: the sort key of its next message; if ``delayed`` is true, the key begins with the message's due time.
+    key: the sort key of the next message. If ``delayed`` is true, the key begins with the message's due time.
     cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end before each.
     """
 
@@ -67,7 +67,7 @@ class Segment:
         self.key: Key = ()
 
     def next_expiry(self, table: CompactedTable) -> float | None:
-        """Return the earliest expiry time of the live messages, in seconds since the epoch; None if none of them
+        """Return the earliest expiry time of the live messages, in seconds since the epoch; None if no message
         expires."""
         if not any("expires_at" in fields or "time_to_live" in fields for fields in table.attributes):
             return None
@@ -78,7 +78,7 @@ class Segment:
         return min((time for time in times if time is not None), default=None)
 
     def remove(self, row: int, count: int, size: int) -> None:
-        """Remove ``count`` live messages, whose bodies have ``size`` bytes."""
+        """Remove ``count`` live messages, whose bodies have ``size`` bytes in total."""
         for one in range(row, row + count):
             self.removed[one >> 3] |= 1 << (one & 7)
         self.live -= count
@@ -140,7 +140,8 @@ def pack_position(number: int, ordinal: int) -> int:
     return number << ORDINAL_BITS | ordinal
 
 
-# -- search keys: sorted entries of a fixed width, searched without being decoded -------------------------------------
+# -- search keys: sorted entries of a fixed width, which are searched without decoding
+# -------------------------------------
 
 _ORDINAL_BYTES, _RUN_BYTES = 4, 4
 HASH_BYTES = 8
@@ -156,7 +157,7 @@ def pack_ids(entries: list[tuple[bytes, int, int]]) -> bytes:
 
 
 def find_id(packed: bytes, branch: bytes, ordinal: int) -> int | None:
-    """Return the run that may hold the message with this id, or None. One binary search."""
+    """Return the run that may have the message with this id, or None. This takes one binary search."""
     width = len(branch) + _ORDINAL_BYTES + _RUN_BYTES
     wanted = branch + ordinal.to_bytes(_ORDINAL_BYTES, "big") + b"\xff" * _RUN_BYTES
     at = bisect_right(range(len(packed) // width), wanted, key=lambda n: packed[n * width : (n + 1) * width]) - 1
@@ -170,7 +171,7 @@ def pack_correlations(entries: list[tuple[bytes, int]]) -> bytes:
 
 
 def find_correlation(packed: bytes, hashed: bytes) -> list[int]:
-    """Return the runs whose correlation id may have this hash. One binary search."""
+    """Return the runs whose correlation id may have this hash. This takes one binary search."""
     width = HASH_BYTES + _RUN_BYTES
     count = len(packed) // width
     at = bisect_left(range(count), hashed, key=lambda n: packed[n * width : n * width + HASH_BYTES])

@@ -1,7 +1,7 @@
 """Neighbouring messages for a process without an index: their control fields, and the places of their bodies.
 
-A task of Spark gets stretches from the process that has the space open. All neighbouring messages with the same control
-fields are one stretch, so the task does not get an entry for each message.
+A Spark task gets stretches from the process that has the space open. Neighbouring messages with the same control fields
+are one stretch, so the task gets fewer entries than messages.
 """
 
 import sys
@@ -21,7 +21,7 @@ class Stretch(NamedTuple):
     """Neighbouring messages of one commit with the same queue and control fields.
 
     file, bodies, base: as in a ``Run``.
-    branch, in_branch: the id of their branch, and the ordinal that the first message has in this branch.
+    branch, in_branch: the id of the messages' branch, and the ordinal of the first message in this branch.
     committed_at: seconds since the epoch.
     """
 
@@ -63,7 +63,7 @@ def stretch_of(run: Run, branch: bytes, in_branch: int, config: QueueConfig | No
     """Return the messages of a run as a stretch.
 
     Args:
-        in_branch: the ordinal that the run's first message has in its branch.
+        in_branch: the ordinal of the run's first message in its branch.
         config: the options of the queue; None if the settings lack the queue.
     """
     attributes = run.attributes if config is None else with_defaults(config, run.attributes)

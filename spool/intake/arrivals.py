@@ -1,15 +1,15 @@
-"""Arrivals in drop folders, as watchdog reads them from inotify(7). Arrivals wake the intake, and prove renames.
+"""Arrivals in drop folders, which watchdog reads from inotify(7). Arrivals wake the intake, and prove renames.
 
 A rename is evidence that a file is complete, because the writer gave the file its name at the end. No other change is
-evidence that the file is complete. For example, a ``chmod`` or a second name can change the file's status while the
-writer continues. A file that existed before the watch began is not known to be renamed.
+such evidence. For example, a ``chmod`` or a second name can change the file's status while the writer continues. If a
+file existed before the watch began, no rename of the file is known.
 
 watchdog watches each folder through a descriptor of ``Disk``, and touches no file of the space.
 
 The evidence must be current when the intake judges a file. The observers of watchdog deliver a rename half a second
-late, so the intake uses watchdog's reader of inotify directly. The reader's thread may lag behind the kernel, so the
-intake uses a *fence*. The intake writes into a separate file that the same reader watches, and waits for the event of
-this write. The kernel has one queue for all events, so the event of this write arrives after every earlier event.
+late, so the intake directly uses watchdog's inotify reader. The reader's thread may lag behind the kernel, so the
+intake uses a *fence*. The intake writes into a separate file, which the same reader also watches, and waits for the
+event of this write. The kernel has one queue for all events, so every earlier event arrives before this one.
 """
 
 import os
@@ -24,11 +24,11 @@ from spool.runtime.clock import Clock
 if TYPE_CHECKING:
     from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, WatchDescriptor
 
-_FENCE_SECONDS = 10.0  # a reader that takes longer has died
+_FENCE_SECONDS = 10.0  # a reader that takes longer is considered dead
 
 
-# Two entries of the queue are no events of the kernel. _WAKE: ``wake`` was called. _LOST: the kernel's queue was full,
-# so that some events were lost.
+# Two entries of the queue do not come from the kernel. _WAKE: ``wake`` was called. _LOST: the kernel's queue was full,
+# so some events were lost.
 _WAKE, _LOST = "wake", "lost"
 
 
@@ -46,12 +46,11 @@ class Arrivals:
         self._fence_number = -1
         self._folders: dict[str, tuple[int, int, WatchDescriptor]] = {}  # by queue: the folder's device, inode, watch
         self._renamed: set[tuple[WatchDescriptor, str]] = set()
-        # This is no threading.Event, because a signal handler that sets an Event may wait forever for the interrupted
-        # thread.
+        # Not a threading.Event: a signal handler that sets an Event may wait forever for the interrupted thread.
         self._events: SimpleQueue[InotifyEvent | str] = SimpleQueue()
 
     def watch(self, queue: str) -> None:
-        """Watch a queue's folder from now on. If the kernel refuses, no file of the folder is known to be renamed."""
+        """Watch a queue's folder from now on. If the kernel refuses the watch, no rename in the folder is known."""
         from watchdog.observers.inotify_c import CallbackId, InotifyConstants, Mask
 
         folder = f"{layout.DROP}/{queue}"
@@ -81,7 +80,7 @@ class Arrivals:
             self._fence_number = self._reader.add_callback(path, InotifyConstants.IN_MODIFY, self, CallbackId(0))
         return self._reader
 
-    # -- called by the thread of watchdog -------------------------------------------------------------------------
+    # -- called by watchdog's thread -------------------------------------------------------------------------
 
     def on_event(self, event: "InotifyEvent") -> None:
         self._events.put(event)

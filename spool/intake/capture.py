@@ -1,12 +1,12 @@
-"""Capture of dropped files: an intake moves each file to a directory where only this intake opens it by name.
+"""Capture of dropped files: an intake moves each file to a directory in which only this intake opens files by name.
 
-If an intake dies, the next intake takes over its directory and its captured files. The next intake removes each file
-that a commit names. It reads every other file in the directory, and puts no file back.
+If an intake dies, the next intake takes over its directory and its captured files. It removes each file that a commit
+names, and reads every other file in the directory. It puts no file back.
 
 On a file system that does not order renames, a captured file briefly has two names. The intake does not remove the
-first name at once, since a program may have renamed its next file to that name. Instead, the intake moves the file that
-has the first name to ``.first.<name>`` in the capture directory. If the moved file is the captured file, the intake
-removes the name ``.first.<name>``. Otherwise the moved file is another file, which is captured under this name.
+first name directly, because a program may have renamed its next file to the same name. Instead, the intake renames the
+first name to ``.first.<name>`` in the capture directory. If this name then belongs to the captured file, the intake
+removes the name. Otherwise the name belongs to another file, which the intake captures under this name.
 """
 
 import errno
@@ -40,7 +40,7 @@ class Capture:
     """The captured files of one intake.
 
     queues: a function that returns the names of all queues.
-    report: a function that is called with (name, reason) for each file that the intake does not take.
+    report: a function with the arguments (name, reason), which is called for each file that the intake does not take.
     move_to_quarantine: a function that moves a file to quarantine. Its arguments are (path, queue, reason, cause).
     """
 
@@ -65,7 +65,7 @@ class Capture:
         """Move dropped files, by name, to a capture directory.
 
         Returns:
-            The files that could be captured, and the files of dead intakes that were found meanwhile.
+            The captured files, and the files of dead intakes that were found meanwhile.
         """
         self._directories.release_unused()
         batch = _Batch()
@@ -79,11 +79,11 @@ class Capture:
 
     @contextmanager
     def _alone_at(self, queue: str, batch: "_Batch") -> Iterator[None]:
-        """Keep other intakes away from a queue's folder while its files have two names or a copy."""
+        """Keep other intakes away from a queue's folder while files of the folder have two names or a copy."""
         with self._folder_locked(queue):
             if self._copied_names(queue):
                 batch.captured += self.finish_dead_intakes()
-            batch.left_to_others = self._copied_names(queue)  # another intake is about to finish these files
+            batch.left_to_others = self._copied_names(queue)  # another intake will finish these files
             self._directories.flush_of_the_dead(queue)
             yield
             for folder in batch.folders_with_copies:
@@ -122,7 +122,7 @@ class Capture:
         """Flush the directories of captured files before the commit, so that after a power cut no captured file is in
         drop/ again.
 
-        On btrfs this flush is needed, too, because a commit's flush covers only the renames of the commit's own file.
+        This flush is also needed on btrfs, where a commit's flush covers only the renames of the commit's own file.
         """
         folders = {f"{layout.ACTIVE}/{file.directory}" for file in batch}
         folders |= {f"{layout.DROP}/{file.queue}" for file in batch} | {layout.ACTIVE}
@@ -159,7 +159,7 @@ class Capture:
     def finish_dead_intakes(self) -> list[CapturedFile]:
         """Take over the files that intakes captured before they died.
 
-        The files that a commit names are removed. The other files are returned, and the intake reads them in their
+        The files that a commit names are removed. The other files are returned. The intake reads these files in their
         directories.
         """
         captured: list[CapturedFile] = []
@@ -176,8 +176,8 @@ class Capture:
         return captured
 
     def _finish_directory(self, directory: str) -> list[CapturedFile] | None:
-        """Return the directory's files that are still to be read, or None if this intake does not keep the directory.
-        Caller holds the directory's byte."""
+        """Return the directory's files that must still be read, or None if this intake does not keep the directory. The
+        caller holds the directory's byte."""
         path, queue = f"{layout.ACTIVE}/{directory}", layout.queue_of_capture(directory)
         identity = self._disk.identity(path)
         if identity is None:
@@ -188,7 +188,7 @@ class Capture:
         if queue not in self._queues():
             self._report(path, f"files taken for queue {queue}, which was deleted: create it again")
             return None
-        # A commit of the dead intake may be unpublished. Settle every number before concluding that no commit names a
+        # A commit of the dead intake may be unpublished. So settle every number before deciding that no commit names a
         # file.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
@@ -203,7 +203,7 @@ class Capture:
             if meanwhile and self._is_second_name(file):
                 self._disk.unlink(file.path)
                 continue
-            if self._has_first_name(file):  # the file has both names since the intake's death, or since a power cut
+            if self._has_first_name(file):  # the file has both names because the intake died, or because of a power cut
                 for folder in (layout.ACTIVE, file.folder):
                     self._disk.flush_directory(folder)
                 left += self._remove_first_name(file)
@@ -215,7 +215,7 @@ class Capture:
         return left
 
     def _recover_copies(self, queue: str, path: str) -> None:
-        """Recover the copies in a directory. No other intake renames files of the queue's folder meanwhile."""
+        """Recover the copies in a directory. Meanwhile no other intake renames files of the queue's folder."""
         if not safety_copies.folders(self._disk, path):
             return
         with nullcontext() if queue in self._locked_folders else self._folder_locked(queue):
@@ -224,7 +224,7 @@ class Capture:
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
         """Remove a file that a commit of a dead intake names.
 
-        The dead intake has left no record of the state in which it read the file.
+        The state of the file when the dead intake read it is not known.
         """
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):
@@ -250,7 +250,7 @@ class Capture:
         """Remove the first name of a file whose new name is durable.
 
         If another file already has the first name, that file is not touched. If another file gets the name during the
-        removal, that file is captured, too, and returned.
+        removal, that file is also captured, and is returned.
         """
         if not self._has_first_name(file):
             return []
@@ -262,7 +262,7 @@ class Capture:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENAMETOOLONG):
                 raise
-            with suppress(FileNotFoundError):  # the check above has found the captured file
+            with suppress(FileNotFoundError):  # the check above has shown that the name belongs to the captured file
                 self._disk.unlink(file.first)
             return []
         if self._is_second_name(moved):
@@ -279,7 +279,7 @@ class Capture:
 
     @step("finishing dropped files")
     def close(self) -> None:
-        """Release the capture directories. The files in them wait for the next intake."""
+        """Release the capture directories. The files in the directories wait for the next intake."""
         self.late_writes.close()
         self._directories.release_all()
 
@@ -297,8 +297,8 @@ class _FileMove(Move):
     """The move of a dropped file to its capture directory. A file that cannot be moved is reported, and remains in its
     folder.
 
-    If another user's file cannot get a second name, the intake creates a durable copy before the rename. A file
-    that is too large for a message gets no copy; after the rename, it goes to quarantine.
+    If another user's file cannot get a second name, the intake creates a durable copy before the rename. A file that is
+    too large for a message gets no copy, because it goes to quarantine after the rename.
     """
 
     disk: Disk

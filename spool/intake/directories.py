@@ -24,9 +24,9 @@ class CapturedFile:
     """A file in a capture directory.
 
     name: the name under which the file was dropped.
-    seen: the evidence that the file was complete; None if an intake that died had captured it.
-    came_meanwhile: whether the file was dropped while another file of the same name was being captured. In that case
-        the file has a different name in the capture directory.
+    seen: the evidence that the file was complete; None if a dead intake had captured the file.
+    came_meanwhile: whether the file was dropped during the capture of another file of the same name. Then the file has
+        a different name in the capture directory.
     """
 
     queue: str
@@ -53,12 +53,12 @@ class CapturedFile:
         return f"{layout.DROP}/{self.queue}/{self.name}"
 
     def order(self) -> tuple[int, str]:
-        """Return the place of a complete file among the files of its folder: its last change, then its name."""
+        """Return the sort key of a complete file within its folder: the time of the last change, then the name."""
         return self.seen.identity.modified_ns if self.seen is not None else 0, self.name
 
     @property
     def record(self) -> tuple[str, bytes]:
-        """Return the directory and the name, in bytes, by which a commit records the file."""
+        """Return the directory, and the name in bytes, with which a commit records the file."""
         return self.directory, os.fsencode(self.entry)
 
 
@@ -69,7 +69,7 @@ class CaptureDirectories:
         self._store = store
         self._disk = store.files.disk
         self._current: dict[str, str] = {}  # by queue: the directory for the queue's next file
-        self._used: dict[str, set[str]] = {}  # the names that each of these directories has had
+        self._used: dict[str, set[str]] = {}  # by directory: all names that files in the directory have had
         self._held: list[str] = []  # all directories whose byte this intake holds
 
     def names(self, queue: str | None = None) -> list[str]:
@@ -78,8 +78,8 @@ class CaptureDirectories:
         return [name for name in sorted(self._disk.names(layout.ACTIVE)) if name.startswith(prefix)]
 
     def for_file(self, queue: str, name: str) -> str:
-        """Return this intake's directory for a file. Create a new directory if the current directory has already had
-        the file's name, or is full."""
+        """Return this intake's directory for a file. If the current directory is full, or has already had a file of
+        this name, create a new directory."""
         directory = self._current.get(queue)
         if directory is not None:
             used = self._used[directory]
@@ -90,8 +90,8 @@ class CaptureDirectories:
             raise SpoolError(f"the new directory {directory} is taken already")
         self._held.append(directory)
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
-        # A power cut must not lose the directory with its files. Flush the directory before its name: on a file system
-        # without a journal, the name could otherwise lead to another inode.
+        # A power cut must not lose the directory with its files. Flush the directory before its name. Otherwise, on a
+        # file system without a journal, the name could lead to another inode.
         self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
         self._disk.flush_directory(layout.ACTIVE)
         self._used.pop(self._current.get(queue, ""), None)
@@ -114,9 +114,9 @@ class CaptureDirectories:
         self._store.shared.xids.unlock(capture_byte(directory))
 
     def flush_of_the_dead(self, queue: str) -> None:
-        """Flush the directories of intakes that died. A dead intake may have removed a copy without a flush, so that
-        the copy exists again after a power cut. After the capture of the original, the next intake would mistake this
-        copy for a lost file."""
+        """Flush the directories of intakes that died. A dead intake may have removed a copy without a flush, so the
+        copy could exist again after a power cut. By then this intake may have captured and removed the original, and
+        the next intake would mistake the copy for a lost file."""
         for directory in self.names(queue):
             path = f"{layout.ACTIVE}/{directory}"
             if is_directory(self._disk, path) and self._store.shared.xids.is_free(capture_byte(directory)):
@@ -131,7 +131,7 @@ class CaptureDirectories:
         ]
 
     def release_all(self) -> None:
-        """Unlock all directories, and remove the empty directories. The next intake finishes the others."""
+        """Unlock all directories, and remove the empty directories. The next intake finishes the other directories."""
         for directory in self._held:
             if not self._remove_if_empty(directory):
                 self.unlock(directory)

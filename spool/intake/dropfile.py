@@ -26,7 +26,7 @@ _ARGUMENTS = ("body", *PUT_OPTIONS)
 
 
 class Refused(InvalidArgument):
-    """A dropped file is not acceptable, for a cause with a cure of its own."""
+    """A dropped file is not acceptable, for a cause that has a specific cure."""
 
     def __init__(self, text: str, cause: Cause) -> None:
         super().__init__(text)
@@ -58,8 +58,8 @@ def _suffix_and_type(name: str, types: Mapping[str, str]) -> tuple[str, str]:
 
 
 def body_of(data: bytes, kind: str) -> tuple[Any, str | None]:
-    """Return a file's content as a body, and the content type of the body. Raise InvalidArgument if the content is not
-    of the type ``kind``.
+    """Return a file's content as a body, and the content type of the body. Raise InvalidArgument if the content does
+    not have the type ``kind``.
 
     A text that is not UTF-8 remains bytes. The byte order mark that some editors write before UTF-8 is removed from
     texts and JSON.
@@ -84,7 +84,7 @@ def body_of(data: bytes, kind: str) -> tuple[Any, str | None]:
 
 
 def least_body_bytes(size: int, kind: str) -> int:
-    """Return the least size of all bodies in a file that has this size and type, as far as it is known unread."""
+    """Return the least possible size of all bodies in a file of this size and type, without reading the file."""
     if kind == STREAM:
         return 0
     return size if kind == AS_BYTES else max(0, size - len(_BYTE_ORDER_MARK))
@@ -103,10 +103,11 @@ def puts_of(
     Args:
         queue: the queue's name, for the text of an error.
         types: the queue's ``drop_types``.
-        check: called with the options of each put. It raises an error if the queue does not accept the options.
+        check: a function that is called with the options of each put, and raises an error if the queue refuses the
+        options.
 
     Raises:
-        InvalidArgument: a part of the file is not acceptable, so none of its messages is put.
+        InvalidArgument: a part of the file is not acceptable, so no message of the file is put.
     """
     suffix, kind = _suffix_and_type(name, types)
     puts = _stream(data) if kind == STREAM else [_one(name, data, kind, f"{queue} --drop-type {suffix}=bytes")]
@@ -126,7 +127,8 @@ def puts_of(
 
 
 def _one(name: str, data: bytes, kind: str, as_bytes: str) -> PutArguments:
-    """Return the put of a file. ``as_bytes``: the arguments of the command that lets such a file be taken as bytes."""
+    """Return the put for a file. ``as_bytes``: the arguments of the command after which the queue takes such files as
+    bytes."""
     try:
         body, content_type = body_of(data, kind)
     except InvalidArgument as error:
@@ -140,7 +142,7 @@ def _one(name: str, data: bytes, kind: str, as_bytes: str) -> PutArguments:
 
 
 def _stream(data: bytes) -> list[PutArguments]:
-    # The size of the buffer also limits the lengths that the data can declare.
+    # The size of the buffer also limits the lengths that the data may declare.
     unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1, strict_map_key=False, timestamp=3)
     unpacker.feed(data)
     puts: list[PutArguments] = []

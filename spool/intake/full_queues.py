@@ -1,7 +1,8 @@
-"""Full queues: dropped files that wait until their queue has room, in their order.
+"""Full queues: dropped files that wait, in order, until their queue has room.
 
 A full queue costs little. While the first waiting file of a queue has no room, the intake reads no file of the queue's
-folder, and does not list the folder. The log gets one line when files begin to wait, and one line when all are taken.
+folder, and does not list the folder. The log gets one line when files begin to wait, and one line when all files are
+taken.
 """
 
 import logging
@@ -24,7 +25,7 @@ class _Waiting:
     """The files of one queue that wait for room.
 
     first: the room that the first file needs.
-    in_folder: the number of files that wait in the folder. Further files are captured.
+    in_folder: the number of files that wait in the folder. Other waiting files are already captured.
     """
 
     first: Usage
@@ -55,7 +56,7 @@ class FullQueues:
 
     @step("looking for room in a queue")
     def end_if_room(self, queue: str) -> bool:
-        """Let the files of a queue wait no longer if their first file has room. Return whether no file waits."""
+        """End the wait of a queue's files if the first file has room. Return whether no file waits."""
         if queue in self._waiting:
             if self._obstacle(queue):
                 return False
@@ -66,7 +67,7 @@ class FullQueues:
         """Return why the first file of a queue has no room now; "" if it has room."""
         try:
             Room(self._store).check(queue, self._waiting[queue].first)
-        except InvalidArgument:  # the limit is lower now: the intake refuses the file
+        except InvalidArgument:  # the limit is lower now, and the intake will refuse the file
             pass
         except Full as error:
             return str(error).removesuffix("; nothing was put")
@@ -74,9 +75,10 @@ class FullQueues:
 
     @step("looking for room in a queue")
     def tell(self, captured: Counter[str]) -> int:
-        """Log which queues have become full, and which queues have taken all their files.
+        """Log the queues that have become full, and the queues that have taken all their files.
 
-        ``captured``: for each queue, how many captured files wait. Returns the number of all files that wait for room.
+        ``captured``: for each queue, the number of captured files that wait. Returns the number of all files that wait
+        for room.
         """
         files = {queue: waiting.in_folder + captured[queue] for queue, waiting in self._waiting.items()}
         for queue in files.keys() - self._told:
@@ -89,7 +91,7 @@ class FullQueues:
 
 
 class Room:
-    """The room for one commit, as far as this process knows. The commit itself checks the limits again."""
+    """The room for one commit, according to this process's index. The commit itself checks the limits again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -103,9 +105,9 @@ class Room:
                 self._prepared = prepared_usage(store.view.prepared)
 
     def check(self, queue: str, usage: Usage) -> None:
-        """Raise Full unless this usage fits beside the usage that was added.
+        """Raise Full unless this usage fits in addition to the earlier added usage.
 
-        InvalidArgument if the usage exceeds a limit even in an empty queue.
+        Raises InvalidArgument if the usage exceeds a limit even in an empty queue.
         """
         if self._is_limited:
             if exceeded := self._exceeded_limit(queue, usage):
@@ -118,7 +120,8 @@ class Room:
     def _exceeded_limit(self, queue: str, usage: Usage) -> str:
         """Return a text about the limit that this usage exceeds even in an empty queue, or "".
 
-        Nothing exceeds a limit of 0: with this limit, an administrator closes a queue or a space for a while.
+        A limit of 0 never counts as exceeded, because it means that an administrator has closed a queue or a space for
+        a while.
         """
         config = self._settings.config
         limits = [(of.max_messages, of.max_bytes) for of in (config, config.queues.get(queue)) if of is not None]

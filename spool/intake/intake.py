@@ -1,9 +1,9 @@
-"""Files dropped from outside become messages, each exactly once, even if this process dies at any step.
+"""Dropped files become messages, each file exactly once, even if this process dies at any step.
 
-An intake first *captures* a file that seems complete (see ``writers``). No other process can then open the file by name
-(see ``capture``). One commit puts the messages of the file and records that the file was captured. After the commit the
-intake removes the file. If the file may still have a writer, the intake first watches the file for a while (see
-``late_writes``).
+An intake first *captures* a file that seems complete (see ``writers``). Afterwards no other process opens the file by
+name (see ``capture``). One commit puts the messages of the file and records that the file was captured. After the
+commit the intake removes the file. If the file may still have a writer, the intake first watches the file for a while
+(see ``late_writes``).
 """
 
 import heapq
@@ -44,9 +44,9 @@ _RESCAN_SECONDS = 1.0
 class IntakeCounts:
     """The counts of an intake so far.
 
-    files, messages: how many files the intake has taken, and how many messages the intake has put.
-    quarantined: how many files the intake has moved to ``quarantine/``.
-    left: how many entries of ``drop/`` the last scan did not take.
+    files, messages: the number of files that the intake has taken, and of messages that it has put.
+    quarantined: the number of files that the intake has moved to ``quarantine/``.
+    left: the number of entries of ``drop/`` that the last scan did not take.
     """
 
     files: int = 0
@@ -72,7 +72,7 @@ class Intake:
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # the files that wait, by ``record``
         self._full = FullQueues(store)
-        self._left: dict[str, str] = {}  # by name of an entry: why the last scan left it
+        self._left: dict[str, str] = {}  # by name: the reason why the last scan did not take an entry
         self._reported: set[str] = set()
         self._stop = False
 
@@ -81,7 +81,7 @@ class Intake:
     def run(self, once: bool = False) -> IntakeCounts:
         """Take the files in ``drop/``. Without ``once``, continue with new files until ``stop`` is called.
 
-        With ``once``, every remaining file is logged. Otherwise a file that waits for its writer is not logged.
+        With ``once``, every remaining file is logged. Without ``once``, a file that waits for its writer is not logged.
         """
         try:
             self._left.clear()
@@ -97,14 +97,14 @@ class Intake:
                     self.take_all()
                     self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
         finally:
-            with suppress(NotOpen):  # the close of the space has released the folders
+            with suppress(NotOpen):  # the close of the space has already released the folders
                 self._release_folders()
             self._waiting.clear()  # the next intake that gets the directories finds these files
         return self.counts
 
     def _begin_look(self) -> None:
-        """Forget the names of removed entries, because an intake may run for years. A full queue's folder may not be
-        listed again."""
+        """Forget the names of removed entries, because an intake may run for years. Keep the names in a full queue's
+        folder, because this folder may not be listed again."""
         self._reported.intersection_update(self._left)
         folders = tuple(f"{layout.DROP}/{queue}/" for queue in self._full)
         self._left = {name: text for name, text in self._left.items() if name.startswith(folders)}
@@ -116,8 +116,8 @@ class Intake:
 
     @step("watching the folders")
     def _watch(self) -> None:
-        """Watch the folders before the intake lists them. A file from before the watch may have been written in
-        place."""
+        """Watch the folders before the intake lists them. For a file from before the watch, no rename proves that the
+        file is complete."""
         self._store.at_end[self._arrivals.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
             self._arrivals.watch(queue)
@@ -164,7 +164,7 @@ class Intake:
             yield from heapq.merge(captured, self._captured(queue), key=CapturedFile.order)
 
     def _captured(self, queue: str) -> Iterator[CapturedFile]:
-        """Capture the complete files of a queue's folder, until the queue is full."""
+        """Capture the complete files of a queue's folder until the queue is full."""
         arrivals = self._complete_files(queue)
         for start in range(0, len(arrivals), _BATCH_FILES):
             if queue in self._full:
@@ -197,7 +197,7 @@ class Intake:
             self._report(folder, "it is no directory of the space's own, and is left alone")
             return []
         if identity is not None and identity.lets_users_remove_files_of_others:
-            with suppress(PermissionError):  # only its owner may change its mode
+            with suppress(PermissionError):  # only the folder's owner may change the mode
                 protect_files(self._disk, folder, identity)
         try:
             names = self._disk.names(folder)
@@ -223,9 +223,9 @@ class Intake:
 
     @step("looking at a dropped file")
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
-        """Return the file in its current state, or None if the file was removed, is not a regular file, or waits.
+        """Return the file in its current state. Return None if the file was removed, is not a regular file, or waits.
 
-        A file waits if it is no longer complete, because a writer may have opened it before the capture.
+        A file waits if it no longer seems complete: a writer may have opened the file before the capture.
         """
         identity = self._disk.identity(file.path)
         if identity is None:
@@ -245,7 +245,7 @@ class Intake:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, batch: list[CapturedFile]) -> None:
-        """Commit files, as many together as have room. Files without room wait, and so do all later files of their
+        """Commit the files that have room, many in one commit. Files without room wait, as do all later files of their
         queues."""
         while batch:
             try:
@@ -259,7 +259,7 @@ class Intake:
                     self._report(batch[0].first, f"it waits: {error}")
                     return
                 self._forget(batch)
-                for file in batch:  # so that only this file waits
+                for file in batch:  # one by one, so that only the file with the error waits
                     self._commit([file])
                 return
             except TransactionTimeout as error:  # another process holds a lock of the space for very long
@@ -271,7 +271,7 @@ class Intake:
         """Commit the messages of files in one commit that names the files. Then remove the files.
 
         Returns:
-            The last files of the batch, if they have too many messages for this commit.
+            The last files of the batch, if their messages do not fit into this commit.
         """
         transaction = self.space.transaction(timeout=None)
         committed: list[CapturedFile] = []
@@ -306,7 +306,7 @@ class Intake:
         return rest
 
     def _puts_with_room(self, file: CapturedFile, room: Room) -> list[PutArguments]:
-        """Return the puts for a file, and add them to ``room``. Return [] if the file waits, or was refused."""
+        """Return the puts for a file, and add their usage to ``room``. Return [] if the file waits, or was refused."""
         if self._waits_for_room(file):
             return []
         needed = self._least_usage(file)
@@ -335,21 +335,23 @@ class Intake:
         return puts
 
     def _least_usage(self, file: CapturedFile) -> Usage:
-        """Return the least usage of a file's messages that is known before the file is read."""
+        """Return the least possible usage of a file's messages, without reading the file."""
         config = self._store.settings.known.config.queues.get(file.queue)
         if file.seen is None or config is None:
             return Usage(1, 0)
         return Usage(1, least_body_bytes(file.seen.identity.size, type_of(file.name, config.drop_types)))
 
     def _waits_for_room(self, file: CapturedFile) -> bool:
-        """Let a file wait if its queue is full, because no file overtakes an earlier one. Return whether it waits."""
+        """Let a file wait if earlier files of its queue wait for room, because the order is kept. Return whether it
+        waits."""
         if file.queue not in self._full:
             return False
         self._let_wait(file)
         return True
 
     def _put_off(self, batch: list[CapturedFile], error: Full) -> list[CapturedFile]:
-        """Let the files of the full queue wait; return the others. If the whole space is full, all files wait."""
+        """Let the files of the full queue wait, and return the other files. If the whole space is full, all files
+        wait."""
         self._forget(batch)
         full = {error.queue} & {file.queue for file in batch} or {file.queue for file in batch}
         for file in batch:
@@ -411,7 +413,7 @@ class Intake:
 
 
 def _check_room(room: Room, queue: str, needed: Usage) -> None:
-    """Raise Full if the queue is full, and Refused if even the empty queue has too little room."""
+    """Raise Full if the queue is full. Raise Refused if even the empty queue has too little room."""
     try:
         room.check(queue, needed)
     except InvalidArgument as error:

@@ -1,13 +1,14 @@
-"""Late writes: the bytes that a writer adds to a dropped file after the file became messages.
+"""Late writes: bytes that a writer adds to a dropped file after the file became messages.
 
 If the kernel does not tell whether a file has a writer, the file counts as complete after ``drop_settle`` seconds
-without a change (``writers``). After the commit, the intake does not remove this file. It keeps the file in the folder
-``.late.<size>.<modified_ns>/`` of its capture directory. The folder is named after the size and the modification time
-that the file had when it was read. The file remains there for ten minutes, or for ``drop_settle`` if that is longer.
+without a change (see ``writers``). After the commit, the intake does not remove such a file, but keeps it in the folder
+``.late.<size>.<modified_ns>/`` of the capture directory. The folder's name has the size and the modification time of
+the file when the intake read it. The file remains there for ten minutes, or for ``drop_settle`` seconds if that is
+longer.
 
 A file that changes in this time is moved to quarantine. A program that has the file open continues to write into the
-moved file, so no bytes are lost. The log tells which part of the file is in the messages. Later intakes watch the file,
-too.
+moved file, so no bytes are lost. The log names the part of the file that is in the messages. Later intakes continue the
+watch.
 """
 
 import logging
@@ -30,8 +31,8 @@ _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
 class _LateFile(NamedTuple):
-    """A file that has become messages. ``size``, ``modified_ns``: the size and the modification time that the file had
-    when it was read."""
+    """A file that has become messages. ``size``, ``modified_ns``: the size and the modification time when the file was
+    read."""
 
     queue: str
     folder: str
@@ -57,7 +58,7 @@ class LateWrites:
         self._files: list[_LateFile] = []
 
     def watch(self, queue: str, path: str, read: FileIdentity) -> None:
-        """Watch a file whose messages are committed. ``read``: the identity that the file had when it was read."""
+        """Watch a file whose messages are committed. ``read``: the identity of the file when it was read."""
         directory, _, name = path.rpartition("/")
         folder = f"{directory}/.late.{read.size}.{read.modified_ns}"
         self._disk.make_directory(folder)
@@ -68,7 +69,8 @@ class LateWrites:
         self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
 
     def take_over(self, queue: str, folder: str) -> None:
-        """If this entry of a dead intake's capture directory is a folder of late files, watch the files in it."""
+        """Watch the late files of a dead intake. Do nothing if ``folder``, an entry of its capture directory, is no
+        folder of late files."""
         named = _FOLDER.fullmatch(folder.rpartition("/")[2])
         if named is not None and is_directory(self._disk, folder):
             names = self._disk.names(folder)
@@ -78,7 +80,7 @@ class LateWrites:
 
     @step("looking at files that were taken")
     def check(self) -> None:
-        """Quarantine each file that has changed. Remove each unchanged file that was watched long enough."""
+        """Move each changed file to quarantine. Remove each unchanged file that was watched long enough."""
         self._files = [file for file in self._files if self._still_watched(file)]
 
     def _still_watched(self, file: _LateFile) -> bool:
@@ -92,7 +94,7 @@ class LateWrites:
             if abs(self._store.clock.now() - identity.changed_ns / 1e9) < period:
                 return True
             self._disk.unlink(file.path)
-        with suppress(OSError):  # the folder contains another file
+        with suppress(OSError):  # the folder still has another file
             self._disk.remove_directory(file.folder)
         return False
 

@@ -1,9 +1,9 @@
-"""Safety copies of dropped files, for their renames on file systems that do not order renames.
+"""Safety copies of dropped files. They are needed for renames on file systems that do not order renames.
 
-On these file systems, a power cut can lose both names of a file that is renamed. So the intake gives a file its second
-name by a link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks).
-Before the rename of such a file, the intake copies it to ``.spare.<inode of the original>/`` in the capture directory.
-Until the copy is complete, this folder is named ``.part.…``. The copy is durable before the rename. The copy is removed
+On these file systems, a power cut can lose both names of a renamed file. So the intake gives a file its second name by
+a link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks). Before
+the rename of such a file, the intake copies it to ``.spare.<inode of the original>/`` in the capture directory. Until
+the copy is complete, this folder is named ``.part.…``. The copy is durable before the rename. The copy is removed
 before any commit of the file. The copy is used only if the original is lost.
 
 A file that is larger than ``max_body_bytes`` permits gets no copy, because it goes to quarantine anyway.
@@ -25,8 +25,8 @@ _FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
 
 
 def make(disk: Disk, first: str, directory: str, most: int) -> None:
-    """Copy a dropped file. The copy is durable once the capture directory is flushed. OSError if the file does not
-    exist, or has more than ``most`` bytes."""
+    """Copy a dropped file. The copy is durable once the capture directory is flushed. Raises OSError if the file does
+    not exist, or has more than ``most`` bytes."""
     original = disk.identity(first)
     if original is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
@@ -64,7 +64,7 @@ def recover(disk: Disk, directory: str, queue: str) -> None:
             captured, first = f"{directory}/{name}", f"{layout.DROP}/{queue}/{name}"
             if not disk.exists(captured) and not _is_original(disk, first, folder):
                 disk.link(f"{folder}/{name}", captured)
-    disk.flush_directory(directory)  # a captured file's name is durable before its copy is removed
+    disk.flush_directory(directory)  # a captured file's name must be durable before its copy is removed
     for folder in left:
         remove(disk, folder)
     disk.flush_directory(directory)
@@ -72,7 +72,7 @@ def recover(disk: Disk, directory: str, queue: str) -> None:
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:
     """Return whether a dropped file is the original of a copy, because it has the original's inode or the copy's bytes.
-    Both are compared, because a file system may give the original another inode."""
+    The bytes are compared, too, because a file system may give the original another inode number."""
     identity = disk.identity(first)
     if identity is None or not identity.is_regular:
         return False

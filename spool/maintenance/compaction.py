@@ -1,11 +1,11 @@
-"""Compaction: it moves a backlog out of memory, and from many small files into a few large files.
+"""Compaction: move a backlog out of memory, and from many small files into a few large files.
 
-A compaction writes live messages of many files into one numbered file. Each message is then in another file, but keeps
-its position, its place in the order, and the byte that a claim locks. So a process that has claimed a message does not
-notice a compaction. After the compaction has chosen its messages, some of them can be removed, changed or moved. While
-the compaction holds the number lock, it finds these messages and names them in its file as *left*. So the file is
-correct when it gets its number. The compaction does not move messages that a process has claimed or a prepared branch
-holds. The caller holds the reclaim lock.
+A compaction writes live messages of many files into one numbered file. Afterwards each message is in another file, but
+keeps its position, its place in the order, and the byte that a claim locks. So a compaction does not affect a process
+that has claimed a message. After the compaction has chosen messages, other processes may remove, change or move some of
+them. While the compaction holds the number lock, it finds such messages and lists them in its file as *left*. So the
+file is correct when it gets its number. Messages that a process has claimed, or that a prepared branch holds, are not
+moved. The caller holds the reclaim lock.
 """
 
 import logging
@@ -44,16 +44,16 @@ _Item = TypeVar("_Item")
 _Choose = Callable[[Mapping[int, Retention], int], set[int]]
 
 EVERY_SECONDS = 5.0
-KEPT_MESSAGES = 5  # how many messages remain in memory, in addition to the number served since the last round
-MIN_MESSAGES = 64  # to compact fewer messages would cost more than it saves
+KEPT_MESSAGES = 5  # so many messages remain in memory, in addition to the number served since the last round
+MIN_MESSAGES = 64  # a compaction of fewer messages would cost more than it saves
 SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
-WASTED_BYTES = 1 << 20  # idle files with fewer bytes are not merged only to free room
-WASTED_BYTES_WHEN_SHORT = 64 << 10  # the same for a disk that is short of room
-MAX_WASTE = 0.10  # wasted bytes may be this share of the live bytes, plus one segment
-MAX_EXTENTS = 1 << 16  # the most extents of one step: this bounds the memory
-STEP_BYTES = 256 << 20  # the most bytes of one step: this bounds how long an export or a repair waits
+WASTED_BYTES = 1 << 20  # idle files with fewer bytes are not merged just to free room
+WASTED_BYTES_WHEN_SHORT = 64 << 10  # the same limit for a disk that is short of room
+MAX_WASTE = 0.10  # wasted bytes up to this share of the live bytes, plus one segment, are allowed
+MAX_EXTENTS = 1 << 16  # the most extents of one step; this limits the memory
+STEP_BYTES = 256 << 20  # the most bytes of one step; this limits the time for which an export or a repair waits
 SMALL_FILE = 1_024  # a file with fewer live messages counts as small
 SMALL_FILES = 16
 _FILE_SEGMENTS = 8
@@ -63,7 +63,7 @@ _FILE_SEGMENTS = 8
 class Extent:
     """Neighbouring messages that the compaction will move, in their present state.
 
-    in_branch: the ordinal that the first message has in its branch.
+    in_branch: the ordinal of the first message in its branch.
     """
 
     run: Run
@@ -78,17 +78,18 @@ class Extent:
 
 
 def is_slow(entries: int, served: int) -> bool:
-    """Return whether the entries in memory are more than double the messages that were served since the last round."""
+    """Return whether the memory has more than twice as many entries as messages were served since the last round."""
     return entries > 2 * served
 
 
 def select_runs(
     queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position], most: int = MAX_EXTENTS
 ) -> list[Run]:
-    """Return the runs that a compaction moves out of a slow queue, in order, but at most ``most``.
+    """Return the runs that a compaction moves out of a slow queue: at most ``most`` runs, in order.
 
-    These are the small runs after the front of the queue. Messages at the front are taken soon, and a large run takes
-    as little memory as a segment. Messages in the file of an earlier compaction are not moved.
+    These are the small runs after the front of the queue. Messages at the front remain, because they are taken soon.
+    Large runs remain, because they take as little memory as a segment. Messages in the file of an earlier compaction
+    are not moved.
     """
     runs, skipped = list[Run](), 0
     for run in queue.runs():
@@ -102,22 +103,22 @@ def select_runs(
 
 
 def _must_stay(run: Run, held: Collection[Position]) -> bool:
-    """Return whether a run cannot become part of a segment, because one of its messages is held, or the run keeps its
-    group waiting."""
+    """Return whether a run cannot become part of a segment: one of its messages is held, or the run keeps its group
+    waiting."""
     if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
 
 
 def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
-    """Return the numbers whose files need compaction even if their queues are fast.
+    """Return the numbers of commits whose files need compaction even if their queues are fast.
 
-    If all files together waste too much space, the result has the files with the largest wasted share. If earlier
-    compactions left many small files, the result has these files, too.
+    If all files together waste too much space, the result includes the files with the largest wasted share. If earlier
+    compactions left many small files, the result also includes these files.
 
     Args:
-        newest: the newest number at the beginning of the round. Files that the round itself wrote do not count. If they
-            did, the round would not end, because a small file remains while one of its messages is held.
+        newest: the newest number at the beginning of the round. Files that the round itself wrote do not count.
+            Otherwise the round might never end, because a small file remains while one of its messages is held.
     """
     small = {
         number
@@ -138,12 +139,12 @@ def fragmented(files: Mapping[int, Retention], newest: int) -> set[int]:
 
 
 def wasteful(files: Mapping[int, Retention], newest: int, room: int) -> set[int]:
-    """Return the numbers of files that waste more than ``MAX_WASTE`` of their bodies, the most wasteful files first.
+    """Return the numbers of files that waste more than ``MAX_WASTE`` of their bytes. The most wasteful files are chosen
+    first.
 
     Args:
         newest: see ``fragmented``.
-        room: the live messages of the files have at most this many bytes together, so that their copies fit on the
-            disk.
+        room: the most bytes of live messages in the returned files together, so that the copies fit on the disk.
     """
     found = set[int]()
     alive = [(state.live_bytes / state.body_bytes, number) for number, state in files.items() if state.live_bytes]
@@ -160,14 +161,14 @@ def wasteful(files: Mapping[int, Retention], newest: int, room: int) -> set[int]
 
 
 class Compactor:
-    """Compacts a space's slow queues; remembers how many messages each queue had served at the last round."""
+    """Compacts a space's slow queues. Remembers how many messages each queue had served at the last round."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._served: dict[str, int] = {}
 
     def steps(self) -> Iterator[int]:
-        """Compact slow queues and fragmented files, and merge tombstones, in steps; yield how many files a step wrote.
+        """Compact slow queues and fragmented files, and merge tombstones, in steps. Yield how many files a step wrote.
 
         The caller holds the reclaim lock during each step, and may release it after a step.
         """
@@ -177,7 +178,8 @@ class Compactor:
         yield from self._compact_all(served)
 
     def rewrite_wasteful(self, most: int) -> Iterator[int]:
-        """Give up the wasted bytes of files that are kept for a few messages or facts, in steps as in ``steps``.
+        """Rewrite files that are kept for a few messages or facts, without the wasted bytes. The steps are as in
+        ``steps``.
 
         A backlog that wastes no bytes is not copied, because the disk may be full.
 
@@ -189,7 +191,8 @@ class Compactor:
         yield from self._compact_all(None)
 
     def rewrite_all_waste(self) -> Iterator[int]:
-        """Give up all but ``MAX_WASTE`` of the wasted bytes, in steps as in ``steps``, on a disk that is short of room.
+        """Rewrite files that waste more than ``MAX_WASTE`` of their bytes, on a disk that is short of room. The steps
+        are as in ``steps``.
 
         The copies of a step take at most half of the free room. The caller removes the old files after each step.
         """
@@ -223,13 +226,13 @@ class Compactor:
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
     def _compact(self, served: Mapping[str, int] | None, newest: int, choose: _Choose) -> int:
-        """Compact at most ``MAX_EXTENTS`` extents and ``STEP_BYTES``; return how many files were written.
+        """Compact at most ``MAX_EXTENTS`` extents and ``STEP_BYTES`` bytes. Return how many files were written.
 
         Args:
-            served: how many messages each queue has delivered since the last round. None: only the chosen files are
-                compacted, and no slow queue.
+            served: how many messages each queue has delivered since the last round. None: compact only the chosen
+                files, and no slow queues.
             newest: see ``fragmented``.
-            choose: returns the numbers of files that are compacted even if their queues are fast.
+            choose: a function that returns the numbers of the files to compact even if their queues are fast.
         """
         with self.store.view.mutex:
             index = self.store.view.index
@@ -271,7 +274,7 @@ def _extents(
 def _with_fragmented(
     index: Index, queue: Queue, runs: list[Run], fragmented_files: set[int], held: Collection[Position]
 ) -> list[Run]:
-    """Return ``runs`` and the other runs of the queue that lie in fragmented files, in order."""
+    """Return, in order, ``runs`` and the other runs of the queue that are in fragmented files."""
     chosen = {id(run) for run in runs}
     found = list(runs)
     for run in queue.runs():
@@ -284,8 +287,8 @@ def _with_fragmented(
 
 
 def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
-    """Yield a run as extents in the order of delivery: one extent, or one for each message if the last message is
-    delivered first."""
+    """Yield a run as extents in the order of delivery: one extent, or, if the last message is delivered first, one for
+    each message."""
     branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.is_backwards:
         yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
@@ -297,7 +300,7 @@ def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
 def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]]]:
     """Yield the sections of each file, one file after another.
 
-    A section has messages of one queue that are all due or all delayed.
+    All messages of a section belong to one queue, and are either all due or all delayed.
     """
     sections = (
         section
@@ -310,8 +313,8 @@ def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]
 def _grouped(
     items: Iterable[_Item], most: int, measure: Callable[[_Item], tuple[int, int]], most_bytes: int = SEGMENT_BYTES
 ) -> Iterator[list[_Item]]:
-    """Yield neighbouring items in groups. ``measure`` returns the count and the bytes of an item. In a group, the
-    counts add up to at most ``most``, and the bytes to at most ``most_bytes``."""
+    """Yield neighbouring items in groups. ``measure`` returns the count and the bytes of an item. The sums in a group
+    are at most ``most`` and ``most_bytes``."""
     group: list[_Item] = []
     count = size = 0
     for item in items:
@@ -327,10 +330,10 @@ def _grouped(
 
 def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
     """Write and commit one file; return 1, or 0 if no message can be moved."""
-    store.guard.check()  # a closing process waits for at most one file
+    store.guard.check()  # so that a closing process waits for at most one file
     sources = {extent.run.file.number for section in sections for extent in section}
-    written: list[Extent] = []  # in the order that they have in the file
-    reading = FileCache(store.files.disk)  # not the store's cache, because gets use that cache under the mutex
+    written: list[Extent] = []  # in the order of the file
+    reading = FileCache(store.files.disk)  # not the store's cache, which gets use under the mutex
     with own_file(store, store.deadline(), len(sources)) as file:
         batch = CommitBatch()
         batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
@@ -342,7 +345,7 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
             reading.close()
         if file.handle is None:
             return 0
-        store.files.disk.flush(file.handle)  # flush most bytes before the number lock makes others wait
+        store.files.disk.flush(file.handle)  # flush most bytes now, before the number lock makes other processes wait
         batch.supersedes = tuple(sorted({extent.run.file.number for extent in written}))
         changed = _Changed(index, written)
         check = partial(changed.exclude_from, batch, store.view)
@@ -351,7 +354,8 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
 
 
 def _add(batch: CommitBatch, section: list[Extent], reading: FileCache) -> list[Extent]:
-    """Add one whole section to the batch; return its extents. An unreadable message remains where it is."""
+    """Add one whole section to the batch, and return the section's extents. An unreadable message remains in its
+    file."""
     table = CompactedTable(queues=[section[0].run.queue.name])
     bodies: list[bytes] = []
     kept: list[Extent] = []
@@ -375,7 +379,7 @@ def _add(batch: CommitBatch, section: list[Extent], reading: FileCache) -> list[
 class _Changed:
     """The messages of a new file that were removed, changed or moved since the compaction began.
 
-    ``follow`` reads only the changes since its last call, and needs a search in a sorted list for each.
+    ``follow`` reads only the changes since its last call. For each change, it searches in a sorted list.
     """
 
     def __init__(self, index: Index, extents: list[Extent]) -> None:
@@ -391,7 +395,7 @@ class _Changed:
             ranges.sort()
         self._marks = bytearray(place)  # a byte for each message of the file: 1 if the message has changed
         self._followed = 0
-        self.follow()  # the messages that earlier files of the same step moved need no time under the number lock
+        self.follow()  # note the moves to earlier files of this step now, not under the number lock
 
     def follow(self) -> None:
         """Mark the messages that changed since the last call."""

@@ -1,8 +1,8 @@
 """The housekeeping thread of an open space: it compacts slow queues and reclaims consumed files.
 
-A separate thread does the housekeeping, so that no put or get waits for the housekeeping. A failure is logged, and the
-next round tries again. One process at a time does the housekeeping. If no process does the housekeeping, the next
-process that closes or opens the space reclaims. ``schedule`` decides when a step is due.
+A separate thread does the housekeeping, so that no put or get waits for it. A failure is logged, and the next round
+repeats the step. One process at a time does the housekeeping. If no process does the housekeeping, the next process
+that closes or opens the space reclaims. ``schedule`` decides when a step is due.
 """
 
 import errno
@@ -28,8 +28,9 @@ from spool.runtime.calls import enters
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
-# While no process commits, small steps follow without a pause. After a commit, a pause follows each of the next hundred
-# steps. So an application that commits ten times a second has the disk and the interpreter for most of the time.
+# While no process commits, the thread does small steps without pauses. After a commit, the thread pauses after each of
+# the next hundred steps. So an application that commits ten times a second has the disk and the interpreter for most of
+# the time.
 PAUSE_SECONDS = 0.001
 PAUSES_AFTER_A_COMMIT = 100
 _APPLIED_AT_ONCE = 64
@@ -48,17 +49,17 @@ class Housekeeper:
         self._saved = IndexSize(restored, extent.files, extent.segments if restored else 0)
         # The published number at the last round, and at the last quiet round.
         self._published = self._trimmed_at = store.view.index.applied
-        # Before this number is applied, the space calls ``committed`` only because of marks or large files.
+        # Until this number is applied, the space calls ``committed`` only because of marks or large files.
         self.next_look = 0
-        # The counters at the last step, and the number of pauses that are still due.
+        # The counters at the last step, and the number of pauses that remain.
         self._seen, self._pauses = store.shared.counters.read(), 0
-        self._may_lose = False  # whether a queue had no durability when this process flushed last
+        self._may_lose = False  # whether, at this process's last flush, a queue could lose messages
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
     def committed(self, every: int = schedule.RECLAIM_EVERY_COMMITS) -> None:
-        """Wake the thread if a step is due. Called after commits of this process."""
+        """Wake the thread if a step is due. The space calls this method after commits of this process."""
         if self._store.settings.known.config.has_marks and self._beside:
             self._wake.set()
         index = self._store.view.index
@@ -73,19 +74,20 @@ class Housekeeper:
             self._reclaim(schedule.RETAINED_FOR_READERS)
 
     def _is_large(self, least: int) -> bool:
-        """Return whether the idle files have at least so many bytes, even if there are few files. Return False while
-        other processes have the space open, because the newest files then remain."""
+        """Return whether the idle files have at least ``least`` bytes. Return False while other processes have the
+        space open, because then the newest files remain."""
         return self._store.view.index.idle_bytes >= least and not self._store.shared.open_lock.has_others()
 
     @enters
     def tidy_up(self) -> None:
-        """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do this work."""
+        """Flush, reclaim and write a checkpoint when the space closes, so that the next opener need not do this
+        work."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._beside:
                 self._store.meters.share()
             if self._store.shared.counters.read().is_stopped:
                 return
-            if self._store.guard.is_alone:  # otherwise this thread and a call of another thread could deadlock
+            if self._store.guard.is_alone:  # otherwise this thread and a call in another thread could deadlock
                 apply_own(self._store)
                 end_expired(self._store)
                 if not self._store.shared.open_lock.has_others():
@@ -101,7 +103,8 @@ class Housekeeper:
         self._wake.set()
 
     def compact(self) -> int:
-        """Compact slow queues; return how many files were written: 0 if another process is compacting or reclaiming."""
+        """Compact slow queues; return the number of written files. If another process compacts or reclaims, return
+        0."""
         written = sum(in_turns(self._store, self._compactor.steps()))
         if written:
             self._store.meters.record([(("compactions",), 1), (("compacted_files",), written)])
@@ -116,10 +119,10 @@ class Housekeeper:
         while goes_on and not guard.closed:
             self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
             self._wake.clear()
-            due = clock.monotonic() >= next_compaction  # early wake-ups do not bring these steps forward
+            due = clock.monotonic() >= next_compaction  # an early wake-up does not make these steps earlier
             if due:
                 next_compaction = clock.monotonic() + EVERY_SECONDS
-            with suppress(NotOpen), guard:  # (the space may have closed during the wait)
+            with suppress(NotOpen), guard:  # (the space may have been closed during the wait)
                 if due:
                     self._store.meters.share()
                 goes_on = self._round(due=due)
@@ -134,7 +137,7 @@ class Housekeeper:
         except FlushFailed:
             store.stop()
         except NotOpen:
-            pass  # the space is closing: the next opener does these steps
+            pass  # the space is being closed, and the next opener does these steps
         except (OSError, SpoolError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBADF:
                 return False  # the opening of the space was interrupted, and has closed the files
@@ -145,8 +148,8 @@ class Housekeeper:
         return True
 
     def _do_steps(self, *, due: bool) -> None:
-        """Do the steps of a round, in order. ``due``: whether the steps that are done every ``EVERY_SECONDS`` are due,
-        too."""
+        """Do the steps of a round, in order. ``due``: whether also to do the steps that are done every
+        ``EVERY_SECONDS``."""
         self._undo_dropped()
         if due:
             self._look_again()
@@ -162,8 +165,8 @@ class Housekeeper:
         due = schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet)
         if due or self._is_large(schedule.RECLAIM_BYTES):
             self._reclaim(schedule.retained(quiet=quiet), self._pause)
-            # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its own reclaim. So
-            # files remain.
+            # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its reclaim. Then the
+            # remaining files last, as in a quiet space.
             self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
         if elected:
             self._publish()
@@ -176,18 +179,18 @@ class Housekeeper:
             self._store.dropped.popleft()()
 
     def _look_again(self) -> None:
-        """Notice edits of the settings, facts that expired, and commits that other processes have flushed."""
+        """Apply edits of the settings, drop expired facts, and record the commits that other processes have flushed."""
         notice_edits(self._store)
         with self._store.view.mutex:
             self._store.view.index.forget_expired(self._store.clock.now())
         self._forget_flushed()
 
     def _flush(self, *, due: bool, most: int | None = None) -> None:
-        """Flush commits that were published without a flush. Do nothing while another process reclaims, because
-        reclaim flushes these commits, too.
+        """Flush commits that were published without a flush. Do nothing while another process reclaims, because reclaim
+        also flushes these commits.
 
-        If no queue may lose messages, only counts of attempts are unflushed, and these wait for the next reclaim. After
-        a queue that may lose messages was removed from the settings, its last messages are flushed once.
+        If no queue may lose messages, only counts of attempts are unflushed, and the next reclaim flushes them. When
+        the settings no longer have a queue that may lose messages, the last messages of such queues are flushed once.
         """
         store, page = self._store, self._store.shared.counters.read()
         may_lose = bool(store.settings.known.config.may_lose)
@@ -207,7 +210,7 @@ class Housekeeper:
 
     def _check_marks(self) -> None:
         if self._store.settings.known.config.has_marks:
-            from spool.policies.capacity import check_marks  # it imports subprocess, so only if needed
+            from spool.policies.capacity import check_marks  # imported only if needed, because it imports subprocess
 
             check_marks(self._store)
 
@@ -220,7 +223,7 @@ class Housekeeper:
             self._pause()
 
     def _expire(self) -> None:
-        """Remove expired messages, even from queues without a consumer; end expired subscriptions."""
+        """Remove expired messages, even from queues without a consumer. End expired subscriptions."""
         end_expired(self._store)
         with self._store.view.mutex:
             known = self._store.settings.known.config.queues
@@ -229,8 +232,8 @@ class Housekeeper:
             expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing was committed since the last round. If so, the recycler gives files back to the
-        disk."""
+        """Return whether no process has committed since the last round. If so, remove recycled files to free disk
+        space."""
         published = self._store.shared.counters.read().published
         quiet, self._published = published == self._published, published
         if quiet and published > self._trimmed_at:
@@ -242,7 +245,7 @@ class Housekeeper:
         """Return whether this process compacts.
 
         Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer.
-        The other producers then need not read all commits, which a producer reads only for the compaction.
+        So the other producers need not read all commits; a producer reads all commits only for the compaction.
         """
         control, follows = self._store.shared.control, self._store.view.was_read
         self._store.view.was_read = False
@@ -265,8 +268,8 @@ class Housekeeper:
                 self._busy.release()
 
     def _extent(self) -> IndexSize:
-        """Return the approximate extent of the index. The call does not take the mutex, because a closing process would
-        wait for the mutex."""
+        """Return the approximate extent of the index. The method does not take the mutex, because a closing process
+        would have to wait for the mutex."""
         index = self._store.view.index
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 

@@ -1,18 +1,18 @@
-"""Reclaim: it removes files that the space no longer needs.
+"""Reclaim: remove files that the space no longer needs.
 
 A numbered file is needed in each of these cases:
 
 - it is the newest published file;
-- one of its messages lives;
-- it removed a message whose file could come back, or took a dropped file that could come back;
-- one of its facts is the newest of its key.
+- one of its messages is live;
+- it removed a message whose file could exist again after a power cut, or took such a dropped file;
+- one of its facts is the newest fact of its key.
 
 Reclaim removes the file of a removed message before the file that records the removal, and adopted branches before the
-commit that adopted them. A flush separates these steps. So no power cut brings a removed message back.
+commit that adopted them. A flush separates the two steps. So no power cut brings a removed message back.
 
 Each number up to the published number has a file or was reclaimed. The totals fact contains a digest of the reclaimed
 numbers: their count and their sum. The totals fact also lists the reclaimed numbers whose files may still exist. So the
-space notices that another program deleted files, and can name the file if only one is missing.
+space detects that another program deleted files. If only one file is missing, the space can name the file.
 """
 
 import os
@@ -39,8 +39,8 @@ from spool.runtime.clock import POLL_MAX_SECONDS, Clock, Deadline
 from spool.store.parts import Files, Shared, View
 from spool.store.store import Store, log
 
-# A process that waits for the reclaim lock, e.g. an export, tries it every few milliseconds. So it gets the lock after
-# a step of the maintenance.
+# A process that waits for the reclaim lock, e.g. an export, tries to take the lock every few milliseconds. So it gets
+# the lock between two maintenance steps.
 PAUSE_BETWEEN_STEPS = 2 * POLL_MAX_SECONDS
 _BATCH_FILES = 4_096
 _STEP_FILES = 4
@@ -48,7 +48,7 @@ _MODULUS = 2**64  # one above msgpack's largest integer, and far above any diffe
 
 
 def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int) -> list[list[int]]:
-    """Return the numbers whose files can be removed, level by level: each level must be removed before the next one.
+    """Return the numbers whose files can be removed, level by level. Each level must be removed before the next level.
 
     A commit refers only to commits with lower numbers, so one pass over the numbers is enough. Numbers above
     ``durable`` remain, because the removal or compaction of a message must be durable before the file of the message is
@@ -77,10 +77,10 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
     """Record the claims that keep a superseded file. A process that claimed a message before the compaction still reads
-    the message from this file.
+    it from this file.
 
     A process that claims a message later finds the message in its new file. So only the claims that exist at the first
-    check keep the file, until these claims end.
+    check keep the file, until they end.
 
     Args:
         claimed: the numbers with claimed messages.
@@ -97,13 +97,13 @@ def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
 def reclaim(
     store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0, wait: Deadline | None = None
 ) -> int:
-    """Remove files that are not needed, level by level; return how many numbers were removed.
+    """Remove files that are not needed, level by level. Return how many numbers were removed.
 
     A failure is logged, and the next round tries again.
 
     Args:
         pause: called after every few files.
-        behind: how many of the newest numbers remain for now.
+        behind: the number of newest commits whose files remain for now.
         wait: see ``in_turns``.
     """
     removed = 0
@@ -114,13 +114,13 @@ def reclaim(
 
 
 def in_turns(store: Store, steps: Iterator[int], wait: Deadline | None = None) -> Iterator[int]:
-    """Take the steps of a maintenance one after another, each under the reclaim lock; yield their results.
+    """Do maintenance steps one after another, each under the reclaim lock, and yield the results.
 
-    Only one process at a time takes steps.
+    Only one process at a time does maintenance.
 
     Args:
-        wait: how long a step waits for another process that holds the lock. Handlers of signals then run between the
-            steps. None: if another process holds the lock, the steps end.
+        wait: how long a step waits for another process that holds the lock. In this case signal handlers run between
+            the steps. None: if another process holds the lock, the steps end.
     """
     while True:
         step = None
@@ -142,7 +142,7 @@ def in_turns(store: Store, steps: Iterator[int], wait: Deadline | None = None) -
 
 @contextmanager
 def failures_logged(store: Store) -> Iterator[None]:
-    """Log a failure of maintenance. A failed flush stops the space; the close of the space is no failure."""
+    """Log a failure of maintenance. A failed flush stops the space. The close of the space is no failure."""
     try:
         yield
     except FlushFailed:
@@ -155,7 +155,7 @@ def failures_logged(store: Store) -> Iterator[None]:
 
 
 def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int]:
-    """Reclaim in steps; yield how many numbers a step removed.
+    """Reclaim in steps. Yield how many numbers a step removed.
 
     The caller holds the reclaim lock during each step, and may release it after a step.
     """
@@ -180,11 +180,10 @@ def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int
 
 
 def _remove_idle(store: Store, idle: Sequence[int], newest: int | None, pause: Callable[[], None]) -> int:
-    """Remove a batch of idle files below ``newest`` (None: the newest published number); return how many numbers were
-    removed.
+    """Remove a batch of idle files below ``newest`` (None: the newest published number). Return how many were removed.
 
     Files freed by this batch are left to the next pass. All levels of a batch share one record, because a full disk may
-    have room for one record only.
+    have room for only one record.
     """
     removed = 0
     levels = _plan(store.shared, store.view, store.clock, idle, newest)
@@ -192,15 +191,15 @@ def _remove_idle(store: Store, idle: Sequence[int], newest: int | None, pause: C
         _record_totals(store, [number for level in levels for number in level])
     for level in levels:
         removed += _remove(store.files, store.view, level, pause)
-        store.guard.check()  # the next level may be removed only after the whole of this level
+        store.guard.check()  # the next level may be removed only if this level was removed completely
     return removed
 
 
 def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest: int | None) -> list[list[int]]:
     """Return the numbers of a batch whose files can be removed, level by level. ``newest``: as in ``_remove_idle``.
 
-    A number for which a request is taken remains, because a process may still look whether its commit happened (rule
-    21).
+    If a commit has taken a request, the commit's file remains, because a process may still check whether the commit
+    happened (rule 21).
     """
     durable = shared.counters.read().durable
     with view.mutex:
@@ -219,10 +218,9 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
 
 
 def _forget_captured(disk: Disk, view: View) -> None:
-    """Forget dropped files whose removal is durable. Until the removal is durable, the commit that took the file is
-    needed.
+    """Forget dropped files whose removal is durable. Until then, the commit that took the file is needed.
 
-    Only an intake deletes a dropped file, because only the intake knows whether the file may still have a writer.
+    Only an intake deletes a dropped file, because only an intake knows whether the file may still have a writer.
     """
     with view.mutex:
         noted = [(number, list(state.captured)) for number, state in view.index.files.items() if state.captured]
@@ -253,12 +251,12 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         fresh = [number for number in batch if number not in index.retired]
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
-            fresh.append(superseded)  # otherwise the removal of the earlier record would need a further record
+            fresh.append(superseded)  # otherwise the removal of the earlier record would need another record
         record = CommitBatch()
         record.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_batch(store, record, store.deadline(), flush=True)
-    else:  # a process that died has recorded these numbers, perhaps before the removal of their files was durable
+    else:  # a dead process has recorded these numbers, and may have removed files without a flush
         store.files.disk.flush_directory(layout.COMMITTED)
 
 
@@ -274,7 +272,7 @@ def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[
 
 
 def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
-    """Record a new digest, in which all numbers except these are reclaimed. The caller holds the reclaim lock."""
+    """Record a new digest: all numbers except ``numbers`` count as reclaimed. The caller holds the reclaim lock."""
     with store.view.mutex:
         index = store.view.index
         superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))
@@ -291,7 +289,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
     """Delete the files of a batch of numbers, and forget the numbers. The removal of adopted branches is durable before
     the commits that adopted them are removed.
 
-    Returns how many numbers were removed: fewer than the batch has, if the space closes meanwhile.
+    Returns how many numbers were removed. If the space closes meanwhile, this is not the whole batch.
     """
     with view.mutex:
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
@@ -362,7 +360,7 @@ def recorded_digest(totals: Mapping[str, Any] | None) -> RetiredDigest:
 
 
 def kept_numbers(numbers: Iterable[int], applied: int, totals: Mapping[str, Any] | None) -> set[int]:
-    """Return the numbers that have a file and that reclaim has not recorded as removed."""
+    """Return the numbers that have a file, without the numbers that reclaim has recorded as removed."""
     return {number for number in numbers if number <= applied} - set(() if totals is None else totals["folded"])
 
 
@@ -374,7 +372,7 @@ def digest_mismatch(
     Returns:
         None if the digest and the files agree. Otherwise, a pair. The first element is the number of missing files,
         which is negative if too many files exist. The second element is the sequence number of the file if only one
-        file differs, else None.
+        file differs; otherwise None.
     """
     known = recorded_digest(totals)
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))

@@ -1,6 +1,6 @@
-"""Give the room of deleted messages back to the disk before a call ends, and not seconds later in the background.
+"""Free the disk space of deleted messages before a call ends, not seconds later in the background.
 
-An administrator who empties a queue on a full disk may have no other program running.
+An administrator may empty a queue on a full disk while no other program runs, so no program would do it later.
 """
 
 from itertools import islice
@@ -16,15 +16,15 @@ from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
 SHORT_BYTES = 64 << 20  # a disk with less free room is short of room
-_FEW = 128  # the facts of so many commits fit into the room of one file that the recycler keeps for a full disk
+_FEW = 128  # the recycler keeps files for a full disk; the facts of so many commits fit into one such file
 
 
 def free_room(store: Store) -> None:
     """Remove every file that the space does not need, even if other processes have the space open.
 
-    Files that are kept for a few messages or facts are written again without the deleted messages, if they waste much
-    room. On a disk that is short of room, they are written again if they waste any, and the recycler keeps few files.
-    A failure is logged, because the messages are deleted already: the next reclaim removes the files.
+    If files that are kept for a few messages or facts waste much room, they are rewritten without the deleted messages.
+    On a disk that is short of room, nearly all wasteful files are rewritten, and the recycler keeps few files. A
+    failure is only logged, because the messages are already deleted, and the next reclaim removes the files.
     """
     wait = store.deadline()
     _remove_files(store, wait)
@@ -56,7 +56,7 @@ def _remove_files(store: Store, wait: Deadline, spares: int = QUIET_BYTES) -> No
 def _trim(store: Store, spares: int) -> None:
     with failures_logged(store):
         store.files.recycler.trim(spares)
-        store.files.disk.flush_directory(layout.FREE)  # (ext4 frees the blocks of removed files as its journal commits)
+        store.files.disk.flush_directory(layout.FREE)  # (ext4 frees removed files when its journal commits)
 
 
 def _rewrite(store: Store, wait: Deadline, most: int = MOST_MERGED, steps: int | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Tombstone merging: the removals and facts of many commits are written again in one file.
+"""Tombstone merging: write the removals and facts of many commits again in one file.
 
-A commit without live messages is kept for its facts. It is also kept for its removals (tombstones), as long as the
-files of the removed messages may come back. When many of these commits have piled up, one file repeats their removals
-and facts, and supersedes their files. A second removal of a message changes nothing, so this is safe.
+A commit without live messages is kept for its facts. The commit is also kept for its removals (tombstones), as long as
+files of the removed messages may exist. When many such commits exist, one file repeats their removals and facts, and
+supersedes their files. This is safe, because a second removal of a message has no effect.
 """
 
 import os
@@ -24,21 +24,21 @@ from spool.store.settings import Settings
 from spool.store.store import Store
 
 MERGED_COMMITS = 512
-MOST_MERGED = 8_192  # commits in one file, and about as many facts: this bounds the work under the number lock
+MOST_MERGED = 8_192  # the most commits in one file, and about as many facts; this limits the work under the number lock
 _MAX_FACTS = 4_096
-_MAX_TARGETS = 4_096  # a file with more tombstones is not merged again (a subscription may keep their targets)
+_MAX_TARGETS = 4_096  # a file with more tombstones is not merged again (a subscription may keep the addressed files)
 
 Facts = dict[str, tuple[int, Any, float | None]]
 
 
 def merge_tombstones(store: Store, most: int = MOST_MERGED, wasted: int | None = None) -> int:
-    """Merge the tombstones of many commits into one file, if enough have piled up; return how many files were written.
+    """Merge the tombstones of many commits into one file, if enough exist. Return how many files were written.
 
     The caller holds the reclaim lock, and has applied all published commits.
 
     Args:
         most: the greatest number of commits, and about the greatest number of facts, in one file.
-        wasted: merge few commits, too, if their files have at least this many bytes of bodies.
+        wasted: also merge few commits if their files have at least this many bytes of bodies.
     """
     with store.view.mutex:
         index = store.view.index
@@ -74,15 +74,15 @@ def _merge(store: Store, numbers: list[int]) -> None:
         for key, (_, value, expiry) in facts.items():
             batch.fact(key, value, expiry)
         batch.close_section()
-        file.stream(batch)  # write and flush most bytes before the number lock makes others wait
+        file.stream(batch)  # write and flush most bytes now, before the number lock makes other processes wait
         if file.handle is not None:
             store.files.disk.flush(file.handle)
         commit(store, file, batch, check=check)
 
 
 def _is_mergeable(index: Index, number: int) -> bool:
-    """Return whether a file is kept only for a few removals or facts. The file of the totals does not count, because
-    reclaim renews the totals."""
+    """Return whether a file is kept only for a few removals or facts. The totals file does not count, because reclaim
+    renews it."""
     state = index.files[number]
     if not state.mergeable or state.facts > _MAX_FACTS or len(state.addressed) > _MAX_TARGETS:
         return False
@@ -91,7 +91,7 @@ def _is_mergeable(index: Index, number: int) -> bool:
 
 
 def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[Remove], Facts]:
-    """Return the removals of messages that may still have files, sorted by position, and the facts that are the newest
+    """Return two lists: the removals of messages whose files may still exist, sorted by position, and the newest facts
     of their keys."""
     removals: list[Remove] = []
     facts: Facts = {}

@@ -1,7 +1,7 @@
 """Check the values of options, messages, routes, pipelines and files. Pure.
 
 Every error names the argument, the allowed values and the given value: ``threads is a whole number from 1 to 1000, not
-0``. The error has the name and the allowed values as attributes, too: ``InvalidArgument.name`` and ``.expected``.
+0``. The error also has the name and the allowed values as attributes: ``InvalidArgument.name`` and ``.expected``.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,9 +18,9 @@ class ValueCheck(NamedTuple):
 
     expected: the allowed values, in words.
     convert: the function that returns the value in its stored form. Raises ValueError if the value is not allowed.
-    metavar: the placeholder of the value in the help of a command. The metavar also decides how the command parses the
-        value.
-    optional: whether None is allowed, too.
+    metavar: the placeholder of the value in the help of a command. A command also chooses its parser for the value by
+        the metavar.
+    optional: whether None is also allowed.
     """
 
     expected: str
@@ -74,7 +74,7 @@ def check_options(
 
 
 def given(value: object) -> str:
-    """Return a value as the text of an error shows it, in the notation of commands, not of Python."""
+    """Return a value in the form for error texts: in the notation of commands, not of Python."""
     if isinstance(value, Mapping):
         return shortened(", ".join(f"{key}={one}" for key, one in value.items())) or "empty"
     return shortened(",".join(map(str, value))) or "empty" if isinstance(value, list | tuple) else shown(value)
@@ -114,7 +114,7 @@ def moment(value: Any, most: float) -> float:
 def text(value: Any, most: int | None = None) -> str:
     """Return the value if it is a text of 1 to ``most`` characters. Otherwise raise ValueError.
 
-    If UTF-8 cannot encode the text, no file can hold it. Then the error is UnicodeEncodeError, a ValueError.
+    If UTF-8 cannot encode the text, raise UnicodeEncodeError, a ValueError, because no file can contain the text.
     """
     found = plain(value)
     require(bool(found) and (most is None or len(found) <= most))
@@ -123,7 +123,8 @@ def text(value: Any, most: int | None = None) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return a text as a plain ``str``, even if its class is derived from ``str``. Otherwise raise ValueError."""
+    """Return a text as a plain ``str``, even if its class is derived from ``str``. Raise ValueError for other
+    values."""
     require(isinstance(value, str))
     return str.__str__(value)
 

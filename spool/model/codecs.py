@@ -24,7 +24,7 @@ class _NotPlain(TypeError):
     """No codec of the library can encode the value. The error's text suggests another value."""
 
 
-# The names of types that neither msgpack nor JSON has, each with an expression for a value that a caller can put
+# The names of types that neither msgpack nor JSON has. For each type: an expression for a value that a caller can put
 # instead. The types need not be imported.
 _INSTEAD = {
     "Enum": "value.value", "date": "value.isoformat()", "time": "value.isoformat()", "set": "list(value)",
@@ -49,7 +49,7 @@ def _refused(value: object) -> _NotPlain:
 
 
 def _replace_in_msgpack(value: object) -> datetime:
-    """Return a time with a time zone as a plain datetime, e.g. pandas.Timestamp. msgpack takes no derived classes.
+    """Return a time with a time zone, e.g. a pandas.Timestamp, as a plain datetime. msgpack accepts no derived classes.
 
     Raises _NotPlain for any other value.
     """
@@ -67,7 +67,7 @@ def _refuse_in_json(value: object) -> None:
 
 
 def _unpack(raw: bytes) -> Any:
-    """Decode msgpack. If a key of a map is an array, it becomes a tuple again."""
+    """Decode msgpack. An array that is a map key becomes a tuple again."""
     try:
         return msgpack.unpackb(raw, strict_map_key=False, timestamp=3)
     except TypeError:
@@ -84,7 +84,7 @@ def _hashable(key: Any) -> Any:
 
 class Codec(NamedTuple):
     """``encode`` turns a value into bytes, and ``decode`` turns these bytes into the value. ``content_type`` is the
-    default media type of a message with such a value."""
+    default media type of a message with this codec."""
 
     content_type: str
     encode: Callable[[Any], bytes]
@@ -98,7 +98,7 @@ CODECS: dict[str, Codec] = {
         lambda value: json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode(),
         json.loads,
     ),
-    # A time with a time zone becomes a msgpack timestamp, and is decoded in UTC.
+    # A time with a time zone becomes a msgpack timestamp. The decoded time is in UTC.
     "msgpack": Codec(
         MSGPACK_TYPE, lambda value: msgpack.packb(value, datetime=True, default=_replace_in_msgpack), _unpack
     ),
@@ -107,8 +107,8 @@ _OWN = frozenset(CODECS)
 
 
 class Encoded(NamedTuple):
-    """A body that the caller has already encoded with one of these codecs, e.g. JSON from a file. The bytes are stored
-    unchanged, and a consumer gets the decoded value. ``proven``: whether ``check_encoded`` has accepted the bytes."""
+    """A body that the caller has already encoded with a codec, e.g. JSON from a file. The bytes are stored unchanged,
+    and a consumer gets the decoded value. ``proven``: whether ``check_encoded`` has accepted the bytes."""
 
     raw: bytes
     codec: str
@@ -123,8 +123,8 @@ def check_encoded(raw: bytes, codec: str) -> None:
 
     JSON has to be UTF-8. NaN, numbers beyond the largest float, and half of a surrogate pair are refused.
 
-    The check leaves some stack frames unused while it decodes the bytes. So a consumer whose stack is already deeper
-    can decode the bytes, too.
+    The check leaves some stack frames unused while it decodes the bytes. So a consumer with a somewhat deeper stack can
+    also decode the bytes.
     """
 
     def read(spare: int) -> None:
@@ -154,9 +154,9 @@ _TYPES: dict[type, str] = {}
 
 
 def register_codec(name: str, codec: Codec, *types: type) -> None:
-    """From now on, use a codec in this process for values of these types and of types derived from them.
+    """From now on, use a codec in this process for values of its types and of derived types.
 
-    ``name`` is stored with each message. A process that takes the message has to register the codec, too.
+    ``name`` is stored with each message. A process that takes the message must also register the codec.
 
     Raises InvalidArgument if the name or one of the types already has another codec.
     """
@@ -230,7 +230,7 @@ def decode(raw: bytes, name: str | None) -> Any:
     """Return the value that was put.
 
     Raises CorruptedFile if a codec of the library cannot decode the bytes. Raises UnknownCodec if this process has not
-    registered the codec, or if a registered codec fails. The message then remains in its queue.
+    registered the codec, or if a registered codec fails. In these cases the message remains in its queue.
     """
     if name is None:
         return raw

@@ -22,7 +22,7 @@ CONTROL, COUNTERS, FEED, NUMBERS, REQUESTS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
 )
 CLAIM_FILES = 64
 METERS_FILES = 32
-STATUS = f"{RUN}/status"  # what a user of the space's monitoring group may read
+STATUS = f"{RUN}/status"  # the data that a user of the space's monitoring group may read
 RECOVERY = f"{RUN}/recovery"  # the findings of the last recovery
 RESUMED = f"{RUN}/resumed"  # requests of administrators to end pauses
 
@@ -30,15 +30,15 @@ SUFFIX = ".msgpack"
 JOURNAL_SUFFIX = ".claims"
 COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % the number of a commit; the name of the commit's first file
 COPY_SUFFIX = ".copy"
-REASON_SUFFIX = ".reason.txt"  # of the file beside a file in quarantine; it gives the reason
+REASON_SUFFIX = ".reason.txt"  # of a file with the reason for the quarantine of another file
 CAPTURE_PREFIX = "drop."
-UNFINISHED_SUFFIXES = (".tmp", ".part")  # of dropped files that their writers will rename
-FIRST_PREFIX = ".first."  # of a file that was dropped while an intake captured a file of the same name
-IMPORTING = f"{SETTINGS}.import"  # an import creates this file first, and removes it from the complete space
+UNFINISHED_SUFFIXES = (".tmp", ".part")  # of unfinished dropped files, which their writers will rename
+FIRST_PREFIX = ".first."  # of a file that was dropped during the capture of a file of the same name
+IMPORTING = f"{SETTINGS}.import"  # an import creates this file first, and removes it when the space is complete
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 SPACE_ID_TEMPORARY = f"{SPACE_ID}.tmp"
 
-# The root of a new file system has this directory.
+# The root directory of a new file system has this directory.
 _LOST_AND_FOUND = "lost+found"
 
 # A claim of a message locks the byte ``number << 24 | ordinal`` of a lock file, and file offsets have 63 bits.
@@ -58,13 +58,13 @@ def foreign(names: Iterable[str]) -> list[str]:
 
 
 def in_use(names: Iterable[str]) -> set[str]:
-    """Return the names without ``lost+found``, which an empty directory may hold."""
+    """Return the names without ``lost+found``, because a directory that has only this name counts as empty."""
     return set(names) - {_LOST_AND_FOUND}
 
 
 class CommittedName(NamedTuple):
     """The parts of the name of a committed file. ``adoption``: 0 for the commit's first file, k for the file of the
-    k-th branch that the commit adopted."""
+    commit's k-th adopted branch."""
 
     number: int
     adoption: int
@@ -106,7 +106,7 @@ def copy(xid: Xid) -> str:
 
 
 def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
-    """Return the xid in the name of a file in ``active/`` or ``prepared/``, or None if the name is of another form."""
+    """Return the xid in the name of a file in ``active/`` or ``prepared/``, or None if the name has another form."""
     if not name.endswith(suffix):
         return None
     try:
@@ -116,7 +116,7 @@ def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a dropped file's name says that the file is incomplete. The writer will rename the file."""
+    """Return whether a dropped file's name marks the file as incomplete. The writer will rename the file later."""
     return name.startswith(".") or name.endswith(UNFINISHED_SUFFIXES)
 
 
@@ -138,8 +138,8 @@ def queue_of_capture(directory: str) -> str:
     return directory.removeprefix(CAPTURE_PREFIX).rpartition(".")[0]
 
 
-# For each directory, a function that returns whether a file of the space can have a name. In drop/ and quarantine/ a
-# file may have any name.
+# For each directory, a function that returns whether a name is possible for a file of the space. In drop/ and
+# quarantine/, all names are possible.
 OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,

@@ -1,4 +1,4 @@
-"""A message as a caller gets it: frozen, with its body and control fields.
+"""A message in the form for callers: frozen, with the body and the control fields.
 
 Control fields come from the file's table of contents, which has only the fields that differ from the default. The
 properties of a message read their values from this table. So a call that takes a thousand messages does not create
@@ -31,7 +31,7 @@ from spool.model.text import shown
 from spool.model.xid import BRANCH_ID_BYTES
 
 DEFAULT_PRIORITY = 50
-LONGEST_REASON = 1000  # in characters; people read the reason, and each copy of the message has it
+LONGEST_REASON = 1000  # in characters; people read the reason, and each copy of the message has the reason
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -45,8 +45,8 @@ FIELDS = (
 class MessageId(str):
     """The id that a put with a ``deduplication_key`` returns, a str.
 
-    duplicate: True if an earlier message has the key. Then the put added no message, and this is the id of the earlier
-        message.
+    duplicate: True if an earlier message has the key. In this case the put added no message, and this is the earlier
+        message's id.
     """
 
     __slots__ = ("duplicate",)
@@ -132,7 +132,7 @@ class Message:
 
     @property
     def queue(self) -> str:
-        """The name of the queue that holds the message, or from which the message was taken."""
+        """The name of the queue that has the message, or from which the message was taken."""
         return self._origin.queue
 
     @property
@@ -147,12 +147,13 @@ class Message:
 
     @property
     def not_before(self) -> float | None:
-        """The time from which the message may be taken, in seconds since the epoch; None: at once."""
+        """The time from which the message may be taken, in seconds since the epoch; None if it may be taken at once."""
         return due_time(self._origin.attributes, self.enqueued_at)
 
     @property
     def expires_at(self) -> float | None:
-        """The time from which the message is not delivered any more, in seconds since the epoch; None: never."""
+        """The time from which the message is not delivered any more, in seconds since the epoch; None if it never
+        expires."""
         return expiry_time(self._origin.attributes, self.enqueued_at)
 
     @property
@@ -198,11 +199,11 @@ class Message:
 
     @property
     def failed_at(self) -> float | None:
-        """The time of its last failed attempt, in seconds since the epoch; None: no attempt has failed."""
+        """The time of the message's last failed attempt, in seconds since the epoch; None if no attempt has failed."""
         return failure_time(self._origin.attributes, self.enqueued_at)
 
 
-# The class refuses assignment, so these setters of the slots fill a new message. The setters run no Python code, and
+# The class refuses assignments, so these setters of the slots fill a new message. The setters run no Python code;
 # object.__setattr__ would take three times as long.
 new_message = partial(Message.__new__, Message)
 set_origin, set_ordinal, set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
@@ -228,7 +229,8 @@ def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | N
 def failure_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
     """Return the time of the last failed attempt; None if no attempt has failed.
 
-    A program, e.g. a pipeline, can also put a message with a ``failure_reason``. It has failed at the time of its put.
+    A program, e.g. a pipeline, can also put a message with a ``failure_reason``. The failure time of such a message is
+    the time of its put.
     """
     return attributes.get("failed_at", committed_at) if "failure_reason" in attributes else None
 
@@ -236,7 +238,7 @@ def failure_time(attributes: Mapping[str, Any], committed_at: float) -> float | 
 def stored_fields(message: Message) -> Mapping[str, Any]:
     """Return the control fields of a message that differ from their defaults.
 
-    A reply queue and a failure queue from the queue's options are among these fields.
+    These fields include a reply queue and a failure queue from the queue's options.
     """
     return message._origin.attributes
 
@@ -340,8 +342,8 @@ _EXCLUSIVE = (("delay", "not_before"), ("time_to_live", "expires_at"), ("top", "
 def attributes_of(**options: Any) -> dict[str, Any]:
     """Check the options of a put, and return the control fields that differ from their defaults.
 
-    Raises InvalidArgument, with the allowed values. ``before`` is the id of a message, which ``validation`` later
-    replaces by a place in the queue. The deduplication key is left out.
+    Raises InvalidArgument, with the allowed values. ``before`` is the id of a message; ``validation`` later replaces
+    the id by a place in the queue. The deduplication key is left out.
     """
     for one, other in _EXCLUSIVE:
         if not (options.get(one) is None or options[one] is False or options.get(other) is None):
@@ -375,7 +377,7 @@ def headers_bytes(headers: Mapping[str, str]) -> int:
 
 
 def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message's control fields, and add the queue's reply and failure queues if the message has none."""
+    """Return a message's control fields. A missing reply queue or failure queue is taken from the queue's options."""
     defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 
@@ -387,8 +389,8 @@ _RELATIVE = {"not_before": "delay", "expires_at": "time_to_live"}
 def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message's control fields after an update.
 
-    The value None removes a time. ``queue`` and ``why`` describe the update, so they become no fields of the message.
-    A message that moves to another queue loses its place at the top or in front of another message.
+    The value None removes a time. ``queue`` and ``why`` describe the update, so they do not become fields of the
+    message. A message that moves to another queue loses its place at the top or in front of another message.
     """
     fields = {**attributes, **changes}
     for name, relative in _RELATIVE.items():

@@ -1,7 +1,7 @@
 """The options of puts, gets, queues, spaces and filters: names and types, for signatures, type checkers and editors.
 
-``message.PUT_OPTIONS`` and ``settings`` list the meaning, the default and the check of each option. The documentation
-of the classes here is generated from these lists.
+``message.PUT_OPTIONS`` and ``settings`` list the meaning, the default and the check of each option. The docstrings of
+the classes below are generated from these lists.
 """
 
 import enum
@@ -70,8 +70,9 @@ class GetOptions(TypedDict, total=False):
 class QueueOptions(TypedDict, total=False):
     """Options of ``create_queue`` and ``change_queue``, and the attributes of a ``QueueConfig``.
 
-    If ``create_queue`` does not get an option, the option has the space's default for queues, or else the default
-    below. ``change_queue`` changes only the options that it gets. It sets an option that is None back to the default.
+    If ``create_queue`` does not get an option, the option has the space's default for queues; if the space has no
+    default, the default below. ``change_queue`` changes only the options that it gets. The value None sets an option
+    back to the default.
     """
 
     order: "str | list[str] | tuple[str, ...] | None"
@@ -99,7 +100,8 @@ class QueueOptions(TypedDict, total=False):
 class SpaceOptions(TypedDict, total=False):
     """Options of ``create``, and the attributes of a ``SpaceConfig``.
 
-    ``defaults`` are options of queues (``QueueOptions``). They apply to each queue that does not set them itself.
+    ``defaults`` are options of queues (``QueueOptions``). Each of these options applies to all queues that do not set
+    the option.
     """
 
     defaults: QueueOptions
@@ -118,14 +120,14 @@ class SpaceOptions(TypedDict, total=False):
 class MessageFilters(TypedDict, total=False):
     """Filters of ``browse``, ``entries``, ``purge`` and ``redrive``: a message matches if it passes all given filters.
 
-    message_id: the id of the message, or a collection of ids, one of which the message has.
+    message_id: the id of the message, or a collection of ids that includes the id of the message.
     correlation_id: the correlation id of the message.
-    headers: headers that the message has; it may have others, too.
+    headers: headers that the message has; the message may have further headers.
     reason: a part of the message's ``failure_reason``; upper and lower case differ.
     since: the message's time is this time or later. The time of a message is its ``failed_at``, or its ``enqueued_at``
-        if no attempt has failed. In seconds since the epoch, or as a datetime with a time zone.
+        if no attempt has failed. Give seconds since the epoch, or a datetime with a time zone.
     until: the message's time is earlier than this time.
-    older_than: a number of seconds; the message's time lies longer ago.
+    older_than: a number of seconds; the message's time is longer ago than this number.
     """
 
     message_id: str | Collection[str] | None

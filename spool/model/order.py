@@ -1,7 +1,7 @@
 """The place of a message in its queue: by the queue's criteria, at the top, or before another message. Pure.
 
-A place is a key. Keys are compared as tuples. A key consists of values that never change: the position, and control
-fields that are written with the message.
+A place is a key. Keys are compared as tuples. A key has only values that never change: the position, and control fields
+that are written with the message.
 
 If a put inserts a message B in front of a message A (option ``before``), B gets a copy of the values of A's key,
 ``[number, ordinal, priority, time, top]``. So B keeps its place when A is removed. If A itself was inserted in front of
@@ -17,7 +17,7 @@ from spool.model.position import Position
 from spool.model.settings import LIFO, PRIORITY, TIME
 
 Key = tuple[float, ...]
-MOST_BEFORE = 64  # the most messages in a chain in which each message was inserted in front of the previous one
+MOST_BEFORE = 64  # the most messages in a chain of messages that were each inserted in front of the previous message
 _ABOVE_ALL = float("-inf")
 
 
@@ -44,7 +44,7 @@ def _key(order: tuple[str, ...], number: int, ordinal: int, priority: int, time:
 
 
 def _time(attributes: Mapping[str, Any], committed_at: float) -> float:
-    """Return the time for the criterion ``time``: the due time, or else the time of the commit."""
+    """Return the time for the criterion ``time``: the due time, or without a due time the time of the commit."""
     due = due_time(attributes, committed_at)
     return committed_at if due is None else due
 
@@ -79,6 +79,6 @@ def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 def _positions(place: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the position of the message whose key begins ``place``, then the positions that follow the key."""
+    """Yield the position of the message with whose key ``place`` begins, then the positions after this key."""
     yield place[0], place[1]
     yield from zip(place[5::2], place[6::2], strict=True)

@@ -22,7 +22,7 @@ def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
 
 
 def append_range(ranges: PositionRanges, number: int, first: int, count: int) -> None:
-    """Add a range at the end of the ranges. If the new range continues the last range, join the two."""
+    """Add a range at the end of the ranges. If the new range continues the last range, join the two ranges."""
     if ranges and ranges[-1][0] == number and ranges[-1][1] + ranges[-1][2] == first:
         ranges[-1] = (number, ranges[-1][1], ranges[-1][2] + count)
     else:
@@ -30,7 +30,7 @@ def append_range(ranges: PositionRanges, number: int, first: int, count: int) ->
 
 
 def subtract_ranges(ranges: PositionRanges, kept: PositionRanges) -> PositionRanges:
-    """Return the parts of ``ranges`` that are not in ``kept``. Each part lies within one of ``ranges``."""
+    """Return the parts of ``ranges`` that are not in ``kept``. Each part is within one range of ``ranges``."""
     if ranges == kept:
         return []
     if not kept:

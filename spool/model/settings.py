@@ -21,7 +21,7 @@ AS_BYTES = "bytes"  # a type of dropped files
 
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
-_LONGEST_TYPES = 1000  # in characters, because one line of space.toml holds all types
+_LONGEST_TYPES = 1000  # in characters, because one line of space.toml has all types
 _LARGEST = 2**62
 
 
@@ -173,7 +173,7 @@ class QueueConfig:
 class SpaceConfig:
     """A space: its queues by name, and its checked options. ``help(spool.SpaceOptions)`` describes the options.
 
-    defaults: options of queues. They apply to each queue that does not set them itself.
+    defaults: options of queues. Each of these options applies to all queues that do not set the option.
     """
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
@@ -316,7 +316,8 @@ def parse_mark(value: object) -> Mark:
 
 
 def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_bytes: int | None) -> float:
-    """Return how full a queue is, in the unit of a mark. A percentage refers to the limit that is nearer."""
+    """Return how full a queue is, in the unit of a mark. A percentage refers to the limit that is closer to being
+    reached."""
     if unit == MESSAGES:
         return messages
     if unit == BYTES:
@@ -333,7 +334,7 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 
 
 def check_queue_name(name: object, where: str = "") -> str:
-    """Return the name. If no queue can have this name, raise InvalidArgument, whose text gives the rule for names."""
+    """Return the name. If no queue can have this name, raise InvalidArgument; its text has the rule for names."""
     if not isinstance(name, str) or not layout.is_queue_name(name):
         raise InvalidArgument(f"{where}{shown(name)} cannot be a queue's name: it takes {_NAME_RULE}")
     return name
@@ -347,7 +348,7 @@ def check_queue_options(options: Mapping[str, Any], where: str = "") -> dict[str
 def queue_config(
     name: str, options: Mapping[str, Any], where: str = "", defaults: Mapping[str, Any] | None = None
 ) -> QueueConfig:
-    """Check the options of a queue, and return the queue. Raises InvalidArgument, which names the allowed values.
+    """Check the options of a queue, and return the queue. Raises InvalidArgument; its text names the allowed values.
 
     ``where``: the beginning of an error's text, e.g. the name of a file. ``defaults``: checked options, which apply if
     ``options`` does not set them.
@@ -360,7 +361,7 @@ def queue_config(
         raise InvalidArgument(
             f"{where}a queue cannot be its own ", Argument("error_queue"), ": name another, or leave it out"
         )
-    if config.error_queue == name:  # the queue that [defaults] names as error queue has no error queue itself
+    if config.error_queue == name:  # the error queue named in [defaults] has no error queue itself
         config = replace(config, error_queue=None)
     _check_marks(config, where)
     if config.retry_delay_max is not None and config.retry_delay_max < config.retry_delay:
@@ -374,9 +375,9 @@ def queue_config(
 
 
 def differences(present: object, wanted: object, options: Iterable[str]) -> list[str]:
-    """Compare these options of two configurations, and return the parts of a text that names each difference.
+    """Compare ``options`` of two configurations, and return the parts of a text about the differences.
 
-    An example is ``retries is 3, not 5``.
+    An example of such a text is ``retries is 3, not 5``.
     """
     parts: list[str] = []
     for option in options:

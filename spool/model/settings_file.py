@@ -1,7 +1,7 @@
-"""Parse and write ``space.toml``, the settings as a text that people edit. Comments are kept.
+"""Parse and write ``space.toml``, the settings file, which people can edit. Comments are kept.
 
-Errors for unknown keys and wrong types name the file, the key and the allowed values. ``store.edits`` decides when the
-file is written, and by which process.
+Errors for unknown keys and wrong types name the file, the key and the allowed values. ``store.edits`` decides when, and
+by which process, the file is written.
 """
 
 import tomllib
@@ -22,7 +22,7 @@ from spool.model.settings import (
 FORMAT = 1
 MAX_SETTINGS_BYTES = 4 << 20
 MAX_LINE = 2000
-# TOML has no null. So for an optional option of a queue, an empty text means that the value in [defaults] does not
+# TOML has no null. So an empty text means None for an optional option of a queue, and the value in [defaults] does not
 # apply.
 _LEFT_OUT = ""
 
@@ -34,11 +34,11 @@ def parse(text: str, name: str) -> SpaceConfig:
     """
     where = f"{name}: "
     if any(len(line) > MAX_LINE and not line.startswith("#") for line in text.splitlines()):
-        # if a key has many parts, the parser's time and memory grow with the square of the number of parts
+        # the parser's time and memory for a key grow with the square of the number of its parts
         raise InvalidArgument(f"{where}a line is longer than {MAX_LINE} characters: shorten it")
     try:
         found = tomllib.loads(text)
-    # no TOML, a number with too many digits, or brackets nested too deeply
+    # the text is no TOML, or has a number with too many digits, or too deeply nested brackets
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where}{error}: fix the file, or take it from a backup") from None
     version = found.pop("format", None)
@@ -55,13 +55,13 @@ def parse(text: str, name: str) -> SpaceConfig:
 
 
 def values_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a queue, as they stand in the file, in the form of ``queue_config``."""
+    """Convert the options of a queue from the form of the file to the form for ``queue_config``."""
     return {name: None if value == _LEFT_OUT and name in OPTIONAL else value for name, value in options.items()}
 
 
 def render_new(config: SpaceConfig) -> str:
     """Return the text of a new space's file."""
-    import tomlkit  # imported here, because only processes that write settings need it
+    import tomlkit  # imported here, because only processes that write settings need the package
 
     document = tomlkit.document()
     document.add(tomlkit.comment("A queue space of xaspool. Edit it, or use spool-admin; programs see it in seconds."))
@@ -83,7 +83,7 @@ def edited(text: str, known: SpaceConfig, changed: Mapping[str, QueueConfig], re
     """Return the text of the settings with some queues added, changed or removed. Comments are kept.
 
     Args:
-        known: the settings in the text. Options that are equal to its defaults are left out.
+        known: the settings in the text. Options with the default values of these settings are left out.
     """
     import tomlkit
 
@@ -109,9 +109,9 @@ def set_options(table: MutableMapping[str, Any], config: QueueConfig, defaults: 
 
 
 def with_mirror(text: str, path: str | None) -> str:
-    """Set the mirror to ``path`` in the text of the settings, or remove the mirror if ``path`` is None.
+    """Return the text of the settings with the mirror ``path``, or without a mirror if ``path`` is None.
 
-    Return the new text. Comments are kept.
+    Comments are kept.
     """
     import tomlkit
 

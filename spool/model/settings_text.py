@@ -1,8 +1,8 @@
-"""The text of a ``space.toml`` with thousands of queues: a change costs work for the changed queues only.
+"""The text of a ``space.toml`` with thousands of queues. Only the changed queues are read or edited.
 
 In most files, each queue is a table ``[queues.NAME]`` without further tables, and all these tables come last. Such a
-*plain* text consists of a head and of blocks, one for each queue, so a block can be read and edited without the others.
-Any other text is read and edited as a whole, by ``settings_file``. Both ways give the same settings and errors.
+*plain* text has a head, and then one block for each queue. So one block can be read and edited without the others.
+``settings_file`` reads and edits any other text as a whole. Both ways give the same settings and errors.
 """
 
 import re
@@ -18,7 +18,7 @@ from spool.model.settings_file import MAX_LINE, parse, set_options, values_of
 _BEGIN = "\n[queues."
 _QUEUE = re.compile(r'^\[queues\.(?:"([^"\\\n]{1,200})"|([A-Za-z0-9_-]{1,200}))\][ \t]*(?:#.*)?$', re.MULTILINE)
 _TABLE = re.compile(r"^[ \t]*\[.*$", re.MULTILINE)
-_SEVERAL_LINES = ('"""', "'''")  # a text of several lines may have lines that look like tables
+_SEVERAL_LINES = ('"""', "'''")  # a value of several lines may have lines that look like table headers
 
 
 class _Block(NamedTuple):
@@ -31,7 +31,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(text: str, begin: int = 0) -> list[_Block] | None:
-    """Return the blocks of the queues in a text, from ``begin`` on; None if other tables are among them."""
+    """Return the blocks of the queues in a text, from ``begin`` on; None if the text has other tables there."""
     found: list[_Block] = []
     for table in _TABLE.finditer(text, begin):
         queue = _QUEUE.match(text, table.start())
@@ -52,8 +52,8 @@ class _Read(NamedTuple):
 
 
 class SettingsParser:
-    """Parses the text of one file again and again. Equal queues share their options, and unchanged queues their
-    ``QueueConfig``. Any thread may parse."""
+    """Parses successive versions of one file's text. Equal queues share the values of their options. Unchanged queues
+    keep their ``QueueConfig``. Any thread may parse."""
 
     def __init__(self) -> None:
         self._read: _Read | None = None
@@ -65,7 +65,7 @@ class SettingsParser:
             try:
                 read = (read and _followed(read, text)) or _whole(text, name)
             except (InvalidArgument, NewerFormat, ValueError, RecursionError):
-                read = None  # the whole text gives the exact error
+                read = None  # a parse of the whole text raises the exact error
             read = read or _Read(text, parse(text, name), is_plain=False)
             self._read = read
         return read.config
@@ -83,7 +83,7 @@ def _whole(text: str, name: str) -> _Read | None:
 
 
 def _followed(read: _Read, text: str) -> _Read | None:
-    """Read the blocks that have changed since the last reading; return None if the whole text has to be read."""
+    """Read the blocks that have changed since the last read. Return None if the whole text must be read."""
     old = read.text
     if not read.is_plain:
         return None
@@ -105,7 +105,7 @@ def _followed(read: _Read, text: str) -> _Read | None:
 
 
 def _queues(text: str, blocks: Collection[_Block], head: SpaceConfig, where: str) -> dict[str, QueueConfig] | None:
-    """Return the queues of these blocks; None if a name is there twice. ``head``: the settings of the space."""
+    """Return the queues of these blocks; None if two blocks have the same name. ``head``: the settings of the space."""
     queues: dict[str, QueueConfig] = {}
     alike: dict[str, QueueConfig] = {}
     for name, _, begin, end in blocks:
@@ -123,7 +123,7 @@ def _queues(text: str, blocks: Collection[_Block], head: SpaceConfig, where: str
 
 
 def _same_length(one: str, other: str, *, from_end: bool = False) -> int:
-    """Return how many characters are equal at the beginnings of two texts, or at their ends."""
+    """Return how many characters two texts have in common at the beginning, or at the end."""
     low, high = 0, min(len(one), len(other))
     if not from_end and other.startswith(one):  # most often, a queue was added at the end
         return high
@@ -142,8 +142,8 @@ def edited(
 ) -> str | None:
     """Return the text with some queues added, changed or removed. Comments are kept.
 
-    The caller parses the result, and compares the settings, because only a plain text is edited without a mistake. Any
-    other text is edited by ``settings_file.edited``. None if the text is certainly not plain.
+    The result is right only if the text is plain. So the caller parses the result, compares the settings, and for any
+    other text uses ``settings_file.edited``. Return None if the text is certainly not plain.
 
     Args:
         known: the settings in the text.
@@ -184,8 +184,8 @@ def _changed_block(text: str, config: QueueConfig, defaults: Mapping[str, Any]) 
 
 
 def _without_block(text: str, name: str) -> str | None:
-    """Return the text without the block of a queue, or None if the queue has none. Comments after its options are
-    kept, because they may belong to the next queue."""
+    """Return the text without a queue's block, or None if the queue has no block. Comments after the queue's options
+    are kept, because they may belong to the next queue."""
     block = _find(text, name)
     if block is None:
         return None
@@ -196,7 +196,8 @@ def _without_block(text: str, name: str) -> str | None:
 
 
 def _find(text: str, name: str) -> _Block | None:
-    """Return the block of a queue. Its end is right only if the text is plain; the caller checks the edited text."""
+    """Return the block of a queue. The end of the block is right only if the text is plain; the caller checks the
+    edited text."""
     begin = 0
     for header in (f"[queues.{name}]", f'[queues."{name}"]'):
         while (begin := text.find(f"\n{header}", begin) + 1) > 0:

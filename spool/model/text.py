@@ -1,4 +1,4 @@
-"""Parts of the texts of errors: shortened values, and the name that is closest to a mistyped name. Pure."""
+"""Parts of error texts: shortened values, and the name that is most similar to a mistyped name. Pure."""
 
 import reprlib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _MOST_LISTED = 20
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape the control characters of a text, except those in `keep`."""
+    """Escape the control characters of a text, except the characters in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -20,7 +20,7 @@ def printable(text: str, keep: str = "") -> str:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of an error's first sentence, e.g. ``; did you mean orders?``, or "" if no name is similar."""
-    from difflib import get_close_matches  # imported here, because it is needed only after a name was mistyped
+    from difflib import get_close_matches  # imported here, because it is needed only for a mistyped name
 
     lowered = {each.lower(): each for each in names}
     found = get_close_matches(name.lower(), lowered, n=1)
@@ -28,8 +28,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...] = ()) -> QueueNotFound:
-    """Return the error for a queue that is not among ``queues``. The text suggests a similar name, lists the queues,
-    and says how to create the queue.
+    """Return the error for a queue that is not among ``queues``. The error text suggests a similar name, lists the
+    queues, and shows how to create the queue.
 
     ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of an advice that replaces the
     advice to create the queue. ``where``: the parts of the text's beginning.
@@ -46,12 +46,12 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
 def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
     """Return the text of any value, cut to ``most`` characters. A character that UTF-8 cannot encode is escaped.
 
-    The text is empty if the value's ``__str__`` fails. Otherwise an application's exception with a faulty ``__str__``
-    could prevent a rollback.
+    If the value's ``__str__`` fails, the text is empty, so that an application's exception with a faulty ``__str__``
+    cannot prevent a rollback.
     """
     try:
         return str(value)[:most].encode("utf-8", "backslashreplace").decode()[:most]
-    except BaseException:  # (not from Ctrl-C, which waits for the end of a rollback: ``__str__`` raised it)
+    except BaseException:  # (``__str__`` raised it, not Ctrl-C, which waits for the end of a rollback)
         return ""
 
 
@@ -86,12 +86,12 @@ _short = _Short()
 
 
 def shown(value: object) -> str:
-    """Return ``repr`` of any value, cut to some hundred characters."""
+    """Return ``repr`` of any value, cut to a few hundred characters."""
     return shortened(_short.repr(value))
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to some hundred characters. A character that UTF-8 cannot encode is escaped."""
+    """Return the text, cut to a few hundred characters. A character that UTF-8 cannot encode is escaped."""
     most = 4 * _MOST_CHARACTERS
     text = text[: most + 1].encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,4 +1,4 @@
-"""X/Open transaction identifiers, and their form as file names.
+"""X/Open transaction identifiers, and the file names made from them.
 
 Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", section 4.2.
 
@@ -17,15 +17,15 @@ from typing import NamedTuple
 MAX_GTRID_BYTES = 64
 MAX_BQUAL_BYTES = 64
 
-# This library uses three format ids. The coordinator of an xid with one of the first two holds a lock in run/ while it
-# lives. So a process that finds the lock free rolls back the undecided branch. Any other format id is of a foreign
-# coordinator; so is ``xa.TransactionManager``, because it keeps its decisions outside the space.
+# This library uses three format ids. For the first two, the coordinator holds a lock in run/ while it lives. So a
+# process that finds the lock free rolls back the undecided branch. Any other format id belongs to a foreign
+# coordinator. ``xa.TransactionManager`` is also foreign, because it keeps its decisions outside the space.
 BRANCH_ID_BYTES = 12
-FORMAT_LOCAL = 0x58500001  # for a transaction of one process, whose xid no coordinator gets
+FORMAT_LOCAL = 0x58500001  # for a transaction of one process; no coordinator gets the xid
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % the gtrid in base64url; a local xid has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
 FORMAT_MANAGED = 0x58500003  # a transaction of ``xa.TransactionManager``
-FORMATS_USED_ONCE = frozenset({FORMAT_LOCAL, FORMAT_ROUND, FORMAT_MANAGED})  # their gtrids are random
+FORMATS_USED_ONCE = frozenset({FORMAT_LOCAL, FORMAT_ROUND, FORMAT_MANAGED})  # xids with random gtrids
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -50,7 +50,7 @@ class Xid(NamedTuple):
         return text.translate(_URL_SAFE, b"=").decode("ascii")
 
     def __repr__(self) -> str:
-        """Return the text form, which ``spool-admin transaction`` prints and takes."""
+        """Return the text form, which ``spool-admin transaction`` prints and accepts."""
         try:
             return f"Xid.parse({str(self)!r})"
         except TypeError:  # the caller gave parts of other types
@@ -77,7 +77,7 @@ class Xid(NamedTuple):
             xid = cls.checked(int(match[1]), _decode(match[2]), _decode(match[3]))
         except binascii.Error:
             raise ValueError(f"{text!r} is not an xid, whose parts are unpadded base64url") from None
-        # Because base64 has unused bits, several texts decode to one xid, but only one text may name a branch.
+        # Base64 has unused bits, so several texts decode to one xid. Only one of these texts may name a branch.
         if str(xid) != text:
             raise ValueError(f"{text!r} is not an xid in its one written form, which is {xid}")
         return xid
