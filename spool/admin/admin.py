@@ -55,8 +55,8 @@ class Administration:
 
         Args:
             create_missing: also create the queues that the options name and that do not exist.
-            exist_ok: return the configuration of the queue if it exists. The options of this call must then be those of
-                the queue. Options that the call leaves out are not compared.
+            exist_ok: return the configuration of the queue if it exists. Then the options of this call must equal the
+                queue's options. Options that the call leaves out are not compared.
             options: see ``spool.QueueOptions``.
 
         Raises:
@@ -137,7 +137,8 @@ class Administration:
     def export(
         self, file: BinaryIO, *, compress: bool | str = False, progress: "Callable[[Progress], None] | None" = None
     ) -> "ExportReport":
-        """Write the state of the space at one moment into one file, and return a report of it. Claims are not exported.
+        """Write the state of the space at one moment into one file, and return a report about the file. Claims are not
+        exported.
 
         ``spool.import_space`` creates a space from the file, and ``spool.verify_export`` proves that the file is whole.
         Other threads and processes may use the space meanwhile.
@@ -223,9 +224,9 @@ class Administration:
     def entries(
         self, queue: str, *, preview: int | None = None, **filters: Unpack[MessageFilters]
     ) -> Iterator[QueueEntry]:
-        """Yield the queue's messages, including damaged messages and messages in doubt, each with its state and holder.
+        """Yield all messages of the queue, even damaged messages and messages in doubt, with their states and holders.
 
-        The order and the filters are those of ``browse``. Nothing is claimed.
+        The order and the filters are as in ``browse``. Nothing is claimed.
 
         Args:
             preview: how many bytes of each body to read, so that a list of large messages is fast; None for whole
@@ -321,8 +322,8 @@ class Administration:
 
     @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
-        """Move a message to another queue. Its priority and age decide its place there. All attempts are permitted
-        again.
+        """Move a message to another queue. The priority and the age of the message decide its place in the new queue.
+        All attempts are permitted again.
 
         Returns the changed message. Raises BadMessageId, MessageInUse, QueueNotFound.
         """
@@ -373,7 +374,7 @@ class Administration:
         """Delete the queue's messages that match the filters, and return the number of messages. Held messages are not
         deleted.
 
-        The call frees the disk space of the messages before it returns. It also works on a full disk.
+        The call frees the disk space of the messages before it returns. The call also works on a full disk.
 
         Args:
             dry_run: only count the messages.
@@ -413,7 +414,7 @@ class Administration:
         messages.
 
         A moved message is ready at once, and all its attempts are permitted again. Without ``to``, a message is not
-        moved if it came from no other queue or from a deleted queue. The other arguments are those of ``purge``.
+        moved if it came from no other queue or from a deleted queue. The other arguments are as in ``purge``.
         """
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:

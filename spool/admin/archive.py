@@ -1,8 +1,8 @@
-"""The tar of an export, as a stream: its compression, its members, and the checksum of each.
+"""The tar stream of an export: its compression, its members, and the checksum of each member.
 
 This module does not use ``tarfile``. ``tarfile`` follows headers that refer to headers, allocates the size that a
-header declares, and accepts a compressed stream that ends early. Here each member is a plain file, with at most one
-long name before it (as in GNU tar). ``header`` builds the only header that a member can have. So a reader compares
+header declares, and accepts a compressed stream that ends early. In this format each member is a plain file, after at
+most one long name (as in GNU tar). ``header`` builds the only header that a member can have. So a reader compares
 headers instead of interpreting them, and detects every wrong bit.
 """
 

@@ -1,8 +1,8 @@
 """Delete, move and change one message, or many messages, for an administrator.
 
-A command changes only messages that no transaction holds. It claims the messages, looks them up again, and commits
-durably. One commit changes up to a few thousand messages, and a killed process leaves only complete commits. A held
-message is not changed. If the caller named a held message by its id, the caller gets MessageInUse.
+A command changes only messages that no transaction holds. The command claims the messages, checks them again, and
+commits durably. One commit changes up to a few thousand messages, and a killed process leaves only complete commits. A
+held message is not changed. If the caller named a held message by its id, the caller gets MessageInUse.
 
 A command works on a full disk: it first frees the room of messages that are already deleted, and then makes smaller
 commits.
@@ -57,7 +57,7 @@ def redrive_to(queue: str | None) -> Edit:
 
 
 def waits_after_a_failure(now: float) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a test of a message's fields: it is true for a failed message that waits for its next attempt."""
+    """Return a test of a message's fields, which is true for a failed message that waits for its next attempt."""
     return lambda attributes: attributes.get("attempts", 0) > 0 and attributes.get("not_before", 0.0) > now
 
 

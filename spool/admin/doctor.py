@@ -105,7 +105,8 @@ def _reason(error: OSError) -> str:
 
 
 def _settings(disk: Disk) -> SpaceConfig:
-    """Return the settings of the space. If the directory has no readable settings, return those of a new space."""
+    """Return the settings of the space. If the directory has no readable settings, return the settings of a new
+    space."""
     try:
         return parse(read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
     except (OSError, SpoolError):
@@ -229,8 +230,7 @@ def _is_open(folder: FileIdentity) -> bool:
 
 
 def _is_usable(file: FileIdentity) -> bool:
-    """Return whether the owner may read and write the file; for a directory, the owner must also be able to search
-    it."""
+    """Return whether the owner may read and write the file. The owner of a directory must also be able to search it."""
     needed = 0o700 if file.is_directory else 0o600
     return file.is_symlink or file.permissions & needed == needed
 

@@ -30,7 +30,7 @@ class DroppedFile(NamedTuple):
 
 
 class DroppedFiles:
-    """The dropped files of a space. ``left_out``: for the name of each file that is not exported, the reason."""
+    """The dropped files of a space. ``left_out``: by name, the reasons why files are not exported."""
 
     def __init__(self, store: Store) -> None:
         self.left_out: dict[str, str] = {}

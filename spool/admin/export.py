@@ -1,6 +1,6 @@
 """Write a space into one file, as a backup, or to move the space to another machine. ``unpack`` reads the file back.
 
-The file is a tar of the space's files at one moment. It has all commits up to one number, branches in doubt,
+The file is a tar of the space's files at one moment. The file has all commits up to one number, branches in doubt,
 quarantine, and the dropped files that are no messages yet. So an export has everything that is durable: ids, positions,
 order, times, attempts, and the other records of commits. An export has no claims, so a message that a transaction held
 is ready in the copy. The last member is the manifest, which names each file that was left out, with the reason.
@@ -175,7 +175,7 @@ class _Export:
 
 
 def messages_of(store: Store) -> dict[str, int]:
-    """Return the number of messages in each queue that is not empty, as of the last commit that this process has
+    """Return the number of messages in each queue that is not empty, after the last commit that this process has
     read."""
     with store.view.mutex:
         return {name: queue.live for name, queue in sorted(store.view.index.messages.queues.items()) if queue.live}

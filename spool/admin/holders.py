@@ -51,7 +51,7 @@ def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Hol
 
 
 def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder]:
-    """Return the holder of every message that is held, in any queue.
+    """Return the holders of all held messages, in all queues.
 
     The call does not list the prepared branches again, but uses the last listing.
     """

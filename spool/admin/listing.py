@@ -44,7 +44,7 @@ PREVIEW = number(2**32 - 1, optional=True)
 
 
 def entries_of(store: Store, queue: str, slices: list[Slice], preview: int | None) -> Iterator[QueueEntry]:
-    """Yield an entry for each message of the slices that is still in the queue and has not expired.
+    """Yield entries for the messages of the slices that are still in the queue and have not expired.
 
     ``preview``: how many bytes of each body to read; None for whole bodies.
     """

@@ -83,7 +83,7 @@ def manifest(report: ExportReport, members: Iterable[Member]) -> bytes:
 
 
 def max_manifest_bytes(members: int) -> int:
-    """Return the largest possible size, in bytes, of the manifest of an export with this number of members."""
+    """Return the largest possible manifest size, in bytes, for an export with this number of members."""
     return _MAX_SUMMARY_BYTES + members * _MAX_LINE_BYTES
 
 

@@ -1,8 +1,8 @@
 """Show the files in ``quarantine/``, with advice for each, and put dropped files back.
 
 Only a dropped file can be put back. ``restore`` moves the file to its queue's folder, and the next intake takes it
-there. A damaged file cannot be put back: the undamaged messages of the file are delivered anyway, and nothing proves
-that its other messages are whole.
+there. A damaged file cannot be put back: its undamaged messages are delivered anyway, and its other messages may not be
+whole.
 
 If the file system does not order renames, a file that is put back has both names for a moment. No intake may read the
 folder during that moment. If the process dies then, the next intake or the next ``restore`` first removes the name in
@@ -167,7 +167,7 @@ def delete(disk: Disk, name: str) -> None:
     """Remove a file and its reason. The removal is durable when this call returns.
 
     Raises:
-        InvalidArgument: no file has this name, or the name is that of a directory that is not empty.
+        InvalidArgument: no file has this name, or the name belongs to a directory that is not empty.
     """
     path = _path(disk, name)
     identity = disk.identity(path)

@@ -46,7 +46,7 @@ def add_queues(
 ) -> dict[str, QueueConfig]:
     """Add queues to the settings in one edit, and create their directories. Returns the queues' configurations.
 
-    ``wanted``: the options of each queue. The other arguments and the errors are those of
+    ``wanted``: the options of each queue. The other arguments and the errors are as in
     ``Administration.create_queues``.
     """
     alike: dict[int, QueueConfig] = {}
@@ -103,7 +103,7 @@ def _check_alike(present: QueueConfig, wanted: QueueConfig, options: Iterable[st
 def change_queue(
     store: Store, name: str, *, create_missing: bool = False, drop_group: str | Keep | None = KEEP, **options: Any
 ) -> QueueConfig:
-    """Change options of a queue, and the group of its drop folder. The errors are those of
+    """Change options of a queue, and the group of its drop folder. The errors are as in
     ``Administration.change_queue``."""
     reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
     reset -= OPTIONAL

@@ -1,6 +1,7 @@
 """How tasks get messages. A thread claims the messages of a task. If several tasks wait for one queue, only one of them
 checks the queue. When this task has got a message, the next task checks. One thread listens for the commits of all
-queues. A separate task (``_listen_for_all``) wakes the tasks that wait for a message by its id or correlation id.
+queues. Some tasks wait for a message by its id or correlation id. A separate task (``_listen_for_all``) wakes these
+tasks.
 """
 
 import asyncio

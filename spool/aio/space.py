@@ -64,7 +64,7 @@ class Transaction:
     __reduce_ex__ = refuse_pickling
 
     def __init__(self, transaction: "spool.transactions.transaction.Transaction", receiver: Receiver) -> None:
-        """Applications do not call this method. They call ``Space.transaction``."""
+        """Applications do not call this method. Instead, they call ``Space.transaction``."""
         self.sync = transaction
         self._receiver = receiver
         self._threads = receiver.threads
@@ -99,8 +99,8 @@ class Transaction:
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
 
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
-        """As ``Space.get``, in this transaction. A get that is cancelled while it claims rolls the transaction back.
-        The next call in the transaction, even ``commit``, then raises TransactionRolledBack."""
+        """As ``Space.get``, in this transaction. If a get is cancelled during its claim, the transaction is rolled
+        back. The next call in the transaction, even ``commit``, then raises TransactionRolledBack."""
         return (await self.get_many(queue, 1, **options))[0]
 
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
@@ -436,8 +436,8 @@ def open(path: str | os.PathLike[str]) -> Opening:
 
 
 def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Opening:
-    """Create a queue space: ``await`` the result, or enter it with ``async with``. The arguments and errors are those
-    of ``spool.create``."""
+    """Create a queue space: ``await`` the result, or enter it with ``async with``. The arguments and errors are as in
+    ``spool.create``."""
     return Opening(partial(spool.opening.create, path, exist_ok=exist_ok, **options))
 
 

@@ -1,6 +1,6 @@
 """The threads that work for asyncio tasks.
 
-If a task is cancelled while a thread works for it, the task first gets the outcome, and is cancelled at its next wait.
+If a task is cancelled while a thread works for the task, it first gets the outcome, and is cancelled at its next wait.
 """
 
 import asyncio

@@ -222,7 +222,7 @@ class TaskWorker:
 
 
 def _is_cancelled() -> bool:
-    """Return whether this task is cancelled. If the function waited for another task or future, a cancellation of the
-    other one does not count."""
+    """Return whether this task is cancelled. If the function waited for another task or future, a cancellation of that
+    task or future does not count."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -13,7 +13,7 @@ The kernel releases the locks of a dead process. Three mechanisms serve three ki
 
 Byte locks separate processes (more exactly: open descriptions), but not the threads of one process. So a thread first
 takes the byte in a table of its process, under a mutex. A lock excludes other processes only if the name means the same
-file for all of them. Only the first opener creates these files (see ``OpenLock``), and no process creates such a file
+file for all processes. Only the first opener creates these files (see ``OpenLock``), and no process creates such a file
 again while another process has the space open. So a process that finds such a file missing or replaced knows that
 ``run/`` was deleted, and stops.
 """
@@ -247,7 +247,7 @@ def group_byte(queue: str, group: str) -> int:
 
 
 def request_slot_byte(slot: int) -> int:
-    """Return the byte of run/xids that the owner of a slot of run/requests holds (see ``requests``).
+    """Return the byte of run/xids that a slot's owner holds. The slot is in run/requests (see ``requests``).
 
     A process locks the bytes of its keys, groups and slots by one descriptor, so the kernel releases all these locks at
     once.
@@ -264,7 +264,7 @@ class Claims:
     at once.
 
     The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files. The kernel keeps the locks
-    of a file in a list, so 20,000 scattered locks in a single file would take forty times longer than in 64 files. No
+    of a file in a list. So 20,000 scattered locks would take forty times longer in one file than in 64 files. No
     message has the number 0; the bytes of number 0 stand for owners (see ``claim_journal``). In each claim file, a
     process locks its owner's byte and its claims by the same descriptor, so the kernel releases both at once. Therefore
     a process that gets a claim of a dead owner finds the owner's byte free.

@@ -47,8 +47,8 @@ BODY_BYTES, ANSWER_BYTES = 14 << 10, 2 << 10
 
 # The bytes of run/requests: the lead; the first slot; the process that looks for a slot.
 _LEAD, _SLOT_BYTES, _SEARCH = 0, 1, 1 + SLOTS
-# The places in the file: a mark that is set while a process leads; a word that changes when a gathering leader has its
-# requests; the states; the rows; the requests and answers.
+# The places in the file: a mark, which is set while a process leads; a word, which changes when the requests that a
+# leader waits for are posted; the states; the rows; the requests and answers.
 _MARK, _POSTS = slice(0, WORD_BYTES), slice(WORD_BYTES, 2 * WORD_BYTES)
 _LEADS, _GATHERS = 1, 256  # values of the mark; a leader that waits for n requests stores _GATHERS + n
 _STATES = slice(64, 64 + SLOTS * WORD_BYTES)
@@ -60,7 +60,7 @@ _TAKEN_ROW_AT = _POSTED_ROW.size
 _ROW_END = _TAKEN_ROW_AT + _TAKEN_ROW.size
 _STANDS, _STANDING_BITS, _CHECKSUM_BITS = 0x80, 0x80808000, 0x7F7F7F00  # the bits of a word
 _CALM = bytes(range(_STANDS))  # the bytes of words whose requests do not stand
-_READS = 5  # the most reads of a slot whose word does not fit its row, because another process may be changing both
+_READS = 5  # the most reads of a slot whose word does not fit the row; another process may be changing both
 
 
 class RemovedSpan(NamedTuple):
@@ -237,7 +237,7 @@ class RequestSlots:
         self._owners.unlock(request_slot_byte(slot))
 
     def is_owned(self, slot: int) -> bool:
-        """Return whether a live process owns the slot, this process included."""
+        """Return whether a live process, this one or another, owns the slot."""
         return not self._owners.is_free(request_slot_byte(slot))
 
     @_while_open

@@ -43,7 +43,7 @@ class Resumptions:
 
     def is_requested(self) -> bool:
         """Return whether a request was made since the last reported request, or since the creation of this object. A
-        request that was made before a pause also ends the pause, because the failed attempt may have begun before the
+        request from before a pause also ends the pause, because the failed attempt may have begun before the
         request."""
         now = self._clock.monotonic()
         if now < self._next_read:

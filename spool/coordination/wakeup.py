@@ -134,7 +134,8 @@ class Arrivals:
 
         Returns:
             A function with the argument ``seconds``, the longest time to wait. If messages arrived since this call, the
-            function returns at once. It returns whether the caller was woken. It also asks to be woken again.
+            function returns at once. The function returns whether the caller was woken, after it has asked to be woken
+            again.
         """
         at, mark = _bucket_of(queue, self._first, self._count)
         kept = self._expect(at, mark)

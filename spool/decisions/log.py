@@ -1,7 +1,7 @@
 """The log of a coordinator of this process: each decision to commit is durable before any branch is committed.
 
-Threads that decide at the same time share a flush: each thread writes its slot, and the first thread flushes for all.
-When the log is full, it is rewritten with only the decisions whose branches have not ended yet. If a flush fails, the
+Threads that decide at the same time share a flush: each thread writes its slot, and the first thread flushes for all. A
+full log is rewritten: the new file has only the decisions whose branches have not ended yet. If a flush fails, the
 log stops: the kernel has dropped the pages, so the disk may or may not have the last decisions. The next recovery may
 find these decisions or not. Both outcomes are correct, because no branch is committed before the flush.
 """

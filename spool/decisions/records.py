@@ -10,9 +10,9 @@
 
 The file has its full size from the beginning, so a decision overwrites zeros, and its flush writes only data. A slot
 lies within one sector of the disk. A slot that is unreadable after a crash has one of two causes. Either the slot was
-never durable, so no process has acted on it, or it was damaged later. The durable count of a later slot tells the two
-cases apart. The slots of a new file count each other as durable, because the file gets its name only when the slots are
-durable.
+never durable, so no process has acted on the decision, or the slot was damaged later. The durable count of a later slot
+tells the two cases apart. The slots of a new file count each other as durable, because the file gets its name only when
+the slots are durable.
 """
 
 import struct

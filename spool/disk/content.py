@@ -195,8 +195,7 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 
 def ensure_directory(disk: Disk, name: str) -> None:
-    """Create a missing directory and make it durable, because a power cut that removed the directory would remove all
-    its files."""
+    """Create a missing directory and make it durable, because its files would be lost together with the directory."""
     disk.make_directory(name)
     for directory in (name, directory_of(name)):
         disk.flush_directory(directory)

@@ -56,7 +56,8 @@ class Disk:
     durability: the strategy that makes names durable on this file system.
     """
 
-    # The user and the group that own the space, if this process runs as root and another user owns it. Otherwise None.
+    # The user and the group that own the space, if this process runs as root and another user owns the space. Otherwise
+    # None.
     owner: tuple[int, int] | None = None
     futexes: Futexes | None = None  # they wake threads that wait for byte locks; None if no thread can be woken
 
@@ -466,11 +467,11 @@ class Disk:
             self.flush(handle)
 
     def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
-        """Flush the data of a file, and its name in ``directory`` unless recovery can restore the name.
+        """Flush the data of a file. Also flush the file's name in ``directory``, unless recovery can restore the name.
 
         Args:
-            new: whether the name is new. Then a rename gave the file this name while the handle was open, and no other
-                file had the name before.
+            new: whether the name is new. A new name was given by a rename while the handle was open, and no other file
+                had the name before.
             stamped: whether the file carries the number from which recovery restores its name.
         """
         self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)

@@ -6,9 +6,9 @@
 * ``Strict``: any other file system. After a move, the strategy flushes the new directory, but not the old directory.
   After a power cut, the file may be in both directories. Then recovery uses the file in the later stage.
 
-On ext4 without a journal, the strategy is ``Strict`` without the second flush, because a flush of a file with a new
-name also writes the name's directory (``ext4_sync_parent``). If another file had the name before, the name is not new:
-the rename only points the existing entry to another file.
+On ext4 without a journal, the strategy is ``Strict`` without the second flush. A flush of a file with a new name also
+writes the directory (``ext4_sync_parent``). If another file had the name before, the name is not new: the rename only
+points the existing entry to another file.
 
 If we cannot tell whether a file system has a journal, we use ``Strict``, which needs no journal.
 

@@ -158,8 +158,8 @@ class Futexes:
     current time, and wakes the sleepers. Then a thread that was about to sleep finds another time, even if a third
     thread has set the mark again.
 
-    Many bytes share a futex, so a woken thread must check again whether its byte is free. A process that dies with a
-    lock wakes no thread, so a waiting thread also wakes by itself after a short sleep.
+    Many bytes share a futex, so a woken thread must check its byte again. A process that dies with a lock wakes no
+    thread, so a waiting thread also wakes by itself after a short sleep.
     """
 
     def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
@@ -173,8 +173,8 @@ class Futexes:
 
         Returns:
             A function with the argument ``seconds``, the longest time to wait until the byte is released. If the byte
-            was released since this call, the function returns at once. It returns whether the byte was released. It
-            also asks to be woken again.
+            was released since this call, the function returns at once. The function returns whether the byte was
+            released, after it has asked to be woken again.
         """
         mark = self._at(byte)
         kept = self._expect(mark)

@@ -7,8 +7,8 @@ and its old, valid bytes. Only the number in the old bytes, which differs from t
 file is recycled only if it carries its number and has only one name.
 
 On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. This
-commit counts. To recognize it, the name in ``free/`` records the file's former number: if the file carries another
-number, it holds a commit (Rule 13).
+commit is valid. To make it recognizable, the name in ``free/`` records the file's former number: a file that carries
+another number has a commit (Rule 13).
 """
 
 import os

@@ -66,7 +66,7 @@ class Guarantees(NamedTuple):
     names_follow: whether renames are ordered, and ``fdatasync`` of an overwritten file makes only its bytes durable.
         The name then becomes durable later.
     carries_new_names: whether a flush of a file makes its name durable, provided that no other file had the name
-    before.
+        before.
     needs_turns: whether two flushes of one directory at the same time could lose names.
     flushes_all: whether syncfs(2) flushes everything and reports errors. If False, the call may flush nothing and
         report success (FUSE), or delay the flushes of other processes.

@@ -77,8 +77,8 @@ class Engine:
     meters: this process's counts, for monitoring.
     call: a context manager that makes several verbs one call, so that the space is not closed between the verbs. The
         blocks may be nested. Entering a block raises NotOpen if the space is closed.
-    joined: ``joined()`` returns the transaction that the puts and gets of the caller (a thread or an asyncio task)
-        join; None if they join no transaction.
+    joined: ``joined()`` returns the transaction that the caller's puts and gets join, or None. The caller is a thread
+        or an asyncio task.
     join: ``join(transaction)``: from now on, the caller's puts and gets join this transaction of this space. After
         ``join(None)``, they join no transaction.
     at_close: ``at_close(function)`` registers a function, which is called when the space is closed and the space's last
@@ -279,7 +279,7 @@ class Engine:
     def describe_all(self) -> list[InDoubt]:
         """Return the puts and gets of all prepared, undecided branches of foreign coordinators, the oldest first.
 
-        In contrast to ``in_doubt``, this method makes no branch durable, so it is fast for thousands of branches.
+        Unlike ``in_doubt``, this method makes no branch durable, so it is fast even for thousands of branches.
         """
         return two_phase.describe_all(self._store)
 
@@ -326,7 +326,8 @@ class Engine:
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 
     def coordinate(self) -> Coordinator:
-        """Begin a coordinator. It claims messages, and commits the branches of processes that have no index.
+        """Begin a coordinator. The coordinator claims messages, and commits the branches of processes that have no
+        index.
 
         This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
         """

@@ -1,7 +1,8 @@
 """The verbs of processes that have not opened the space, e.g. of the tasks of a Spark job.
 
-Such a process has no index and takes no claims. It reads messages at places that another process, which has the space
-open, has listed. Then it writes a branch, and the coordinator's process commits the branch.
+Such a process has no index and takes no claims. Another process, which has the space open, lists the places of
+messages. The process without an index reads the messages at these places, and writes a branch. Then the coordinator's
+process commits the branch.
 
 * ``RemoteBranch``: one branch of a coordinator. The branch reads the messages that the coordinator holds, records puts
   and outcomes, and votes.

@@ -56,7 +56,7 @@ class CommitBatch:
     """The content of a new file: messages, commands and facts, of any number of branches.
 
     messages, commands, facts: the numbers of messages, commands and facts. Ordinals count the messages from 0.
-    branches: the branches in order, each with the range of the messages that were added to it.
+    branches: the branches in order, each with the range of its messages.
     sections: the closed sections, ready to be written.
     adopts: the prepared branches that the file commits, as entries of the file's header.
     adopted: the contents of these prepared branches.

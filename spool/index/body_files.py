@@ -31,7 +31,8 @@ Stored = Run | Stretch  # neighbouring messages and the places of their bodies
 
 
 class FileCache:
-    """Reads bodies and tables. It keeps the most recently used tables and open files. The caller holds the mutex.
+    """Reads bodies and tables. The cache keeps the most recently used tables and open files. The caller holds the
+    mutex.
 
     Raises CorruptedFile, with the file's name, if a file is missing or was changed.
     """

@@ -67,8 +67,8 @@ class Index:
     adopted: the branches that a commit adopted, each with the number of that commit.
     captured: the dropped files that a commit records as captured by an intake.
     damage: (file, problem) for each file of which a part could not be read.
-    changed_since: during a compaction, the positions that were removed or changed since its start; None if no
-        compaction runs.
+    changed_since: during a compaction, the messages that were removed or changed since its start; None if no compaction
+        runs.
     """
 
     def __init__(self, cache: FileCache, configs: Mapping[str, QueueConfig]) -> None:
@@ -215,8 +215,9 @@ class Index:
         """Remove neighbouring messages from position ``number``/``ordinal`` on, up to but not including ordinal
         ``end``.
 
-        Returns their queue, the number of the commit in whose files the messages lay, and the ordinal after the last
-        message. If the first message is not live, returns None, 0, and the ordinal at which the caller continues."""
+        Returns the messages' queue, the number of the commit whose files had the messages, and the ordinal after the
+        last message. If the first message is not live, returns None, 0, and the ordinal at which the caller
+        continues."""
         messages = self.messages
         run, stop = messages.run_at(number, ordinal, end)
         if run is not None:

@@ -218,7 +218,7 @@ class MessageTable:
         return runs
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
-        """Return the queue's runs with this correlation id, in order, delayed runs included."""
+        """Return all runs of the queue with this correlation id, even delayed runs, in order."""
         known = self.queue(queue)
         for segment in [segment for segment in known.all_segments() if segment.correlated]:
             keys = self._or_dropped(self._cache.keys, segment)

@@ -164,7 +164,7 @@ class Queue:
         return [] if counts is None else sorted(ordinal for ordinal in counts if first < ordinal < end)
 
     def correlated(self, correlation_id: str) -> list[Run]:
-        """Return the runs with this correlation id, in order, delayed runs included."""
+        """Return all runs with this correlation id, even delayed runs, in order."""
         return list(self._correlated.get(correlation_id, ()))
 
     def has_correlated(self, correlation_id: str) -> bool:

@@ -157,7 +157,7 @@ def pack_ids(entries: list[tuple[bytes, int, int]]) -> bytes:
 
 
 def find_id(packed: bytes, branch: bytes, ordinal: int) -> int | None:
-    """Return the run that may have the message with this id, or None. This takes one binary search."""
+    """Return the run that may have the message with this id, or None, by one binary search."""
     width = len(branch) + _ORDINAL_BYTES + _RUN_BYTES
     wanted = branch + ordinal.to_bytes(_ORDINAL_BYTES, "big") + b"\xff" * _RUN_BYTES
     at = bisect_right(range(len(packed) // width), wanted, key=lambda n: packed[n * width : (n + 1) * width]) - 1
@@ -171,7 +171,7 @@ def pack_correlations(entries: list[tuple[bytes, int]]) -> bytes:
 
 
 def find_correlation(packed: bytes, hashed: bytes) -> list[int]:
-    """Return the runs whose correlation id may have this hash. This takes one binary search."""
+    """Return the runs whose correlation id may have this hash, by one binary search."""
     width = HASH_BYTES + _RUN_BYTES
     count = len(packed) // width
     at = bisect_left(range(count), hashed, key=lambda n: packed[n * width : n * width + HASH_BYTES])

@@ -9,7 +9,8 @@ watchdog watches each folder through a descriptor of ``Disk``, and touches no fi
 The evidence must be current when the intake judges a file. The observers of watchdog deliver a rename half a second
 late, so the intake directly uses watchdog's inotify reader. The reader's thread may lag behind the kernel, so the
 intake uses a *fence*. The intake writes into a separate file, which the same reader also watches, and waits for the
-event of this write. The kernel has one queue for all events, so every earlier event arrives before this one.
+event of this write. The kernel has one queue for all events, so every earlier event arrives before the event of this
+write.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Capture of dropped files: an intake moves each file to a directory in which only this intake opens files by name.
 
-If an intake dies, the next intake takes over its directory and its captured files. It removes each file that a commit
-names, and reads every other file in the directory. It puts no file back.
+If an intake dies, the next intake takes over its directory and its captured files. The next intake removes each file
+that a commit names, and reads every other file in the directory. No file is put back.
 
 On a file system that does not order renames, a captured file briefly has two names. The intake does not remove the
 first name directly, because a program may have renamed its next file to the same name. Instead, the intake renames the

@@ -104,7 +104,7 @@ def puts_of(
         queue: the queue's name, for the text of an error.
         types: the queue's ``drop_types``.
         check: a function that is called with the options of each put, and raises an error if the queue refuses the
-        options.
+            options.
 
     Raises:
         InvalidArgument: a part of the file is not acceptable, so no message of the file is put.

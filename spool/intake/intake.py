@@ -44,7 +44,7 @@ _RESCAN_SECONDS = 1.0
 class IntakeCounts:
     """The counts of an intake so far.
 
-    files, messages: the number of files that the intake has taken, and of messages that it has put.
+    files, messages: the numbers of taken files and of put messages.
     quarantined: the number of files that the intake has moved to ``quarantine/``.
     left: the number of entries of ``drop/`` that the last scan did not take.
     """
@@ -151,7 +151,7 @@ class Intake:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Iterator[CapturedFile]:
-        """Yield captured and complete files, queue by queue, and the files of each queue in their order."""
+        """Yield captured and complete files, queue by queue. The files of each queue are in order."""
         waiting: Mapping[str, list[CapturedFile]] = defaultdict(list)
         for file in self._waiting.values():
             waiting[file.queue].append(file)

@@ -1,4 +1,4 @@
-"""Safety copies of dropped files. They are needed for renames on file systems that do not order renames.
+"""Safety copies of dropped files. The copies are needed for renames on file systems that do not order renames.
 
 On these file systems, a power cut can lose both names of a renamed file. So the intake gives a file its second name by
 a link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks). Before
@@ -72,7 +72,7 @@ def recover(disk: Disk, directory: str, queue: str) -> None:
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:
     """Return whether a dropped file is the original of a copy, because it has the original's inode or the copy's bytes.
-    The bytes are compared, too, because a file system may give the original another inode number."""
+    The bytes are also compared, because a file system may give the original another inode number."""
     identity = disk.identity(first)
     if identity is None or not identity.is_regular:
         return False

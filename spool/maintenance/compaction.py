@@ -46,7 +46,7 @@ _Choose = Callable[[Mapping[int, Retention], int], set[int]]
 EVERY_SECONDS = 5.0
 KEPT_MESSAGES = 5  # so many messages remain in memory, in addition to the number served since the last round
 MIN_MESSAGES = 64  # a compaction of fewer messages would cost more than it saves
-SMALL_RUN = 64  # a longer run is as cheap in memory as a segment, and its file is large enough
+SMALL_RUN = 64  # a longer run takes as little memory as a segment, and the run's file is large enough
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # the most bytes of a segment, and of a whole file
 WASTED_BYTES = 1 << 20  # idle files with fewer bytes are not merged just to free room
@@ -191,8 +191,8 @@ class Compactor:
         yield from self._compact_all(None)
 
     def rewrite_all_waste(self) -> Iterator[int]:
-        """Rewrite files that waste more than ``MAX_WASTE`` of their bytes, on a disk that is short of room. The steps
-        are as in ``steps``.
+        """If the disk is short of room, rewrite files that waste more than ``MAX_WASTE`` of their bytes. The steps are
+        as in ``steps``.
 
         The copies of a step take at most half of the free room. The caller removes the old files after each step.
         """

@@ -166,7 +166,7 @@ class Housekeeper:
         if due or self._is_large(schedule.RECLAIM_BYTES):
             self._reclaim(schedule.retained(quiet=quiet), self._pause)
             # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its reclaim. Then the
-            # remaining files last, as in a quiet space.
+            # remaining files are kept for long, as in a quiet space.
             self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
         if elected:
             self._publish()
@@ -274,7 +274,7 @@ class Housekeeper:
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
     def _save(self, least: int, *, lasting: bool = False) -> None:
-        """Write a checkpoint if it is due. The arguments are those of ``schedule.is_checkpoint_due``."""
+        """Write a checkpoint if it is due. The arguments are as in ``schedule.is_checkpoint_due``."""
         if not schedule.is_checkpoint_due(self._extent(), self._saved, least, lasting=lasting):
             return
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:

@@ -4,11 +4,11 @@ A numbered file is needed in each of these cases:
 
 - it is the newest published file;
 - one of its messages is live;
-- it removed a message whose file could exist again after a power cut, or took such a dropped file;
+- it removed a message, or took a dropped file, and after a power cut the file could exist again;
 - one of its facts is the newest fact of its key.
 
-Reclaim removes the file of a removed message before the file that records the removal, and adopted branches before the
-commit that adopted them. A flush separates the two steps. So no power cut brings a removed message back.
+Reclaim removes the file of a removed message before the file that records the removal. It removes adopted branches
+before the commit that adopted them. A flush separates the two steps. So no power cut brings a removed message back.
 
 Each number up to the published number has a file or was reclaimed. The totals fact contains a digest of the reclaimed
 numbers: their count and their sum. The totals fact also lists the reclaimed numbers whose files may still exist. So the

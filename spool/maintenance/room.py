@@ -1,6 +1,6 @@
 """Free the disk space of deleted messages before a call ends, not seconds later in the background.
 
-An administrator may empty a queue on a full disk while no other program runs, so no program would do it later.
+An administrator may empty a queue on a full disk while no other program runs, so no program would free the space later.
 """
 
 from itertools import islice
@@ -22,9 +22,10 @@ _FEW = 128  # the recycler keeps files for a full disk; the facts of so many com
 def free_room(store: Store) -> None:
     """Remove every file that the space does not need, even if other processes have the space open.
 
-    If files that are kept for a few messages or facts waste much room, they are rewritten without the deleted messages.
-    On a disk that is short of room, nearly all wasteful files are rewritten, and the recycler keeps few files. A
-    failure is only logged, because the messages are already deleted, and the next reclaim removes the files.
+    Some files are kept for a few messages or facts. If these files waste much room, they are rewritten without the
+    deleted messages. On a disk that is short of room, nearly all wasteful files are rewritten, and the recycler keeps
+    few files. A failure is only logged, because the messages are already deleted, and the next reclaim removes the
+    files.
     """
     wait = store.deadline()
     _remove_files(store, wait)

@@ -91,8 +91,8 @@ def _is_mergeable(index: Index, number: int) -> bool:
 
 
 def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[Remove], Facts]:
-    """Return two lists: the removals of messages whose files may still exist, sorted by position, and the newest facts
-    of their keys."""
+    """Return the removals, sorted by position, and the facts that no later fact has replaced. Removals of messages
+    whose files do not exist any more are left out."""
     removals: list[Remove] = []
     facts: Facts = {}
     for number in numbers:
@@ -104,7 +104,7 @@ def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[Remove
             addressed = index.files[number].addressed if number in index.files else ()
             compacted = any(target in index.files and index.files[target].span is not None for target in addressed)
             commands = [command for table in contents.tables for command in table.commands]
-            found = [command for command in commands if command.name == "remove"]  # (a mergeable file has no others)
+            found = [command for command in commands if command.name == "remove"]  # (there are only removals)
             removals += [removal for removal in found if compacted or removal.number in index.files]
             keys = [fact[0] for table in contents.tables for fact in table.facts]
             facts.update({key: index.facts[key] for key in keys if index.facts.get(key, (0,))[0] == number})

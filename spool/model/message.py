@@ -158,7 +158,7 @@ class Message:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """A read-only map of names to texts. It is empty if the put gave no headers."""
+        """A read-only map of names to texts. The map is empty if the put gave no headers."""
         found = self._origin.attributes.get("headers")
         return _NO_HEADERS if found is None else MappingProxyType(found)
 

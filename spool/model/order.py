@@ -3,9 +3,9 @@
 A place is a key. Keys are compared as tuples. A key has only values that never change: the position, and control fields
 that are written with the message.
 
-If a put inserts a message B in front of a message A (option ``before``), B gets a copy of the values of A's key,
+A put can insert a message B in front of a message A (option ``before``). B gets a copy of the values of A's key,
 ``[number, ordinal, priority, time, top]``. So B keeps its place when A is removed. If A itself was inserted in front of
-a message T, B gets the values of T's key, followed by the positions of the messages between T and B.
+a message T, B gets the values of T's key. After these values, B gets the positions of the messages between T and B.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,7 +2,8 @@
 
 In most files, each queue is a table ``[queues.NAME]`` without further tables, and all these tables come last. Such a
 *plain* text has a head, and then one block for each queue. So one block can be read and edited without the others.
-``settings_file`` reads and edits any other text as a whole. Both ways give the same settings and errors.
+``settings_file`` reads and edits any other text as a whole. The settings and errors are the same for both kinds of
+text.
 """
 
 import re
