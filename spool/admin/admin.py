@@ -51,7 +51,7 @@ class Administration:
     def create_queue(
         self, name: str, *, create_missing: bool = False, exist_ok: bool = False, **options: Unpack[QueueOptions]
     ) -> QueueConfig:
-        """Create a queue, and return its configuration. The queue is durable when this call returns.
+        """Create a queue, and return the queue's configuration. The queue is durable when this call returns.
 
         Args:
             create_missing: also create the queues that the options name and that do not exist.
@@ -61,7 +61,7 @@ class Administration:
 
         Raises:
             QueueExists: the queue exists. With ``exist_ok``, this error is raised only if options differ; the text
-                names them.
+                names these options.
             QueueNotFound: the options name a queue that does not exist.
             InvalidArgument: an option has a value that is not allowed.
         """
@@ -83,8 +83,8 @@ class Administration:
         The queues are durable when this call returns. Ten thousand queues take seconds.
 
         Args:
-            names: the names of the queues; or a mapping from each name to the options of that queue. These options
-                override the ``options`` of all queues.
+            names: the names of the queues; or a mapping from each name to the options of that queue. The options in the
+                mapping override ``options``.
             create_missing, exist_ok, options: as in ``create_queue``.
 
         Raises:
@@ -144,7 +144,7 @@ class Administration:
         Other threads and processes may use the space meanwhile.
 
         Args:
-            file: a file open for writing bytes; it need not be seekable.
+            file: a file open for writing bytes; the file need not be seekable.
             compress: True, ``"gz"``, ``"bz2"`` or ``"xz"``.
             progress: called with the number of files so far.
 
@@ -167,8 +167,8 @@ class Administration:
 
     @public_call("deleting subscription {name}")
     def delete_subscription(self, name: str) -> None:
-        """End a subscription. The messages that are kept only for this subscription are removed. The change is durable
-        when this call returns. Raises InvalidArgument if no subscription has this name."""
+        """End a subscription. Messages that are kept only for this subscription are removed. The change is durable when
+        this call returns. Raises InvalidArgument if no subscription has this name."""
         end(self._store, name)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Administration:
 
     @public_call("looking for a message")
     def entry(self, message_id: str, *, preview: int | None = None) -> QueueEntry:
-        """Return a message of any queue by id, as ``entries`` yields it. Raises BadMessageId if the message does not
+        """Return a message of any queue by id, in the form of ``entries``. Raises BadMessageId if the message does not
         exist.
 
         Args:
@@ -410,8 +410,7 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Move messages of an error queue back to their original queues, or to the queue ``to``. Returns the number of
-        messages.
+        """Move messages of an error queue to their original queues or to ``to``. Returns the number of moved messages.
 
         A moved message is ready at once, and all its attempts are permitted again. Without ``to``, a message is not
         moved if it came from no other queue or from a deleted queue. The other arguments are as in ``purge``.

@@ -2,8 +2,8 @@
 
 This module does not use ``tarfile``. ``tarfile`` follows headers that refer to headers, allocates the size that a
 header declares, and accepts a compressed stream that ends early. In this format each member is a plain file, after at
-most one long name (as in GNU tar). ``header`` builds the only header that a member can have. So a reader compares
-headers instead of interpreting them, and detects every wrong bit.
+most one long name (as in GNU tar). ``header`` builds the only header that a member can have. So a reader only compares
+headers, and detects every wrong bit.
 """
 
 import bz2
@@ -134,7 +134,7 @@ class Reader:
         return encoded.decode("utf-8", "surrogateescape"), size
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield the bytes of the member that ``next`` returned, and read the padding after them."""
+        """Yield the bytes of the member that ``next`` returned. Then read the padding after the bytes."""
         left = size
         while left:
             piece = self._upto(left)

@@ -203,7 +203,7 @@ def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
     for directory in layout.DIRECTORIES:
         paths = [directory]
         if directory != layout.DROP:
-            with suppress(OSError):  # (the directory is yielded below, and its permissions show the reason)
+            with suppress(OSError):  # (the permissions of the directory, yielded below, show the reason)
                 paths += [f"{directory}/{name}" for name in disk.names(directory)]
         for path in paths:
             with suppress(OSError):
@@ -213,9 +213,9 @@ def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
 
 
 def _closed_folders(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
-    """Yield the folders for dropped files that only their owner may use."""
+    """Yield the folders for dropped files, if only the owner may use the folder."""
     paths = [layout.DROP]
-    with suppress(OSError):  # (the directory is yielded below, and its permissions show the reason)
+    with suppress(OSError):  # (the permissions of the directory, yielded below, show the reason)
         paths += [f"{layout.DROP}/{name}" for name in disk.names(layout.DROP)]
     for path in paths:
         with suppress(OSError):

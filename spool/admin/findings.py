@@ -14,9 +14,9 @@ class Kind(enum.StrEnum):
     EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
     RETURNED = "returned"  # an adopted branch whose commit did not survive; it is decided like any prepared branch
-    MOVED = "moved"  # a committed file that did not have its committed name
+    MOVED = "moved"  # a committed file that did not have its final name
     ROLLED_BACK = "rolled back"  # a branch whose owner died
-    COUNTED = "counted"  # messages whose holder died; this attempt was counted
+    COUNTED = "counted"  # messages whose holder died; the holder's attempt was counted
     ALIVE = "alive"  # a file on which a live process works
     TAKEN = "taken"  # dropped files that an intake captured but did not put as messages
     STRAY = "stray"  # a file that does not belong to a space

@@ -60,7 +60,7 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
     places = sorted(claimed)
     for xid in all_journals(disk) if claimed else ():
         if shared.xids.is_free(xid_byte(xid)):
-            continue  # the journal's process died, and other transactions may hold these messages
+            continue  # the journal's process died, and other transactions may hold the messages
         journal = read_journal(disk, xid)
         holder = Holder(CLAIMED, str(xid), journal.pid, journal.program, journal.since)
         held_by.update((position, holder) for position in _named_by(journal, places))
@@ -81,5 +81,5 @@ def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Posi
 
 
 def typed(kind: type[T], value: object) -> T | None:
-    """Return the value, which another program wrote; None if it has another type."""
+    """Return a value that another program wrote; None if the value has another type."""
     return value if isinstance(value, kind) else None

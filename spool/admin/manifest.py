@@ -39,7 +39,7 @@ class ExportReport:
     """The contents of an export.
 
     files: the number of files of the space.
-    newest: the number of its last commit.
+    newest: the number of the last commit in the export.
     messages: the number of messages in each queue. The messages put by transactions in doubt do not count.
     dropped: the dropped files that are no messages yet: for each name, relative to the space, the time of the last
         change, in nanoseconds since the epoch.
@@ -63,7 +63,7 @@ def newest_of(names: Iterable[str]) -> int:
 
 
 def begin(files: int) -> bytes:
-    """Return the first member. ``files``: the approximate number of files after it."""
+    """Return the first member. ``files``: the approximate number of files in the export."""
     return _sealed(_line({"format": FORMAT, "files": files}))
 
 
@@ -136,7 +136,7 @@ def _unsealed(data: bytes) -> bytes:
 
 
 def _object(line: bytes, **types: type) -> dict[str, Any]:
-    """Parse an object that has at least these keys, with values of these types. A later format may add keys."""
+    """Parse an object that has at least the given keys, with values of the given types. A later format may add keys."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

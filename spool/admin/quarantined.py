@@ -1,7 +1,7 @@
 """Show the files in ``quarantine/``, with advice for each, and put dropped files back.
 
-Only a dropped file can be put back. ``restore`` moves the file to its queue's folder, and the next intake takes it
-there. A damaged file cannot be put back: its undamaged messages are delivered anyway, and its other messages may not be
+Only a dropped file can be put back. ``restore`` moves the file to its queue's folder, and the next intake takes the
+file. A damaged file cannot be put back: its undamaged messages are delivered anyway, and its other messages may not be
 whole.
 
 If the file system does not order renames, a file that is put back has both names for a moment. No intake may read the
@@ -153,7 +153,7 @@ def restore(store: Store, name: str) -> str:
 def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
     """If a process died during ``restore``, the file may have two names: remove the name in quarantine.
 
-    Otherwise the file could be restored a second time after an intake took it.
+    Otherwise the file could be restored again after an intake took it.
     """
     for entry in disk.names(layout.QUARANTINE):
         path = f"{layout.QUARANTINE}/{entry}"

@@ -82,7 +82,8 @@ def add_queues(
 def _config_of(
     name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], alike: dict[int, QueueConfig]
 ) -> QueueConfig:
-    """Return a queue with these options. ``alike``: by the identity of an options object, a queue that can share it."""
+    """Return a queue with these options. ``alike``: by the identity of an options object, a queue that can share the
+    object."""
     known = alike.get(id(options))
     if known is not None and name not in (known.error_queue, defaults.get("error_queue")):
         return named(known, check_queue_name(name))
@@ -187,8 +188,8 @@ def delete_queue(store: Store, name: str) -> None:
 
     Raises:
         QueueNotFound: the queue does not exist.
-        QueueNotEmpty: the queue has a message, which may be claimed or in doubt. Or files wait in the queue's
-            directory, or an option of another queue names this queue.
+        QueueNotEmpty: the queue has a message, which may be claimed or in doubt. Also raised if files wait in the
+            queue's directory, or an option of another queue names the queue.
     """
 
     with editing(store):

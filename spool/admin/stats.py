@@ -48,7 +48,7 @@ class QueueStats:
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """Return the current figures of the named queues."""
-    catch_up(store, list_prepared(store))  # in this order, so that a branch that commits meanwhile is counted once
+    catch_up(store, list_prepared(store))  # the branches first, so that a branch that commits meanwhile is counted once
     return last_stats(store, queues)
 
 
@@ -108,7 +108,7 @@ def first_due(store: Store, name: str) -> float | None:
 
 
 def _per_queue(view: View, positions: Iterable[Position]) -> dict[QueueOrder, Counter[Run]]:
-    """Return the number of these messages in each run, by the order of the run's queue."""
+    """Return how many messages at the positions each run has, grouped by the order of the run's queue."""
     found: dict[QueueOrder, Counter[Run]] = {}
     for position in positions:
         run = view.index.messages.find(position)

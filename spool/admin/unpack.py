@@ -48,7 +48,7 @@ def verify_export(file: BinaryIO, *, progress: Callable[[Progress], None] | None
     space.
 
     Args:
-        file: the export, open for reading bytes; its compression is recognised.
+        file: the export, open for reading bytes; the compression is recognised.
         progress: called with the number of files so far.
 
     Raises:
@@ -81,7 +81,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
     for name in found.void:
         disk.unlink(name)
     for name, modified_ns in found.report.dropped.items():
-        with opened(disk, name, write=True) as handle:  # (an intake takes the files in the order of these times)
+        with opened(disk, name, write=True) as handle:  # (an intake takes dropped files in the order of their times)
             disk.set_modified(handle, modified_ns)
     for folder in sorted(folders - set(layout.DIRECTORIES)):
         if not disk.names(folder):
@@ -153,7 +153,7 @@ class _Members:
         self._name, self._size = "", 0
 
     def next(self) -> str:
-        """Return the name of the next member. The caller then reads its ``content`` or ``pieces``."""
+        """Return the name of the next member. Next, the caller reads the member's ``content`` or ``pieces``."""
         found = self._archive.next()
         if found is None:
             raise CorruptedFile("its manifest is missing")

@@ -1,7 +1,7 @@
-"""How tasks get messages. A thread claims the messages of a task. If several tasks wait for one queue, only one of them
-checks the queue. When this task has got a message, the next task checks. One thread listens for the commits of all
-queues. Some tasks wait for a message by its id or correlation id. A separate task (``_listen_for_all``) wakes these
-tasks.
+"""How tasks get messages. A thread claims the messages of a task. If several tasks wait for one queue, only one task
+checks the queue. When this task has got a message, the next task checks the queue. One thread listens for the commits
+of all queues. Some tasks wait for a message by its id or correlation id. A separate task (``_listen_for_all``) wakes
+these tasks.
 """
 
 import asyncio
@@ -215,7 +215,7 @@ class Receiver:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_MAX_SECONDS)
         finally:
-            self._store.view.sought.wake_all()  # each task checks, and raises the error that ended this task
+            self._store.view.sought.wake_all()  # each woken task raises the error that ended this task
 
     @public_call("waiting for a message")
     def _wake_arrived(self, thorough: bool) -> bool:

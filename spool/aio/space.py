@@ -6,7 +6,7 @@ each commit, not one for each message. A thread makes every call that reads, loc
 
 A cancelled task loses no message. A get or put that is cancelled before its commit has begun has no effect. A get that
 is cancelled after this point returns its messages, and the task is cancelled at its next wait. A put that is cancelled
-after this point may have been committed. Every other call completes before its task is cancelled.
+after this point may have been committed. A cancelled task first completes any other call.
 
 This module has no ``submit`` and no ``commit_async``, because ``put`` and ``commit`` are awaitable, and concurrent
 tasks share a flush.

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
-    """Wait for a thread's work and return its result.
+    """Wait for a thread's work, and return the result.
 
     ``give_up`` is called if the task is cancelled during the wait. If ``give_up`` returns True, the task is cancelled
     at once. If ``give_up`` returns False, the task gets the result, and is cancelled at its next wait.
@@ -55,7 +55,7 @@ def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
 class Threads:
     """The threads that make the calls of a space for the tasks of one loop.
 
-    A ``patient`` call may wait for another commit, so these calls have separate threads.
+    A ``patient`` call may wait for another commit, so patient calls have separate threads.
     """
 
     def __init__(self, guard: CallGuard) -> None:

@@ -6,9 +6,9 @@ two stores. Then the larger copy of *issued* counts, because the number may have
 counter only while it holds the lock for this counter. The caller takes the lock.
 
 Processes read the counters in shared memory, and write *issued* there. They write the other counters by system calls,
-because such a write wakes the processes that watch the file. A process that waits for messages must wake at
-publication, not earlier. Threads that wait for locks (``Futexes``) or for messages (``Arrivals``) sleep on the words at
-the end of the file.
+because such a call wakes the processes that watch the file. A process that waits for messages must wake at publication,
+not earlier. Threads that wait for locks (``Futexes``) or for messages (``Arrivals``) sleep on the words at the end of
+the file.
 """
 
 import struct

@@ -3,10 +3,10 @@
 The kernel releases the locks of a dead process. Three mechanisms serve three kinds of locks:
 
 * A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). The byte stands for
-  a number, an xid, a claim, an owner, or an open space. Many such locks exist, and a commit takes several, so many
+  a number, an xid, a claim, an owner, or an open space. Many byte locks exist, and a commit takes several, so many byte
   locks share one file.
 * The space's directory, in ``OpenLock``: ``flock``, which a process holds while it opens the space. This lock needs no
-  file that could be deleted.
+  separate file, which could be deleted.
 * Maintenance, in ``Disk.exclusively``: the package filelock locks ``run/reclaim.lock``. One process at a time holds
   this lock while it removes, compacts, exports or repairs files. A process that does not get this lock leaves the work
   to the lock's holder.
@@ -359,7 +359,7 @@ class Claims:
     def is_owner_dead(self, owner: int, number: int) -> bool:
         """Return whether the owner has died or closed the space.
 
-        The owner is dead if its byte in the claim file of ``number`` is free.
+        The owner is dead if the owner's byte in the claim file of ``number`` is free.
         """
         return owner != self.owner and self.disk.some_lock(self._file(number).handle, owner, 1) is None
 

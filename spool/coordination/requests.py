@@ -5,13 +5,14 @@ at a time leads: it holds the byte ``_LEAD`` of ``run/requests``, takes the post
 answers them. The states of a slot:
 
 * *empty*: the owner may post.
-* *posted*: the slot has a request of its owner. The owner may withdraw the request.
+* *posted*: the slot has the owner's request. The owner may withdraw the request.
 * *joined*: a leader reads the request. The owner can no longer withdraw the request.
 * *taken*: the request is part of the commit whose number the slot has, if this commit happens.
 * *done*: the slot has the answer.
 
-The owner stores *empty* and *posted*. The process that leads stores all other states. Each slot has a second byte: a
-process locks it to change *posted* to *joined* or to *empty*, so only one of the two happens (rule 22).
+The owner stores *empty* and *posted*. The process that leads stores all other states. Each slot also has a byte of
+``run/requests``: a process locks the byte to change *posted* to *joined* or to *empty*, so only one of the two changes
+happens (rule 22).
 
 A posted, joined or taken request *stands*, even if its owner has died, until a leader commits or cancels it (rule 20).
 
@@ -54,8 +55,8 @@ _LEADS, _GATHERS = 1, 256  # values of the mark; a leader that waits for n reque
 _STATES = slice(64, 64 + SLOTS * WORD_BYTES)
 _ROWS_AT, _ROW_BYTES, _CONTENT_AT = 2048, 64, 20480
 _CONTENT_BYTES = BODY_BYTES + ANSWER_BYTES
-_POSTED_ROW = struct.Struct("=IIQQ")  # of the request: its length, its checksum, the first and the last removed message
-_TAKEN_ROW = struct.Struct("=IIQ")  # of the answer: its length, its checksum, the number of the commit
+_POSTED_ROW = struct.Struct("=IIQQ")  # of a request: its length, its checksum, the first and the last removed message
+_TAKEN_ROW = struct.Struct("=IIQ")  # of an answer: its length, its checksum, the number of the commit
 _TAKEN_ROW_AT = _POSTED_ROW.size
 _ROW_END = _TAKEN_ROW_AT + _TAKEN_ROW.size
 _STANDS, _STANDING_BITS, _CHECKSUM_BITS = 0x80, 0x80808000, 0x7F7F7F00  # the bits of a word
@@ -74,7 +75,7 @@ class RemovedSpan(NamedTuple):
 
 
 def _while_open(method: Callable[P, T]) -> Callable[P, T]:
-    """Raise OSError (EBADF) if the space was closed meanwhile: then its memory is released."""
+    """Raise OSError (EBADF) if the space was closed meanwhile, because its memory is then released."""
 
     @wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -254,7 +255,7 @@ class RequestSlots:
         return mark != 0
 
     def withdraw(self, slot: int) -> bool:
-        """Withdraw a posted request; return False if a leader has joined it. Rule 22."""
+        """Withdraw a posted request; return False if a leader has joined the request. Rule 22."""
         return self._change_posted(slot, EMPTY)
 
     @_while_open

@@ -1,9 +1,9 @@
 """Requests of administrators to end the pauses of a queue's workers and routes: the file ``run/resumed``.
 
 A worker or route pauses while it cannot reach its service, or while a queue has no room. An administrator who has
-removed the cause asks for an attempt at once. The file has 512 words, and the name of a queue chooses one of them. A
-request writes a random word. A program that pauses reads the word twice a second, and ends its pause if the word has
-changed. If two queues share a word, programs of the other queue also make an early attempt.
+removed the cause asks for an attempt at once. The file has 512 words. The name of a queue determines a word. A request
+writes a random word. A program that pauses reads the word twice a second, and ends its pause if the word has changed.
+If two queues share a word, programs of the other queue also make an early attempt.
 
 The file is no part of the protocol: a lost request costs only the rest of a pause. So the file is not flushed.
 """

@@ -1,7 +1,7 @@
 """When any process commits, wake the calls that wait for a message.
 
 A call that waits for the head of a queue sleeps on a word of shared memory (``Arrivals``). So a commit wakes at most
-one of these calls for each message. All other calls watch the file ``run/counters``: a process that publishes a commit
+one waiting call for each message. All other calls watch the file ``run/counters``: a process that publishes a commit
 writes to this file, and the kernel notifies the watchers (``CommitNotifier``).
 
 A notification is only a hint, because it may be lost, or wake a process that then dies. So a waiting call also polls
@@ -116,10 +116,10 @@ class Arrivals:
     In a bucket of several queues, the process wakes all calls, because the kernel could choose a call that waits for
     another queue. If a bucket has no mark, a commit only reads the bucket.
 
-    A stored time is odd. If the kernel woke a call for each message, the process makes the time even. An even time
-    tells the calls that were not sleeping that the woken calls get these messages, so no other call has to search.
+    A stored time is odd. If the kernel woke a call for each message, the process makes the time even. If a call that
+    was not sleeping finds an even time, it need not search, because the woken calls get the messages.
 
-    ``wakes``: whether a call can sleep on these words. Otherwise the call uses the ``CommitNotifier``.
+    ``wakes``: whether a call can sleep on a word of the memory. Otherwise the call uses the ``CommitNotifier``.
     """
 
     def __init__(self, memory: SharedBytes, first: int, count: int) -> None:

@@ -132,9 +132,9 @@ class LogDirectory:
     def read_dead(self, coordinator: bytes) -> LogContents | None:
         """Return the log of a dead coordinator, or None if the coordinator has no log.
 
-        The decisions are durable when this method returns. To make them durable, the method writes the log again. The
-        coordinator may have died before its flush. Or its flush has failed, and a second flush of the same pages would
-        wrongly report success.
+        The method writes the log again, so that the decisions are durable when it returns. The coordinator may have
+        died before its flush. Or the flush has failed, and a second flush of the same pages would wrongly report
+        success.
 
         Raises CorruptedFile if a decision or the header was damaged.
         """

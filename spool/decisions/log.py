@@ -3,7 +3,7 @@
 Threads that decide at the same time share a flush: each thread writes its slot, and the first thread flushes for all. A
 full log is rewritten: the new file has only the decisions whose branches have not ended yet. If a flush fails, the
 log stops: the kernel has dropped the pages, so the disk may or may not have the last decisions. The next recovery may
-find these decisions or not. Both outcomes are correct, because no branch is committed before the flush.
+find these decisions or not. Either outcome is correct, because no branch is committed before the flush.
 """
 
 import os

@@ -1,9 +1,9 @@
 """The identity of a directory of decision logs, and the place to which it belongs.
 
-The file ``manager`` has the random id of the directory. Each global transaction id begins with this id. The file
-``place`` names the machine, and an identity of the file ``manager`` that copies of the file do not have. So an opener
-recognizes that a directory was copied to another machine, or restored from a backup. Then the directory takes a new id,
-because another directory may decide the branches with the former id, and may own the copied logs.
+The file ``manager`` has the random id of the directory. Each global transaction id begins with the directory's id. The
+file ``place`` names the machine, and an identity of the file ``manager`` that copies of the file do not have. So an
+opener recognizes that a directory was copied to another machine, or restored from a backup. Then the directory takes a
+new id, because another directory may decide the branches with the former id, and may own the copied logs.
 
 An administrator who knows that no other directory exists may remove the file ``place``. Then the directory also takes a
 new id, and its recoveries decide the branches with the former ids as well. But a restored directory may lack some logs.
@@ -37,7 +37,7 @@ class Identity(NamedTuple):
     """The ids of a directory.
 
     id: the id of new transactions. If a log with this id is missing, the branches of its coordinator have ended.
-    former: earlier ids. This directory also decides the branches with these ids.
+    former: earlier ids. This directory also decides the branches with earlier ids.
     others: ids that belong to another directory, from which this directory was copied.
     """
 

@@ -44,7 +44,7 @@ class LogContents(NamedTuple):
     coordinator: the id of the coordinator.
     resources: the names of the resources that the coordinator has used.
     committed: the serial numbers of the transactions that the coordinator decided to commit.
-    writer: the pid and the program of the coordinator; only people read this.
+    writer: the pid and the program of the coordinator, as information for people.
     """
 
     directory: bytes

@@ -35,7 +35,8 @@ def new_file(disk: Disk, name: str) -> Iterator[int]:
 
 
 def open_first(disk: Disk, names: Iterable[str]) -> int | None:
-    """Open the first existing file of these names. Another process may rename the file to the next name at any time."""
+    """Open the first of the named files that exists. Another process may rename the file to the next name at any
+    time."""
     for name in names:
         with suppress(FileNotFoundError):
             return disk.open(name)
@@ -185,7 +186,7 @@ def is_directory(disk: Disk, name: str) -> bool:
 
 
 def same_bytes(disk: Disk, one: str, other: str) -> bool:
-    """Return whether two files hold the same bytes. Return False if one of them cannot be opened."""
+    """Return whether two files hold the same bytes. Return False if one of the files cannot be opened."""
     with ExitStack() as stack:
         try:
             handles = [stack.enter_context(opened(disk, name)) for name in (one, other)]

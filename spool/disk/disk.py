@@ -37,7 +37,7 @@ PUBLISHED_MODE = 0o640  # for a file that a group may read
 # folder's owner may rename or remove the file (sticky bit).
 SHARED_MODE = 0o3770
 
-_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # for a file of any kind and mode, but not to read it
+_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # to open a file of any kind and mode, but not for reading
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_WRITE = _TO_READ | os.O_RDWR
 _ENCODING = sys.getfilesystemencoding()
@@ -59,7 +59,7 @@ class Disk:
     # The user and the group that own the space, if this process runs as root and another user owns the space. Otherwise
     # None.
     owner: tuple[int, int] | None = None
-    futexes: Futexes | None = None  # they wake threads that wait for byte locks; None if no thread can be woken
+    futexes: Futexes | None = None  # words that wake threads that wait for byte locks; None if no thread can be woken
 
     def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
         self.root = os.path.abspath(root)
@@ -127,7 +127,7 @@ class Disk:
         return handle
 
     def close(self, handle: int) -> None:
-        """Close the descriptor; the kernel releases its locks."""
+        """Close the descriptor. The kernel releases the descriptor's locks."""
         if handle not in self._handles:
             raise not_open()
         del self._handles[handle]
@@ -143,7 +143,7 @@ class Disk:
         return handle
 
     def _checked(self, handle: int) -> int:
-        """Return the handle if this disk has it open. Otherwise raise OSError (EBADF).
+        """Return the handle if this disk has the handle open. Otherwise raise OSError (EBADF).
 
         The number of a closed handle may already belong to another file.
         """
@@ -184,7 +184,7 @@ class Disk:
         return handle
 
     def give_to_owner(self, name: str) -> None:
-        """Give a file to the owner of the space, if this is a process of root. A file with a second name is not
+        """Give a file to the owner of the space, if this process runs as root. A file with a second name is not
         changed."""
         if self.owner is None:
             return
@@ -417,7 +417,8 @@ class Disk:
         os.ftruncate(self._checked(handle), length)
 
     def map(self, handle: int, length: int) -> SharedBytes:
-        """Share the first ``length`` bytes of a file with other processes. The file must be at least this long."""
+        """Share the first ``length`` bytes of a file with other processes. The file must have at least ``length``
+        bytes."""
         in_place = file_stat.overwrites_in_place(self.root)
         memory = Mapped(self._checked(handle), length) if in_place else ByCalls(self, self._checked(handle))
         self._memory.append(memory)

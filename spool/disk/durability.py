@@ -57,13 +57,13 @@ class Move:
         return self.target.rpartition("/")[0]
 
     def rename(self) -> None:
-        """Move the file in one step. The caller uses this only if the file system orders renames."""
+        """Move the file in one step. The caller uses this step only if the file system orders renames."""
         self.disk.rename_new(self.source, self.target)
 
     def link(self) -> bool:
         """Give the file its second name. Return False if the move of this file ends with this step.
 
-        The caller uses this only if the file system does not order renames.
+        The caller uses this step only if the file system does not order renames.
         """
         self.disk.link(self.source, self.target)
         return True
@@ -97,8 +97,8 @@ class Durability(ABC):
         """Move files so that no power cut removes both names of a file.
 
         Args:
-            exclusion: a context that keeps other threads and processes away from the names. It is entered only if files
-                have two names for a moment.
+            exclusion: a context that keeps other threads and processes away from the names. The context is entered only
+                if files have two names for a moment.
             durably: whether the new names are durable when this call returns.
         """
 
@@ -131,10 +131,10 @@ class Durability(ABC):
 
     @contextmanager
     def turn(self, disk: NameCalls, directory: str) -> Iterator[int]:
-        """Open a directory to flush its names. If the file system needs it, keep other threads and processes out.
+        """Open a directory to flush its names. If the file system needs turns, keep other threads and processes out.
 
-        The directory of the space itself is not locked here. Only one process at a time flushes this directory, because
-        the callers hold another lock.
+        The directory of the space itself is not locked. Only one process at a time flushes this directory, because the
+        callers hold another lock.
         """
         handle = disk.open_directory(directory)
         try:

@@ -32,8 +32,8 @@ EVENTS_BYTES = 4096
 FLOCK = struct.Struct("hhqqi4x")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # errors of a file system without locks
 
-# The longest wait of a flush for its turn, and the pause between two attempts. A flush waits while another thread
-# flushes the directory, or is stopped during its flush.
+# The longest time that a flush waits for its turn, and the pause between two attempts. A flush waits while another
+# thread flushes the directory, or is stopped during its flush.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 

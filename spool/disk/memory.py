@@ -1,6 +1,6 @@
 """A file as memory that processes share. All processes see a write immediately, without a system call.
 
-A thread can sleep until another thread of any process changes a word of such memory (futex(2)).
+A thread can sleep until a thread of any process changes a word of the shared memory (futex(2)).
 
 If a page of a mapped file cannot be written or read, the kernel kills the process (SIGBUS). So a file is mapped only if
 the file system overwrites blocks in place: then a write needs no free room. On other file systems, system calls read
@@ -154,9 +154,9 @@ class Futexes:
 
     A futex is two words: a mark, and a time. A waiting thread remembers the time, sets the mark, checks whether the
     byte is free, and sleeps while the time is unchanged. A thread that releases the byte reads the mark. The mark is
-    rarely set, so a release usually costs only this read. If the mark is set, the thread clears the mark, stores the
-    current time, and wakes the sleepers. Then a thread that was about to sleep finds another time, even if a third
-    thread has set the mark again.
+    rarely set, so a release usually costs only one read of memory. If the mark is set, the thread clears the mark,
+    stores the current time, and wakes the sleepers. Then a thread that was about to sleep finds another time, even if a
+    third thread has set the mark again.
 
     Many bytes share a futex, so a woken thread must check its byte again. A process that dies with a lock wakes no
     thread, so a waiting thread also wakes by itself after a short sleep.

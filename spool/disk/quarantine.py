@@ -18,7 +18,7 @@ from spool.model import layout
 log = logging.getLogger("spool")
 
 MAX_REASON_BYTES = 64 << 10
-_MAX_TEXT = 8 << 10  # in characters; together with the JSON object, such a text needs less than MAX_REASON_BYTES
+_MAX_TEXT = 8 << 10  # in characters; a text of this length, with the JSON object, needs less than MAX_REASON_BYTES
 _MAX_STEM = 200
 
 

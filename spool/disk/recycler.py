@@ -1,14 +1,14 @@
 """Consumed files, which are kept so that later commits can overwrite the files.
 
-Without these files, the creation of an inode and its blocks would be half the cost of a small commit.
+Without recycled files, the creation of an inode and its blocks would be half the cost of a small commit.
 
 No file system orders an overwrite in place before a rename. So after a power cut, a recycled file can have its new name
-and its old, valid bytes. Only the number in the old bytes, which differs from the number in the name, shows this. So a
-file is recycled only if it carries its number and has only one name.
+and its old, valid bytes. Only the different numbers, in the old bytes and in the name, show that the bytes are old. So
+a file is recycled only if its bytes have its number, and it has only one name.
 
-On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. This
-commit is valid. To make it recognizable, the name in ``free/`` records the file's former number: a file that carries
-another number has a commit (Rule 13).
+On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. Recovery
+must find this commit. So the name in ``free/`` records the file's former number: a file with another number in its
+bytes has a commit (Rule 13).
 """
 
 import os
@@ -60,7 +60,7 @@ class Recycler:
         """Take a file of about ``size`` bytes to overwrite, and rename the file to ``name``, a free name.
 
         Args:
-            keep: the number of files to leave in ``free/`` for commits that need these files more.
+            keep: the number of files to leave in ``free/`` for more urgent commits.
 
         Returns:
             The file's handle, open for writing, and its size, or None if no file was found.

@@ -11,7 +11,7 @@ from spool.disk.kernel import Unsupported
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
 
-# These directories may lie on another device, because no file is renamed between them and the other directories.
+# These directories may be on another device, because no file is renamed from or to them.
 APART = (layout.DROP, layout.RUN)
 
 

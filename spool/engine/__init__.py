@@ -1,4 +1,4 @@
-"""The interface of the engine, for the packages that use it: ``xa``, the forwarder and the programs.
+"""The interface of the engine, for its users: the packages ``xa``, the forwarder and the programs.
 
 ``engine`` has the verbs for an open space; ``tasks`` has the verbs for processes that have not opened the space.
 """

@@ -2,8 +2,9 @@
 
 ``Space.engine`` returns an ``Engine``. Applications call the methods of ``spool.Space`` instead.
 
-Each verb is one call of the space, unless its text says otherwise. The close of the space and Ctrl-C take effect only
-when the verb has ended. Many threads may call the verbs. Besides the errors in its docstring, each verb may raise:
+Each verb is one call of the space, unless the verb's docstring says otherwise. The close of the space and Ctrl-C take
+effect only when the verb has ended. Many threads may call the verbs. Besides the errors in the docstring, each verb may
+raise:
 
 * NotOpen: the space is closed.
 * SpaceStopped: a flush has failed in this process or in another process, so no process can commit any more.
@@ -272,7 +273,8 @@ class Engine:
 
     @public_call("looking at a branch")
     def describe(self, xid: Xid) -> InDoubt:
-        """Return the puts and gets of a prepared branch, and the process that prepared it; raises UnknownBranch."""
+        """Return the puts and gets of a prepared branch, and the process that prepared the branch. Raises
+        UnknownBranch."""
         return two_phase.describe(self._store, xid)
 
     @public_call("looking for branches in doubt")
@@ -310,7 +312,8 @@ class Engine:
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
-        """Return an administrator's decision about a branch; None if no decision exists, or if it was forgotten."""
+        """Return an administrator's decision about a branch; None if no decision exists, or if the decision was
+        forgotten."""
         return heuristics.heuristic_outcome(self._store, xid)  # type: ignore[return-value]
 
     @public_call("looking for decisions")

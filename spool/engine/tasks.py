@@ -1,13 +1,14 @@
 """The verbs of processes that have not opened the space, e.g. of the tasks of a Spark job.
 
-Such a process has no index and takes no claims. Another process, which has the space open, lists the places of
-messages. The process without an index reads the messages at these places, and writes a branch. Then the coordinator's
-process commits the branch.
+A process that has not opened the space has no index, and takes no claims. Another process, which has the space open,
+lists the places of messages. The process without an index reads the messages at these places, and writes a branch. Then
+the coordinator's process commits the branch.
 
 * ``RemoteBranch``: one branch of a coordinator. The branch reads the messages that the coordinator holds, records puts
   and outcomes, and votes.
 * ``MessageReader``: reads messages in bulk without taking them. ``Engine.backlog`` returns the places of the messages.
-* ``Stretch``: neighbouring messages with their place. ``cut``: a function that divides stretches into parts.
+* ``Stretch``: neighbouring messages, with the places of the messages. ``cut``: a function that divides stretches into
+  parts.
 * ``Coordinator``, ``BatchOf``, ``Backlog``: types that ``Engine`` takes and returns.
 """
 

@@ -59,8 +59,8 @@ class CommitBatch:
     branches: the branches in order, each with the range of its messages.
     sections: the closed sections, ready to be written.
     adopts: the prepared branches that the file commits, as entries of the file's header.
-    adopted: the contents of these prepared branches.
-    supersedes: the numbers of commits; this file repeats the content of these commits.
+    adopted: the contents of the prepared branches in ``adopts``.
+    supersedes: the numbers of the commits that the file supersedes, because it repeats their content.
     """
 
     __slots__ = (

@@ -19,7 +19,7 @@ class Remove(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Changes the control fields or the queue of committed messages, which it names like ``Remove``."""
+    """Changes the control fields or the queue of committed messages. The messages are named as in ``Remove``."""
 
     name: Literal["update"]
     number: int
@@ -58,7 +58,7 @@ def addressing(commands: Iterable[Command]) -> Iterator[Addressing]:
 
 
 def unpack_commands(packed: Iterable[Sequence[Any]]) -> list[Command]:
-    """Return the commands that msgpack decoded. The types of their values are not checked (see ``schema``).
+    """Return the commands that msgpack decoded. The types of the commands' values are not checked (see ``schema``).
 
     Raises LookupError or TypeError if a command is unknown, or has the wrong number of values.
     """

@@ -71,7 +71,7 @@ _DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7f
 _TAIL = b"\xa8checksum\xce"
 _AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # the header's bytes without the fields in the middle
 
-# Parsing can raise these errors even if the checksum is right, because a value can have the wrong type.
+# Errors that parsing can raise even if the checksum is right, because a value can have the wrong type.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 

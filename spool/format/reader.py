@@ -14,8 +14,7 @@ from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, decode_table
 
-# An open fails with these errors if the name leads to a directory, a symlink or a socket. Another attempt would also
-# fail.
+# The errors of an open if the name leads to a directory, a symlink or a socket. Another attempt would also fail.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 FIRST_READ_BYTES = 16 << 10
@@ -85,7 +84,7 @@ def contents_of(
     """Return the header and tables of a file; None if the file does not exist. If the file is damaged, raises a
     CorruptedFile that names the file.
 
-    ``known``: contents that were read earlier. These contents are returned if the file still has the same header.
+    ``known``: contents that were read earlier. The known contents are returned if the file still has the same header.
     """
     try:
         handle = open_file(disk, name)

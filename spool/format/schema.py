@@ -105,7 +105,7 @@ def _check_captured(directory: Any, name: Any) -> None:
 def check_fact(found: Any) -> list[Any]:
     """Check a fact ``[key, value, expiry or None]``, and return it.
 
-    Here, only the value of the totals fact is checked. The other values are checked by the modules that read them.
+    Only the value of the totals fact is checked here. The modules that read other values check these values.
     """
     key, value, expiry = found
     if not isinstance(key, str):

@@ -43,7 +43,7 @@ def new_header(time: float, durable_mark: int) -> Header:
 class CommitFileWriter:
     """The file of one branch during the writing. The caller holds the xid's lock or owns the name.
 
-    number: the number of the file, or None. Once the file has a number, the writer can no longer roll it back.
+    number: the number of the file, or None. Once the file has a number, the writer can no longer roll the branch back.
     tables: the tables of the written sections.
     """
 
@@ -106,7 +106,7 @@ class CommitFileWriter:
             time: seconds since the epoch.
             durable_mark: the durable number from the last read of the counters. An older number is also valid.
             flushed: whether the file will be flushed.
-            pool: the recycled files. A file that will get a number may overwrite one of them.
+            pool: the recycled files. A file that will get a number may overwrite a recycled file.
         """
         batch.close_section()
         if self.handle is not None:

@@ -1,8 +1,9 @@
 """Read bodies and tables from the files of messages, with a bounded cache of open files and of tables.
 
 A name or a descriptor can lead to another file at any time, because files move and the recycler overwrites old files.
-So every read is compared with a checksum that the index has kept since it applied the commit. If a section has only one
-body, this is the body's checksum. Otherwise it is the table's checksum, and the table has the checksums of the bodies.
+So every read is compared with a checksum that the index has kept since it applied the commit. For a section with only
+one body, the index keeps the body's checksum. Otherwise the index keeps the table's checksum, and the table has the
+checksums of the bodies.
 """
 
 import zlib
@@ -156,8 +157,8 @@ class FileCache:
 
     def _open_one(self, file: FileRef) -> int:
         name = layout.committed(file.number, file.adoption) if file.adoption else layout.COMMITTED_FILE % file.number
-        # An adopted branch may move from prepared/ to committed/ at any time, so open it in prepared/ first, and try
-        # prepared/ once more at the end.
+        # An adopted branch may move from prepared/ to committed/ at any time. So open the branch in prepared/ first,
+        # and try prepared/ once more at the end.
         prepared = None if file.xid is None else layout.prepared(file.xid)
         for place in (name,) if prepared is None else (prepared, name, prepared):
             try:
@@ -190,8 +191,8 @@ def read_bodies(
 ) -> list[_Body]:  # fmt: skip
     """Read the bodies of neighbouring messages in as few reads as possible. ``ends``: the end offset of each body.
 
-    ``kind``: ``bytes`` or ``memoryview``. With ``memoryview``, the bodies are views of the read data. This saves a copy
-    if the caller joins the bodies.
+    ``kind``: ``bytes`` or ``memoryview``. With ``memoryview``, the bodies are views of the read data. The views save a
+    copy if the caller joins the bodies.
 
     Raises CorruptedFile if a body does not match its checksum.
     """

@@ -39,8 +39,8 @@ class Slice(NamedTuple):
 class Filter:
     """The conditions of a search: a message matches if it fulfils each given condition.
 
-    ``message_id``: the message has one of these ids, each as (branch id, ordinal in the branch). The other conditions
-    are checked values of ``MessageFilters``.
+    ``message_id``: the message has one of the given ids, each as (branch id, ordinal in the branch). The other
+    conditions are checked values of ``MessageFilters``.
     """
 
     message_id: tuple[tuple[bytes, int], ...] | None = None
@@ -157,7 +157,7 @@ class Cursor:
         return slices
 
     def _live(self, index: Index, position: Position, now: float) -> Run | None:
-        """Return the run of a message if it is in the queue and matches; otherwise None."""
+        """Return the run of a message if the message is in the queue and matches; otherwise None."""
         run = index.messages.find(position)
         if run is None or run.queue.name != self._queue or run.is_expired(now):
             return None

@@ -17,7 +17,7 @@ from spool.model.xid import Xid
 class FileRef(NamedTuple):
     """The file that has messages. The header's ``checksum`` distinguishes the file from other files with the same name.
 
-    ``adoption``: 0 for the commit's own file, k for the file of its k-th adopted branch. ``xid``: the xid of that
+    ``adoption``: 0 for the commit's own file, k for the file of the k-th adopted branch. ``xid``: the xid of that
     branch.
     """
 
@@ -81,11 +81,11 @@ class Retention:
     """The reasons to keep the files of one commit, and the counts of the commit.
 
     adopted: xids of the branches that the commit adopted; each has a separate file.
-    live, live_bytes: messages that lie in these files now, and their bodies' bytes.
-    body_bytes: bytes of all bodies that these files hold or held.
+    live, live_bytes: the number of messages that are in these files now, and the bytes of their bodies.
+    body_bytes: the bytes of all bodies that are or were in these files.
     addressed: the commits whose messages this commit's commands address. The commits that had these messages in their
         files are also included.
-    supersedes: the commits whose messages a compaction copied into these files. If tombstones were merged: the commits
+    supersedes: the commits whose messages a compaction copied into these files. For merged tombstones: the commits
         whose commands these files repeat.
     superseded_by: the latest commit that supersedes this commit; 0 if no commit does.
     pinned_by: the commits of claimed messages that a reader may still read from this commit's files (see ``reclaim``).
@@ -158,12 +158,12 @@ SUBSCRIPTION_FACT = "subscription:"
 
 
 class Subscription(NamedTuple):
-    """A non-consuming reader. Commits with messages for its queues are kept until the reader has read these commits
-    (Rule 15).
+    """A non-consuming reader. Commits with messages for the reader's queues are kept until the reader has read these
+    commits (Rule 15).
 
     queues: the names of the queues; empty for all queues.
-    since: the commit that registered the subscription; earlier commits are not kept for it. ``since`` is 0 while the
-        number of the registering commit is not known.
+    since: the commit that registered the subscription; earlier commits are not kept for the reader. ``since`` is 0
+        while the number of the registering commit is not known.
     after: the reader has read all commits up to this commit.
     expires: the time from which any process may end the subscription, in seconds since the epoch.
     """

@@ -60,7 +60,7 @@ class Index:
     idle_bytes: the bytes of all bodies in the files of the idle commits.
     unread: commits without live messages that are kept for a subscription.
     subscriptions: the subscriptions, by the keys of their facts.
-    retired: the idle commits that reclaim has recorded before it removes their files.
+    retired: the idle commits whose removal reclaim has recorded; their files may still exist.
     unflushed: commits that were published without a flush. A later flush has covered the commits up to the durable
         mark.
     facts: for each key, the newest fact, as (commit, value, expiry time or None).
@@ -240,7 +240,7 @@ class Index:
         queue.bytes -= size
         state.live -= stop - ordinal
         state.live_bytes -= size
-        if not (state.live or state.damaged):  # (the commit had live messages until now, so it was not idle)
+        if not (state.live or state.damaged):  # (the commit was not idle before, because it had live messages)
             if self.subscriptions:
                 self.mark_idle(file)
             else:
@@ -326,7 +326,7 @@ class Index:
         self, file: FileRef, entry: SectionEntry, table: CompactedTable, removed: list[tuple[int, int]],
         state: Retention,
     ) -> None:  # fmt: skip
-        """Add the messages of a compacted section, and remove the entries for their earlier places.
+        """Add the messages of a compacted section, and remove the entries for the messages' earlier places.
 
         ``removed``: the messages that were removed or changed before the compaction was committed, as (row, count). The
         earlier entries of the other messages are removed. A rebuilt index may lack these entries.
@@ -358,8 +358,8 @@ class Index:
             messages.insert_piece(segment, table, piece)
 
     def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, repeats: bool) -> None:
-        """Record the commits that commit ``number`` supersedes, if they still have files. ``repeats``: whether commit
-        ``number`` repeats all commands of these commits."""
+        """Record the commits that commit ``number`` supersedes, if the files of these commits still exist. ``repeats``:
+        whether commit ``number`` repeats all commands of these commits."""
         there = [known for known in supersedes if known in self.files]
         for known in there:
             old = self.files[known]
@@ -423,7 +423,8 @@ class Index:
             self.idle_bytes -= self.files[number].body_bytes
 
     def mark_damaged(self, number: int, name: str, wrong: str) -> None:
-        """Record that a part of the file ``name`` of a commit cannot be read. The file is kept until it is repaired."""
+        """Record that a part of the file ``name`` of a commit cannot be read. The damaged file is kept until it is
+        repaired."""
         self.damage.append((name, wrong))
         self._unmark_idle(number)
         self.files[number].damaged = True

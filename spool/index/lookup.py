@@ -76,7 +76,7 @@ class MessageTable:
     """All live messages, by queue and by position.
 
     ``configs``: the options of the queues. ``drop_damaged``: a function that removes a segment whose table cannot be
-    read any more. Its arguments are the segment and the reason.
+    read any more. The arguments of the function are the segment and the reason.
     """
 
     def __init__(
@@ -358,13 +358,14 @@ class MessageTable:
         self.segments.remove(segment)
 
     def set_sort_key(self, segment: Segment, table: CompactedTable) -> bool:
-        """Set the sort key of a segment before it is added. Return False if the segment's messages are no longer in the
-        queue's order."""
+        """Set the sort key of a segment before the segment is added. Return False if the segment's messages are no
+        longer in the queue's order."""
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = self._run_of(segment, table, piece)
             # When the file was written, the message was due or had no group. Since then the clock was put back, or the
-            # queue became ordered, so the message must keep its group waiting. A segment cannot do this, only a run.
+            # queue became ordered, so the message must keep its group waiting. Only a run, not a segment, can keep its
+            # group waiting.
             if run.blocks_group:
                 return False
             keys.append(run.key)

@@ -23,8 +23,8 @@ class Queue:
 
     Every run is in one of three lists. A run is in ``delayed`` until its due time, in ``waiting`` if it follows another
     run of its group, and otherwise in ``ready``. A failed run that waits for its next attempt keeps its group waiting.
-    A run that was put with a delay joins its group when it is due. Segments are in ``segments`` or, until they are due,
-    in ``delayed_segments``. ``expiring``: all runs and segments with an expiry time.
+    A run that was put with a delay joins its group when it is due. A segment is in ``delayed_segments`` until it is
+    due, and then in ``segments``. ``expiring``: all runs and segments with an expiry time.
 
     ``refill``: the function of the message table that turns the next messages of a segment into runs.
     """
@@ -246,7 +246,7 @@ class Queue:
             self._link(run)
 
     def _demote(self, now: float) -> None:
-        """Delay promoted runs again if they are no longer due because the clock was put back."""
+        """The clock may be put back: delay promoted runs again if they are no longer due."""
         self._promoted_until = now
         for run in [*self.ready, *self.waiting]:
             due = due_time(run.attributes, run.committed_at)

@@ -1,8 +1,8 @@
 """Segments: thousands of messages as one entry of the index. The table of a segment is read from the file when needed.
 
 A segment is one section of a file that a compaction wrote: messages of one queue in the order of delivery. Each message
-keeps the position that its own commit gave it. The memory has only the segment's bounds, its counts, and one bit for
-each message.
+keeps the position from its original commit. The memory has only the segment's bounds, its counts, and one bit for each
+message.
 """
 
 from bisect import bisect_left, bisect_right
@@ -36,11 +36,12 @@ class Segment:
     file, entry: the file, and the entry of the section in the header.
     live, bytes: the number of live messages, and the bytes of their bodies.
     removed: one bit for each row; the bit is set if the message was removed.
-    next_row: every message before this row was removed.
+    next_row: the row before which all messages were removed.
     low, high: the lowest position, and the end of the highest range of positions, both packed by ``pack_position``.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of the next message. If ``delayed`` is true, the key begins with the message's due time.
-    cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end before each.
+    cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end before each
+        position.
     """
 
     __slots__ = (

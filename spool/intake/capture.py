@@ -1,6 +1,6 @@
 """Capture of dropped files: an intake moves each file to a directory in which only this intake opens files by name.
 
-If an intake dies, the next intake takes over its directory and its captured files. The next intake removes each file
+If an intake dies, the next intake takes over the directory and the captured files. The next intake removes each file
 that a commit names, and reads every other file in the directory. No file is put back.
 
 On a file system that does not order renames, a captured file briefly has two names. The intake does not remove the
@@ -41,7 +41,8 @@ class Capture:
 
     queues: a function that returns the names of all queues.
     report: a function with the arguments (name, reason), which is called for each file that the intake does not take.
-    move_to_quarantine: a function that moves a file to quarantine. Its arguments are (path, queue, reason, cause).
+    move_to_quarantine: a function that moves a file to quarantine. The arguments of the function are (path, queue,
+        reason, cause).
     """
 
     def __init__(
@@ -134,8 +135,8 @@ class Capture:
             self._store.fail("taking dropped files", error)
 
     def remove(self, file: CapturedFile) -> None:
-        """Remove a file whose messages are committed. If the file may still have a writer, watch it first
-        (``late_writes``)."""
+        """Remove a file whose messages are committed. If the file may still have a writer, watch the file first (see
+        ``late_writes``)."""
         try:
             if file.seen is None or file.seen.evidence is Evidence.NO_WRITER:
                 self._disk.unlink(file.path)
@@ -159,8 +160,8 @@ class Capture:
     def finish_dead_intakes(self) -> list[CapturedFile]:
         """Take over the files that intakes captured before they died.
 
-        The files that a commit names are removed. The other files are returned. The intake reads these files in their
-        directories.
+        The files that a commit names are removed. The other files are returned. The intake reads the returned files in
+        their directories.
         """
         captured: list[CapturedFile] = []
         for directory in self._directories.names():
@@ -224,7 +225,7 @@ class Capture:
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
         """Remove a file that a commit of a dead intake names.
 
-        The state of the file when the dead intake read it is not known.
+        It is not known in which state the dead intake read the file.
         """
         identity = self._disk.identity(file.path)
         if identity is None or not identity.is_regular or self._has_no_writer(file.path):

@@ -99,7 +99,7 @@ class Intake:
         finally:
             with suppress(NotOpen):  # the close of the space has already released the folders
                 self._release_folders()
-            self._waiting.clear()  # the next intake that gets the directories finds these files
+            self._waiting.clear()  # the next intake that gets the directories finds the waiting files
         return self.counts
 
     def _begin_look(self) -> None:

@@ -48,7 +48,8 @@ class _LateFile(NamedTuple):
 class LateWrites:
     """Watches the files of one intake for late writes.
 
-    ``move_to_quarantine``: a function that moves a file to quarantine. Its arguments are (path, queue, reason, cause).
+    ``move_to_quarantine``: a function that moves a file to quarantine. The arguments of the function are (path, queue,
+    reason, cause).
     """
 
     def __init__(self, store: Store, move_to_quarantine: Callable[[str, str, str, Cause], None]) -> None:

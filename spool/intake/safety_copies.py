@@ -2,11 +2,11 @@
 
 On these file systems, a power cut can lose both names of a renamed file. So the intake gives a file its second name by
 a link. The kernel refuses a link to a file that this user neither owns nor can write (fs.protected_hardlinks). Before
-the rename of such a file, the intake copies it to ``.spare.<inode of the original>/`` in the capture directory. Until
-the copy is complete, this folder is named ``.part.…``. The copy is durable before the rename. The copy is removed
-before any commit of the file. The copy is used only if the original is lost.
+the rename of such a file, the intake makes a copy in the folder ``.spare.<inode of the original>/`` of the capture
+directory. Until the copy is complete, this folder is named ``.part.…``. The copy is durable before the rename. The copy
+is removed before any commit of the file. The copy is used only if the original is lost.
 
-A file that is larger than ``max_body_bytes`` permits gets no copy, because it goes to quarantine anyway.
+A file that is too large for ``max_body_bytes`` gets no copy, because it goes to quarantine anyway.
 
 Only one intake at a time copies files of a queue's folder (``drop_folder_byte``).
 """

@@ -1,1 +1,1 @@
-"""Maintenance of an open space: it reclaims files, compacts slow queues, and merges tombstones."""
+"""Maintenance of an open space: reclaim files, compact slow queues, and merge tombstones."""

@@ -3,9 +3,9 @@
 A compaction writes live messages of many files into one numbered file. Afterwards each message is in another file, but
 keeps its position, its place in the order, and the byte that a claim locks. So a compaction does not affect a process
 that has claimed a message. After the compaction has chosen messages, other processes may remove, change or move some of
-them. While the compaction holds the number lock, it finds such messages and lists them in its file as *left*. So the
-file is correct when it gets its number. Messages that a process has claimed, or that a prepared branch holds, are not
-moved. The caller holds the reclaim lock.
+these messages. The compaction finds such messages while it holds the number lock, and lists them in its file as *left*.
+So the file is correct when the file gets its number. Messages that a process has claimed, or that a prepared branch
+holds, are not moved. The caller holds the reclaim lock.
 """
 
 import logging
@@ -87,9 +87,9 @@ def select_runs(
 ) -> list[Run]:
     """Return the runs that a compaction moves out of a slow queue: at most ``most`` runs, in order.
 
-    These are the small runs after the front of the queue. Messages at the front remain, because they are taken soon.
-    Large runs remain, because they take as little memory as a segment. Messages in the file of an earlier compaction
-    are not moved.
+    The compaction moves the small runs after the front of the queue. Messages at the front remain, because they are
+    taken soon. Large runs remain, because they take as little memory as a segment. Messages in the file of an earlier
+    compaction are not moved.
     """
     runs, skipped = list[Run](), 0
     for run in queue.runs():
@@ -395,7 +395,7 @@ class _Changed:
             ranges.sort()
         self._marks = bytearray(place)  # a byte for each message of the file: 1 if the message has changed
         self._followed = 0
-        self.follow()  # note the moves to earlier files of this step now, not under the number lock
+        self.follow()  # read the moves to earlier files of this step now, not under the number lock
 
     def follow(self) -> None:
         """Mark the messages that changed since the last call."""

@@ -1,8 +1,8 @@
 """The housekeeping thread of an open space: it compacts slow queues and reclaims consumed files.
 
-A separate thread does the housekeeping, so that no put or get waits for it. A failure is logged, and the next round
-repeats the step. One process at a time does the housekeeping. If no process does the housekeeping, the next process
-that closes or opens the space reclaims. ``schedule`` decides when a step is due.
+A separate thread does the housekeeping, so that no put or get waits for the housekeeping. A failure is logged, and the
+next round repeats the step. One process at a time does the housekeeping. If no process does the housekeeping, the next
+process that closes or opens the space reclaims. ``schedule`` decides when a step is due.
 """
 
 import errno
@@ -119,7 +119,7 @@ class Housekeeper:
         while goes_on and not guard.closed:
             self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
             self._wake.clear()
-            due = clock.monotonic() >= next_compaction  # an early wake-up does not make these steps earlier
+            due = clock.monotonic() >= next_compaction  # an early wake-up does not make the regular steps earlier
             if due:
                 next_compaction = clock.monotonic() + EVERY_SECONDS
             with suppress(NotOpen), guard:  # (the space may have been closed during the wait)
@@ -274,7 +274,7 @@ class Housekeeper:
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
     def _save(self, least: int, *, lasting: bool = False) -> None:
-        """Write a checkpoint if it is due. The arguments are as in ``schedule.is_checkpoint_due``."""
+        """Write a checkpoint if a checkpoint is due. The arguments are as in ``schedule.is_checkpoint_due``."""
         if not schedule.is_checkpoint_due(self._extent(), self._saved, least, lasting=lasting):
             return
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:

@@ -7,8 +7,8 @@ A numbered file is needed in each of these cases:
 - it removed a message, or took a dropped file, and after a power cut the file could exist again;
 - one of its facts is the newest fact of its key.
 
-Reclaim removes the file of a removed message before the file that records the removal. It removes adopted branches
-before the commit that adopted them. A flush separates the two steps. So no power cut brings a removed message back.
+Reclaim removes the file of a removed message before the file that records the removal. Reclaim removes adopted branches
+before the adopting commit. A flush separates the two steps. So no power cut brings a removed message back.
 
 Each number up to the published number has a file or was reclaimed. The totals fact contains a digest of the reclaimed
 numbers: their count and their sum. The totals fact also lists the reclaimed numbers whose files may still exist. So the
@@ -39,8 +39,8 @@ from spool.runtime.clock import POLL_MAX_SECONDS, Clock, Deadline
 from spool.store.parts import Files, Shared, View
 from spool.store.store import Store, log
 
-# A process that waits for the reclaim lock, e.g. an export, tries to take the lock every few milliseconds. So it gets
-# the lock between two maintenance steps.
+# A process that waits for the reclaim lock, e.g. an export, tries to take the lock every few milliseconds. So the
+# process gets the lock between two maintenance steps.
 PAUSE_BETWEEN_STEPS = 2 * POLL_MAX_SECONDS
 _BATCH_FILES = 4_096
 _STEP_FILES = 4
@@ -77,10 +77,10 @@ def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: i
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
     """Record the claims that keep a superseded file. A process that claimed a message before the compaction still reads
-    it from this file.
+    the message from this file.
 
-    A process that claims a message later finds the message in its new file. So only the claims that exist at the first
-    check keep the file, until they end.
+    A process that claims a message later finds the message in its new file. So only claims that exist at the first
+    check keep the file, until these claims end.
 
     Args:
         claimed: the numbers with claimed messages.
@@ -119,8 +119,8 @@ def in_turns(store: Store, steps: Iterator[int], wait: Deadline | None = None) -
     Only one process at a time does maintenance.
 
     Args:
-        wait: how long a step waits for another process that holds the lock. In this case signal handlers run between
-            the steps. None: if another process holds the lock, the steps end.
+        wait: how long a step waits for another process that holds the lock. With a deadline, signal handlers run
+            between the steps. None: if another process holds the lock, the steps end.
     """
     while True:
         step = None
@@ -289,7 +289,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
     """Delete the files of a batch of numbers, and forget the numbers. The removal of adopted branches is durable before
     the commits that adopted them are removed.
 
-    Returns how many numbers were removed. If the space closes meanwhile, this is not the whole batch.
+    Returns how many numbers were removed. If the space closes meanwhile, only a part of the batch was removed.
     """
     with view.mutex:
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}

@@ -2,7 +2,7 @@
 
 A commit without live messages is kept for its facts. The commit is also kept for its removals (tombstones), as long as
 files of the removed messages may exist. When many such commits exist, one file repeats their removals and facts, and
-supersedes their files. This is safe, because a second removal of a message has no effect.
+supersedes their files. The repetition is safe, because a second removal of a message has no effect.
 """
 
 import os

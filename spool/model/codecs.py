@@ -83,7 +83,7 @@ def _hashable(key: Any) -> Any:
 
 
 class Codec(NamedTuple):
-    """``encode`` turns a value into bytes, and ``decode`` turns these bytes into the value. ``content_type`` is the
+    """``encode`` converts a value to bytes, and ``decode`` converts the bytes to the value. ``content_type`` is the
     default media type of a message with this codec."""
 
     content_type: str
@@ -230,7 +230,7 @@ def decode(raw: bytes, name: str | None) -> Any:
     """Return the value that was put.
 
     Raises CorruptedFile if a codec of the library cannot decode the bytes. Raises UnknownCodec if this process has not
-    registered the codec, or if a registered codec fails. In these cases the message remains in its queue.
+    registered the codec, or if a registered codec fails. If decoding fails, the message remains in its queue.
     """
     if name is None:
         return raw

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from spool.model.xid import Xid
 
 SETTINGS = "space.toml"
-SPACE_ID = "space.id"  # this file is in the space and in its mirror
-MIRROR_ID = "mirror.id"  # this file is in the space and in its mirror
-MIRROR_SETTINGS = "settings.toml"  # this file is in a mirror, and has the text of the space's space.toml
+SPACE_ID = "space.id"  # in the space, and in the space's mirror
+MIRROR_ID = "mirror.id"  # in the space, and in the space's mirror
+MIRROR_SETTINGS = "settings.toml"  # in a mirror, with the text of the space's space.toml
 RESTORING = "restore.toml"  # in a new space, until all commits of the mirror are copied
 ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
 DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
@@ -38,7 +38,7 @@ IMPORTING = f"{SETTINGS}.import"  # an import creates this file first, and remov
 SETTINGS_TEMPORARY = f"{SETTINGS}.tmp"
 SPACE_ID_TEMPORARY = f"{SPACE_ID}.tmp"
 
-# The root directory of a new file system has this directory.
+# A directory in the root directory of a new file system.
 _LOST_AND_FOUND = "lost+found"
 
 # A claim of a message locks the byte ``number << 24 | ordinal`` of a lock file, and file offsets have 63 bits.

@@ -45,8 +45,8 @@ FIELDS = (
 class MessageId(str):
     """The id that a put with a ``deduplication_key`` returns, a str.
 
-    duplicate: True if an earlier message has the key. In this case the put added no message, and this is the earlier
-        message's id.
+    duplicate: True if an earlier message has the key. If so, the put added no message, and the id is that of the
+        earlier message.
     """
 
     __slots__ = ("duplicate",)
@@ -229,8 +229,8 @@ def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | N
 def failure_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
     """Return the time of the last failed attempt; None if no attempt has failed.
 
-    A program, e.g. a pipeline, can also put a message with a ``failure_reason``. The failure time of such a message is
-    the time of its put.
+    A program, e.g. a pipeline, can also put a message with a ``failure_reason``. The failure time of a message that was
+    put as failed is the time of its put.
     """
     return attributes.get("failed_at", committed_at) if "failure_reason" in attributes else None
 
@@ -238,7 +238,7 @@ def failure_time(attributes: Mapping[str, Any], committed_at: float) -> float | 
 def stored_fields(message: Message) -> Mapping[str, Any]:
     """Return the control fields of a message that differ from their defaults.
 
-    These fields include a reply queue and a failure queue from the queue's options.
+    The returned fields include a reply queue and a failure queue from the queue's options.
     """
     return message._origin.attributes
 

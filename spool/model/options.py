@@ -100,8 +100,7 @@ class QueueOptions(TypedDict, total=False):
 class SpaceOptions(TypedDict, total=False):
     """Options of ``create``, and the attributes of a ``SpaceConfig``.
 
-    ``defaults`` are options of queues (``QueueOptions``). Each of these options applies to all queues that do not set
-    the option.
+    ``defaults`` are options of queues (``QueueOptions``). A default applies to all queues that do not set the option.
     """
 
     defaults: QueueOptions

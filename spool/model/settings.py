@@ -173,7 +173,7 @@ class QueueConfig:
 class SpaceConfig:
     """A space: its queues by name, and its checked options. ``help(spool.SpaceOptions)`` describes the options.
 
-    defaults: options of queues. Each of these options applies to all queues that do not set the option.
+    defaults: options of queues. A default applies to all queues that do not set the option.
     """
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
@@ -341,7 +341,7 @@ def check_queue_name(name: object, where: str = "") -> str:
 
 
 def check_queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Check the options of a queue, and return them in their stored form."""
+    """Check the options of a queue, and return the options in stored form."""
     return check_options(options, _QUEUE_CHECKS, where)
 
 

@@ -83,7 +83,7 @@ def edited(text: str, known: SpaceConfig, changed: Mapping[str, QueueConfig], re
     """Return the text of the settings with some queues added, changed or removed. Comments are kept.
 
     Args:
-        known: the settings in the text. Options with the default values of these settings are left out.
+        known: the settings in the text. Options that have the defaults of these settings are left out.
     """
     import tomlkit
 

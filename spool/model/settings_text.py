@@ -1,9 +1,9 @@
 """The text of a ``space.toml`` with thousands of queues. Only the changed queues are read or edited.
 
-In most files, each queue is a table ``[queues.NAME]`` without further tables, and all these tables come last. Such a
-*plain* text has a head, and then one block for each queue. So one block can be read and edited without the others.
-``settings_file`` reads and edits any other text as a whole. The settings and errors are the same for both kinds of
-text.
+In most files, each queue is a table ``[queues.NAME]`` without further tables, and all these tables come last. A text of
+this form is *plain*: it has a head, and then one block for each queue. So one block can be read and edited without the
+others. ``settings_file`` reads and edits any other text as a whole. The settings and errors are the same for both kinds
+of text.
 """
 
 import re
@@ -32,7 +32,8 @@ class _Block(NamedTuple):
 
 
 def _blocks(text: str, begin: int = 0) -> list[_Block] | None:
-    """Return the blocks of the queues in a text, from ``begin`` on; None if the text has other tables there."""
+    """Return the blocks of the queues in a text, from ``begin`` on; None if the text has other tables after
+    ``begin``."""
     found: list[_Block] = []
     for table in _TABLE.finditer(text, begin):
         queue = _QUEUE.match(text, table.start())

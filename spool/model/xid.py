@@ -17,13 +17,13 @@ from typing import NamedTuple
 MAX_GTRID_BYTES = 64
 MAX_BQUAL_BYTES = 64
 
-# This library uses three format ids. For the first two, the coordinator holds a lock in run/ while it lives. So a
-# process that finds the lock free rolls back the undecided branch. Any other format id belongs to a foreign
+# This library uses three format ids. For the first two format ids, the coordinator holds a lock in run/ while it lives.
+# So a process that finds the lock free rolls back the undecided branch. Any other format id belongs to a foreign
 # coordinator. ``xa.TransactionManager`` is also foreign, because it keeps its decisions outside the space.
 BRANCH_ID_BYTES = 12
 FORMAT_LOCAL = 0x58500001  # for a transaction of one process; no coordinator gets the xid
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % the gtrid in base64url; a local xid has no bqual
-FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
+FORMAT_ROUND = 0x58500002  # gtrid = id of a forwarding round or a Spark write, bqual = partition and attempt
 FORMAT_MANAGED = 0x58500003  # a transaction of ``xa.TransactionManager``
 FORMATS_USED_ONCE = frozenset({FORMAT_LOCAL, FORMAT_ROUND, FORMAT_MANAGED})  # xids with random gtrids
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
