@@ -137,7 +137,7 @@ class Administration:
     def export(
         self, file: BinaryIO, *, compress: bool | str = False, progress: "Callable[[Progress], None] | None" = None
     ) -> "ExportReport":
-        """Write the state of the space at one moment into one file, and return a report about the file. Claims are not
+        """Write the state of the space at one moment into a file, and return a report of the export. Claims are not
         exported.
 
         ``spool.import_space`` creates a space from the file, and ``spool.verify_export`` proves that the file is whole.
@@ -196,8 +196,7 @@ class Administration:
 
     @public_call("deleting from quarantine")
     def delete_quarantined(self, name: str) -> None:
-        """Delete a file in ``quarantine/``, and the reason, for good. Raises InvalidArgument if no file has the
-        name."""
+        """Delete a file in ``quarantine/`` and its reason for good. Raises InvalidArgument if no file has the name."""
         self._store.check_usable()
         quarantined.delete(self._store.files.disk, name)
 
@@ -280,8 +279,8 @@ class Administration:
 
     @public_call("looking for a message")
     def entry(self, message_id: str, *, preview: int | None = None) -> QueueEntry:
-        """Return a message of any queue by id, in the form of ``entries``. Raises BadMessageId if the message does not
-        exist.
+        """Return a message of any queue by id, in the form of ``entries``. Raises BadMessageId if no message has the
+        id.
 
         Args:
             preview: as in ``entries``.
@@ -291,15 +290,13 @@ class Administration:
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
-        """Return, by message id, the holders of the queue's claimed messages and messages in doubt. Raises
-        QueueNotFound."""
+        """Return, by message id, the holders of the queue's claimed and undecided messages. Raises QueueNotFound."""
         within(Administration._look)(self, queue)
         return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 
     @public_call("looking for a message")
     def show(self, message_id: str) -> Message:
-        """Return a message of any queue by id, without claiming it. Raises BadMessageId if the message does not
-        exist."""
+        """Return a message of any queue by id, without claiming it. Raises BadMessageId if no message has the id."""
         return delivery.find_message(self._store, message_id)
 
     @public_call("looking at the queue")
@@ -371,8 +368,7 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Delete the queue's messages that match the filters, and return the number of messages. Held messages are not
-        deleted.
+        """Delete the queue's messages that match the filters, and return their number. Held messages are not deleted.
 
         The call frees the disk space of the messages before it returns. The call also works on a full disk.
 
@@ -389,8 +385,7 @@ class Administration:
 
     @public_call("resuming queue {queue}")
     def resume(self, queue: str) -> int:
-        """Let the queue's failed messages be attempted now, e.g. after a service was repaired. Returns the number of
-        messages.
+        """Attempt the queue's failed messages now, e.g. after a service was repaired. Returns the number of messages.
 
         Failed messages that wait for their next attempt become ready. The workers and routes of the queue end their
         pauses within a second. Other delayed messages are not changed. Raises QueueNotFound.

@@ -51,7 +51,8 @@ class QuarantinedFile:
     reason: a sentence that names the kind of file and the problem.
     is_damage: whether the file had acknowledged messages of the space. In this case the space counts as damaged until
         the file is deleted.
-    queue: the queue that a file was dropped for, or that a damaged message was in; None for other files.
+    queue: for a dropped file, the queue for which it was dropped; for a damaged file, the queue of its message;
+        otherwise None.
     can_be_restored: whether ``restore_quarantined`` accepts the file.
     advice: the next step for an administrator.
     beginning: the first bytes of the file, at most 1,024.

@@ -96,7 +96,7 @@ def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | 
 
 
 def differences(store: Store, report: ExportReport) -> list[Finding]:
-    """Return the queues whose number of messages in the imported space differs from the number in the exported space.
+    """Compare the number of messages in each queue with the exported space. Return a finding for each difference.
 
     The bytes were verified, so a difference means that the exported space was already damaged.
     """

@@ -11,11 +11,11 @@ The kernel releases the locks of a dead process. Three mechanisms serve three ki
   this lock while it removes, compacts, exports or repairs files. A process that does not get this lock leaves the work
   to the lock's holder.
 
-Byte locks separate processes (more exactly: open descriptions), but not the threads of one process. So a thread first
-takes the byte in a table of its process, under a mutex. A lock excludes other processes only if the name means the same
-file for all processes. Only the first opener creates these files (see ``OpenLock``), and no process creates such a file
-again while another process has the space open. So a process that finds such a file missing or replaced knows that
-``run/`` was deleted, and stops.
+Byte locks exclude other processes (more exactly: other open descriptions), but not other threads of the process. So a
+thread first takes the byte in a table of its process, under a mutex. A lock excludes other processes only if the name
+means the same file for all processes. Only the first opener creates these files (see ``OpenLock``), and no process
+creates such a file again while another process has the space open. So a process that finds such a file missing or
+replaced knows that ``run/`` was deleted, and stops.
 """
 
 import hashlib
@@ -269,12 +269,12 @@ class Claims:
     process locks its owner's byte and its claims by the same descriptor, so the kernel releases both at once. Therefore
     a process that gets a claim of a dead owner finds the owner's byte free.
 
-    held: the ordinals of the messages that this process has claimed, by the number of their commit.
+    held: by commit number, the ordinals of the messages that this process has claimed.
     """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
-        if make:  # create all files now, so that a file that is missing later was deleted
+        if make:  # all files are created now, so a file that is missing later was deleted
             for name in map(layout.claim_file, range(CLAIM_FILES)):
                 found = disk.identity(name)
                 if found is None or not found.is_plain:

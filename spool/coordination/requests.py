@@ -10,9 +10,8 @@ answers them. The states of a slot:
 * *taken*: the request is part of the commit whose number the slot has, if this commit happens.
 * *done*: the slot has the answer.
 
-The owner stores *empty* and *posted*. The process that leads stores all other states. Each slot also has a byte of
-``run/requests``: a process locks the byte to change *posted* to *joined* or to *empty*, so only one of the two changes
-happens (rule 22).
+The owner stores *empty* and *posted*. The process that leads stores all other states. To change *posted* to *joined* or
+to *empty*, a process locks a byte of the slot, so only one of the two changes happens (rule 22).
 
 A posted, joined or taken request *stands*, even if its owner has died, until a leader commits or cancels it (rule 20).
 
@@ -88,8 +87,7 @@ def _while_open(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class RequestSlots:
-    """The slots of one open space. If processes cannot share memory, or the disk has no room, no process posts
-    requests."""
+    """The slots of one open space. Without shared memory, or without room on the disk, no process posts requests."""
 
     def __init__(self, disk: Disk, owners: LockFile, *, make: bool) -> None:
         """Open the file. ``make``: see ``open_shared``; the first opener then calls ``start``.
@@ -140,8 +138,7 @@ class RequestSlots:
 
     @_while_open
     def standing(self) -> list[int]:
-        """Return the slots whose requests stand, i.e. are posted, joined or taken. The list may include damaged
-        slots."""
+        """Return the slots whose requests stand: posted, joined or taken. The list may include damaged slots."""
         if self._memory is None:
             return []
         states = self._memory[_STATES].rstrip(_CALM)  # (most often only the first few slots are in use)
@@ -175,8 +172,7 @@ class RequestSlots:
         return number if state in (TAKEN, DONE) else 0
 
     def taken_numbers(self) -> list[int]:
-        """Return the numbers of the commits that have taken requests. The files of these commits must remain: rule
-        21."""
+        """Return the numbers of commits that have taken requests. The files of these commits must remain (rule 21)."""
         return [number for slot in self.standing() if (number := self.number(slot))]
 
     @_while_open
@@ -260,8 +256,7 @@ class RequestSlots:
 
     @_while_open
     def wait(self, slot: int, word: bytes, seconds: float) -> bool:
-        """Sleep until the slot's word changes, or a leader wakes the owner to lead; return False if the time is
-        over."""
+        """Sleep until the slot's word changes or a leader wakes the owner. Return False if the time is over."""
         return self._shared().wait(_state_at(slot), word, seconds)
 
     # -- leading ------------------------------------------------------------------------------------------------------
@@ -284,8 +279,8 @@ class RequestSlots:
 
     @_while_open
     def end_lead(self, answered: Iterable[int] = ()) -> None:
-        """Release the lead. Wake the owner of one standing request, who then leads, and the owners of ``answered``
-        slots."""
+        """Release the lead. Wake the owners of ``answered`` slots, and the owner of one standing request as the next
+        leader."""
         memory = self._shared()
         memory[_MARK] = CLEAR
         self._locks.unlock(_LEAD)
@@ -360,8 +355,7 @@ class RequestSlots:
 
 
 def _word(slot: int, state: int, row: bytes) -> bytes:
-    """Return the word of a slot with this state and row. ``row``: for a posted or joined request, the beginning of the
-    row."""
+    """Return the word for a slot, state and row. ``row``: for a posted or joined request, the row's beginning."""
     if state == EMPTY:
         return CLEAR
     checksum = zlib.crc32(row[:_TAKEN_ROW_AT] if state in (POSTED, JOINED) else row, slot << 8 | state)

@@ -7,7 +7,7 @@
 A *coordinator* is one open transaction manager. A coordinator locks its log while it lives, so a free lock proves that
 the coordinator is dead. The log has two parts. The *header* names the resources that the coordinator uses, and is
 durable before the first work in a resource. The *slots* are the decisions to commit. A transaction without a slot is
-rolled back (presumed abort). One case is different: the decision may be a row in a database that the header names.
+rolled back (presumed abort). The exception: the decision may be a row in a database that the header names.
 """
 
 from spool.decisions.directory import LogDirectory, log_name, open_directory, translated

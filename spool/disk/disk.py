@@ -56,8 +56,7 @@ class Disk:
     durability: the strategy that makes names durable on this file system.
     """
 
-    # The user and the group that own the space, if this process runs as root and another user owns the space. Otherwise
-    # None.
+    # The user and the group that own the space; None unless this process runs as root and another user owns the space.
     owner: tuple[int, int] | None = None
     futexes: Futexes | None = None  # words that wake threads that wait for byte locks; None if no thread can be woken
 
@@ -417,8 +416,7 @@ class Disk:
         os.ftruncate(self._checked(handle), length)
 
     def map(self, handle: int, length: int) -> SharedBytes:
-        """Share the first ``length`` bytes of a file with other processes. The file must have at least ``length``
-        bytes."""
+        """Share the first ``length`` bytes of a file with other processes. The file must not be shorter."""
         in_place = file_stat.overwrites_in_place(self.root)
         memory = Mapped(self._checked(handle), length) if in_place else ByCalls(self, self._checked(handle))
         self._memory.append(memory)
@@ -578,8 +576,7 @@ class Disk:
             yield ours
 
     def has_writer(self, name: str) -> bool | None:
-        """Return whether any process has this file open for writing, or None if the kernel gives this user no
-        answer."""
+        """Return whether a process has this file open for writing, or None if the kernel gives no answer."""
         handle = self._open_named(name, _TO_READ)
         try:
             return kernel.has_writer(handle)
@@ -594,8 +591,8 @@ class Disk:
     # -- the machine --------------------------------------------------------------------------------------------
 
     def boot_id(self) -> str:
-        """Return the id of this boot of the machine. If the machine was restarted, the counters in ``run/`` are only
-        lower bounds."""
+        """Return the id of this boot of the machine. After a restart, the counters in ``run/`` are only lower
+        bounds."""
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
 

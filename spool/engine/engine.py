@@ -157,8 +157,7 @@ class Engine:
 
     @public_call("counting messages")
     def first_due(self, queue: str) -> float | None:
-        """Return the due time of a queue's first delayed message, in seconds since the epoch; None if no message is
-        delayed.
+        """Return the due time of a queue's first delayed message, in seconds since the epoch, or None.
 
         Raises KeyError if the queue does not exist.
         """
@@ -273,8 +272,7 @@ class Engine:
 
     @public_call("looking at a branch")
     def describe(self, xid: Xid) -> InDoubt:
-        """Return the puts and gets of a prepared branch, and the process that prepared the branch. Raises
-        UnknownBranch."""
+        """Return a prepared branch's puts and gets, and the process that prepared the branch. Raises UnknownBranch."""
         return two_phase.describe(self._store, xid)
 
     @public_call("looking for branches in doubt")
@@ -292,7 +290,7 @@ class Engine:
 
     @public_call("looking at a branch")
     def owner_of(self, xid: Xid) -> Literal["this process", "another process"] | None:
-        """Return the live process that has a branch, before the branch is prepared; None if no process has the
+        """Return whether this process or another process has an unprepared branch; None if no process has the
         branch."""
         xids, byte = self._store.shared.xids, xid_byte(xid)
         if xids.is_free(byte):
@@ -312,8 +310,7 @@ class Engine:
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
-        """Return an administrator's decision about a branch; None if no decision exists, or if the decision was
-        forgotten."""
+        """Return an administrator's decision about a branch; None if no decision exists (any more)."""
         return heuristics.heuristic_outcome(self._store, xid)  # type: ignore[return-value]
 
     @public_call("looking for decisions")
@@ -329,8 +326,7 @@ class Engine:
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 
     def coordinate(self) -> Coordinator:
-        """Begin a coordinator. The coordinator claims messages, and commits the branches of processes that have no
-        index.
+        """Begin a coordinator, which claims messages, and commits the branches of processes without an index.
 
         This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
         """

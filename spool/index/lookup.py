@@ -151,7 +151,7 @@ class MessageTable:
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """Search like ``run_from``, but only in segments. ``stop``: the ordinal at which the search ends, at most the
+        """Search like ``run_from``, but only in segments. ``stop``: the ordinal at which the search ends, not after the
         first ordinal of the next run."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):

@@ -118,7 +118,7 @@ class Room:
         self._added = combined(self._added, {queue: usage})
 
     def _exceeded_limit(self, queue: str, usage: Usage) -> str:
-        """Return a text about the limit that this usage exceeds even in an empty queue, or "".
+        """Return a text about the limit that this usage exceeds even in an empty queue; "" if it exceeds no limit.
 
         A limit of 0 never counts as exceeded, because it means that an administrator has closed a queue or a space for
         a while.

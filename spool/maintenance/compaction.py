@@ -78,7 +78,8 @@ class Extent:
 
 
 def is_slow(entries: int, served: int) -> bool:
-    """Return whether the memory has more than twice as many entries as messages were served since the last round."""
+    """Return whether memory has more than ``2 * served`` entries. ``served``: the messages served since the last
+    round."""
     return entries > 2 * served
 
 
@@ -144,7 +145,7 @@ def wasteful(files: Mapping[int, Retention], newest: int, room: int) -> set[int]
 
     Args:
         newest: see ``fragmented``.
-        room: the most bytes of live messages in the returned files together, so that the copies fit on the disk.
+        room: the limit for the live bytes of all returned files together, so that the copies fit on the disk.
     """
     found = set[int]()
     alive = [(state.live_bytes / state.body_bytes, number) for number, state in files.items() if state.live_bytes]

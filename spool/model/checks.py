@@ -18,8 +18,8 @@ class ValueCheck(NamedTuple):
 
     expected: the allowed values, in words.
     convert: the function that returns the value in its stored form. Raises ValueError if the value is not allowed.
-    metavar: the placeholder of the value in the help of a command. A command also chooses its parser for the value by
-        the metavar.
+    metavar: the placeholder of the value in the help of a command. The metavar also determines how a command parses the
+        value.
     optional: whether None is also allowed.
     """
 

@@ -31,8 +31,8 @@ def no_queue(name: str, queues: Iterable[str], *how: str, where: tuple[str, ...]
     """Return the error for a queue that is not among ``queues``. The error text suggests a similar name, lists the
     queues, and shows how to create the queue.
 
-    ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of an advice that replaces the
-    advice to create the queue. ``where``: the parts of the text's beginning.
+    ``name`` has the form of a queue's name (``check_queue_name``). ``how``: the parts of the advice; by default, the
+    advice is to create the queue. ``where``: the parts of the text's beginning.
     """
     names = sorted(queues)
     there = ", ".join(names[:_MOST_LISTED]) or "none yet"

@@ -2,8 +2,8 @@
 
 Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", section 4.2.
 
-An xid has three parts: a format id (a signed 32-bit number; -1 is the null xid), a global transaction id of 1 to 64
-bytes, and a branch qualifier of 0 to 64 bytes.
+An xid has three parts. The format id is a signed 32-bit number; -1 is the null xid. The global transaction id has 1 to
+64 bytes, and the branch qualifier has 0 to 64 bytes.
 """
 
 import base64
