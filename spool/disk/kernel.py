@@ -49,7 +49,7 @@ def as_unsupported(error: OSError, *codes: int) -> OSError:
 
 
 def last_error(path: str | None = None, other: str | None = None) -> OSError:
-    """Return the error of a function of the C library that has just failed in this thread."""
+    """Return the error of the C function that has just failed in this thread."""
     return OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path, None, other)
 
 

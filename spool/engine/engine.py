@@ -157,7 +157,8 @@ class Engine:
 
     @public_call("counting messages")
     def first_due(self, queue: str) -> float | None:
-        """Return the due time of a queue's first delayed message, in seconds since the epoch, or None.
+        """Return the due time of a queue's first delayed message, in seconds since the epoch; None without such a
+        message.
 
         Raises KeyError if the queue does not exist.
         """

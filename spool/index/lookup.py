@@ -120,8 +120,8 @@ class MessageTable:
         ``of_segment`` is ``materialize``, the message moves from the segment to the new run.
 
         Returns:
-            The run, and the ordinal at which the run ends, but at most ``end``. If the message is not live, the first
-            element is None, and the second is the ordinal at which the search can continue.
+            The run, and the smaller of ``end`` and the ordinal at which the run ends. If the message is not live, the
+            first element is None, and the second is the ordinal at which the search can continue.
         """
         run, stop = self.run_at(number, ordinal, end)
         if run is not None or not self.segments:
