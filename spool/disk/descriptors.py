@@ -34,7 +34,7 @@ class Directory(int):
     ``close`` or the removal of the last reference closes the descriptor. No descriptor is closed twice, because after
     the first close the number may belong to another file.
 
-    place: the inode and the device of a stage.
+    place: for a stage, the inode and the device of the directory; otherwise (0, 0).
     """
 
     _is_open = True

@@ -31,8 +31,8 @@ VERSION = 1
 # forever.
 MAX_HEADER_BYTES = 16 << 20
 MAX_TABLE_BYTES = 64 << 20
-# A file fills a multiple of this size. So a later commit overwrites the file without a change of size or blocks, and
-# its flush is of data only.
+# The size of a padded file is a multiple of this number of bytes. So a later commit can overwrite the file without a
+# change of size or blocks, and the flush writes only data.
 CLASS_BYTES = 4 << 10
 SECTION_MESSAGES = 65_536
 
@@ -140,8 +140,9 @@ def encode_header(header: Header, *, room: int = 0, beside: int | None = None) -
     """Return the header's bytes with number 0.
 
     Args:
-        room: the least length of the header. The caller gives ``room`` if it has written the sections already.
-        beside: the bytes of the sections that follow. The header is padded, so that the file fills its size class.
+        room: the least length of the header. A caller that has already written the sections gives ``room``.
+        beside: the total size of the sections after the header. The header is padded so that the size of the
+            file is a multiple of ``CLASS_BYTES``.
     """
     branches: list[bytes] = []
     for branch in header.branches:
@@ -180,7 +181,7 @@ def encode_header(header: Header, *, room: int = 0, beside: int | None = None) -
 
 
 def pad_header(encoded: bytes, length: int) -> bytes:
-    """Return an encoded header with so much padding that the header has ``length`` bytes."""
+    """Return an encoded header with the padding that makes it ``length`` bytes long."""
     end = encoded.rindex(_PADDING_KEY) + len(_PADDING_KEY)
     content, padding = encoded[len(_FRONT) + 4 : end], length - end - 4 - len(_TAIL) - 4
     behind = _CHECKSUM.pack(length) + content + _CHECKSUM.pack(padding) + bytes(padding) + _TAIL
