@@ -1,4 +1,4 @@
-"""Forwarding queues to services, in parallel, through Spark; pipelines; and queues as Spark's DataFrames."""
+"""Forward queues to services in parallel through Spark; run pipelines; read and write queues as Spark's DataFrames."""
 
 from typing import TYPE_CHECKING
 

@@ -5,7 +5,7 @@ import os
 
 
 def cores() -> int:
-    """Return how many cores this process may use. As in Java, the limit of a container counts."""
+    """Return how many cores this process may use. A container's limit counts, as in Java."""
     count = len(os.sched_getaffinity(0))
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:

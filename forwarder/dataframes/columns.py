@@ -1,4 +1,4 @@
-"""The columns of a message as a row, and the options of the data source as checked values."""
+"""The columns of a row with a message, and the checked options of the data source."""
 
 import json
 import os
@@ -60,19 +60,19 @@ COLUMNS: Mapping[str, tuple[DataType, bool]] = {
 }
 """The type of each column, and whether the column may be null.
 
-Names and meanings are those of ``spool.Message``, with five exceptions. ``number`` and ``ordinal`` are the position of
-the message. ``body`` is the body as stored, and ``body_bytes`` its size. ``codec`` names the encoding of the body; null
-means bytes.
+Except for five columns, the names and meanings are the same as in ``spool.Message``. ``number`` and ``ordinal`` are the
+position of the message. ``body`` is the stored body, and ``body_bytes`` is its size. ``codec`` names the encoding of
+the body; null means bytes.
 """
 
 
 def columns(body: bool) -> StructType:
-    """Return the columns of a read. ``body``: whether a column has the bodies of the messages."""
+    """Return the columns of a read. ``body``: whether to include the column of bodies."""
     return StructType([StructField(name, *of) for name, of in COLUMNS.items() if body or name != BODY])
 
 
 def _which(name: str, what: str, there: Collection[str]) -> str:
-    """Return the last part of the text of an error about an unknown name."""
+    """Return the end of an error text about an unknown name."""
     meant = did_you_mean(name, there)
     return f"{meant} The {what} are {', '.join(there)}" if meant else f": the {what} are {', '.join(there)}"
 
@@ -126,12 +126,12 @@ def parse_options(given: Options, known: Mapping[str, ValueCheck], doing: str) -
 
 
 def number_option(expected: str, least: int = 1, most: int = MAX_NUMBER) -> ValueCheck:
-    """Return the check of an option that is a whole number."""
+    """Return a check for an option whose value is a whole number."""
     return ValueCheck(expected, lambda value: whole(int(value), most, least))
 
 
 def _amount(value: str, units: Mapping[str, int]) -> int:
-    """Convert an amount with a unit, e.g. 16m or 30 s, into the smallest of the units. The least amount is 1."""
+    """Convert an amount with a unit, e.g. 16m or 30 s, into the smallest of the units. Refuse the amount 0."""
     found = re.fullmatch(r"(\d+) ?([a-z]?)", value.strip().lower())
     if found is None or not int(found[1]) or found[2] not in units:
         raise ValueError
@@ -171,13 +171,13 @@ _TRUTH = ValueCheck("true or false", lambda value: bool(("false", "true").index(
 
 
 def _option(name: str, value_check: ValueCheck, **default: Any) -> Any:
-    """Return a field for an option of Spark's programs."""
+    """Return a dataclass field for an option that Spark's programs set."""
     return field(**default, metadata={"option": name, "check": value_check})
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The messages to read, and their division among tasks.
+    """The options of a batch read: the messages to read, and the size of a task.
 
     path: the directory of the space.
     queues: the names of the queues to read. Without names, all queues are read.
@@ -212,7 +212,7 @@ class ReadOptions:
 
     @classmethod
     def checks(cls) -> dict[str, ValueCheck]:
-        """Return the check of each option. The keys are the names that Spark's programs use."""
+        """Return a check for each option, by the option's name in Spark's programs."""
         return {each.metadata["option"]: each.metadata["check"] for each in fields(cls) if each.metadata}
 
 
@@ -228,7 +228,7 @@ class StreamOptions(ReadOptions):
     max_messages, max_bytes: the approximate limits of a batch. None means no limit.
     subscription: the name of the subscription. Without a name, the space keeps no unread messages for the query.
     expiry: the seconds after which the subscription ends unless the query renews it.
-    fail_on_loss: whether the query fails if kept messages were lost. Otherwise the query continues.
+    fail_on_loss: whether the query fails if messages of its subscription were lost. Otherwise the query continues.
     """
 
     first: int = _option("from", _BEGINNING, default=1)
@@ -253,7 +253,7 @@ class StreamOptions(ReadOptions):
 
 
 def chosen_columns(given: Options) -> StructType:
-    """Return the columns of a read with these options. Spark has not yet said whether the read is a batch or a stream.
+    """Return the columns of a read with these options. Spark has not yet told whether it reads a batch or a stream.
 
     Raises InvalidArgument for an option that neither a batch nor a stream takes.
     """

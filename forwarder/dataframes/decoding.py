@@ -22,8 +22,7 @@ def decode(body: "Column | str" = "body", codec: "Column | str" = "codec") -> "C
     Args:
         body, codec: the columns of a read by ``format("spool")``, or their names.
 
-    The query fails with ``UnknownCodec`` if a body has a registered codec that Spark's Python workers have not
-    registered.
+    The query fails with ``UnknownCodec`` if a body has a custom codec that is not registered in Spark's Python workers.
     """
     return udf(text_of, "string", useArrow=True)(body, codec)
 

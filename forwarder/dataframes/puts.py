@@ -1,6 +1,6 @@
 """Rows as puts: the columns of a DataFrame, and their values as options of ``put``.
 
-The columns are checked before the first task starts. ``put`` checks the values, in the tasks.
+The columns are checked before the first task starts. In the tasks, ``put`` checks the values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -84,7 +84,7 @@ COLUMNS: Mapping[str, Kind] = {
 
 
 class Put(NamedTuple):
-    """Messages with the same options, for ``put``.
+    """The arguments of one ``put``: messages with the same options.
 
     row: the number of the first message's row in the partition, counted from 0.
     queue: the queue of the messages; None if the rows name no queue.

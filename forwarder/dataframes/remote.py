@@ -1,7 +1,7 @@
 """Reads and writes of spaces on other machines: a server of spaces does the part of a task that needs the space.
 
-The classes have the same roles as those of ``scan``, ``stream`` and ``sink``, whose code the server runs. Only rows and
-short requests travel. Each promise of a read or a write is that of the server's machine.
+The classes have the same roles as the classes of ``scan``, ``stream`` and ``sink``. The server runs the code of those
+three modules, so each promise of a read or a write also holds here. Only rows and short requests pass over the network.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def client_of(options: Options) -> Client:
 
 @dataclass
 class TicketPartition(InputPartition):
-    """The messages that one task reads. ``ticket``: from the server."""
+    """The messages that one task reads. ``ticket``: the ticket from the server."""
 
     ticket: bytes
 
@@ -71,7 +71,7 @@ class _Reader:
 
 
 class RemoteBatchReader(_Reader, DataSourceReader):
-    """As ``scan.BatchReader``."""
+    """The counterpart of ``scan.BatchReader`` for a space of a server."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -82,7 +82,7 @@ class RemoteBatchReader(_Reader, DataSourceReader):
 
 
 class RemoteStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """As ``stream.StreamReader``. The server only remembers what it can find again."""
+    """The counterpart of ``stream.StreamReader``. The server can forget and recreate its own reader."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)

@@ -1,4 +1,4 @@
-"""The messages of a plan as Arrow batches, which a task of a read sends to Spark."""
+"""Turn the messages of a plan into Arrow batches, which a read task sends to Spark."""
 
 import sys
 from array import array
@@ -60,8 +60,8 @@ def read(
 class _Columns:
     """Creates batches with the columns of a schema.
 
-    In most columns, neighbouring messages have the same value. So these columns are created with one
-    value for each piece, and the value is then repeated. A column with one value for the whole batch is kept, because
+    In most columns, neighbouring messages have the same value. So such a column is created with one value for each
+    piece of neighbours, and the value is then repeated. A column with one value for the whole batch is kept, because
     the next batch mostly has the same column.
     """
 

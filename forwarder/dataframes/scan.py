@@ -1,7 +1,7 @@
 """The part of a read that runs for the driver: a plan divides the messages among tasks.
 
-Spark starts a separate process, which creates the plan once, from the index of the space. The plan has places and
-control fields, but no bodies. A task opens the files itself (``rows``).
+Spark starts a separate process, which creates the plan once, from the index of the space. The plan has the places and
+control fields of the messages, but no bodies. A task opens the files itself (``rows``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,7 @@ from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from spool.engine.tasks import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
 
-# The cost of a message and the cost of a file, apart from the bodies. The unit of a cost is a byte, i.e. the time to
-# read a byte.
+# The time that a message and a file cost, apart from the bodies. The unit is the time to read one byte.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
 # The start of a Python task costs 60 ms of processor time, as much as reading 40 MiB. With two tasks for each

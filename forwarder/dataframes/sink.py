@@ -1,4 +1,4 @@
-"""Write a DataFrame, or a stream, into queues: all rows of a DataFrame or micro-batch, or none, in one commit.
+"""Write a DataFrame or a stream into queues, with one commit for all rows of a DataFrame or of a micro-batch.
 
 Each task streams its rows into a separate branch on the disk, and prepares the branch. One commit adopts the
 branches of the attempts that Spark chose, in the order of the partitions. ``coordination.coordinator`` describes the
@@ -7,14 +7,14 @@ processes of a write, and the effects of their deaths.
 If a process commits and dies before it reports the commit, Spark calls ``abort()`` and fails the job. So ``abort()``
 does not decide the outcome. ``abort()`` ends the coordinator and rolls back branches that are not committed. If a
 program may repeat a failed job, it names the job with the options ``applicationId`` and ``batchId``. The commit records
-both, so a batch is not written again (``spool.policies.applications``).
+both options, so a batch is not written again (``spool.policies.applications``).
 
 Spark commits a micro-batch to its checkpoint after the commit of the rows. After a crash between these two commits,
 Spark runs the same micro-batch again. The stream's name is the option ``applicationId``, or else the id of the query.
 Spark keeps the id in the checkpoint, so a query that is restarted on its checkpoint has the same id. Only the tasks get
-the id, so they return the id in their messages. A stream with a new checkpoint counts its batches from 0 again. If the
-stream had the name of an older stream, its first batches would be lost. The commit therefore also records the id of the
-query, and refuses a batch of another query.
+the id, so each task returns the id in its message. A stream with a new checkpoint counts its batches from 0 again. If
+the stream had the name of an older stream, its first batches would count as written, and would be lost. The commit
+therefore also records the id of the query, and refuses a batch of another query.
 """
 
 import logging
@@ -108,7 +108,7 @@ class Job:
             return coordinator.start(space, key)
 
     def write(self, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> "Written":
-        """Write the rows of a partition into a branch of this attempt, and prepare it.
+        """Write the rows of a partition into a branch of this attempt, and prepare the branch.
 
         Raises:
             InvalidArgument, QueueNotFound: a row cannot be a message; the error names the row.
@@ -131,7 +131,8 @@ class Job:
         Raises:
             TransactionRolledBack: the coordinator has ended, so nothing was written.
             Full: the rows do not fit; nothing was written.
-            MessageInUse: another transaction has a row's deduplication key and does not end; nothing was written.
+            MessageInUse: another transaction, which does not end, uses the deduplication key of a row; nothing was
+                written.
             CommitUnknown: the disk failed in the middle of the commit, or the server of the space did not answer.
         """
         check_count(sum(message.rows for message in messages))
@@ -162,7 +163,7 @@ class Written(WriterCommitMessage):
     coordinator: the coordinator of the write.
     vote: the prepared branch; None if the attempt had no rows.
     rows: the number of rows.
-    query: the id of a streaming query in its checkpoint; "" for a batch write.
+    query: the id of the streaming query, from its checkpoint; "" for a batch write.
     """
 
     coordinator: Coordinator
@@ -192,7 +193,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream write. Spark creates one writer for the tasks of a micro-batch, and another for its commit or abort.
+    """A stream write. Spark creates one writer for a micro-batch's tasks, and another for its commit or abort.
 
     coordinator: the coordinator of the micro-batch; None until the writer is sent to the tasks.
     """
@@ -244,7 +245,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def query_id() -> str:
-    """Return the id of the streaming query of this task. InvalidArgument if this is no such task."""
+    """Return the id of the streaming query of this task. InvalidArgument if the task belongs to no such query."""
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(_QUERY_ID)
     if not query:
@@ -261,7 +262,7 @@ def task() -> tuple[int, int]:
 def write_branch(
     path: str, rows: RowsAsPuts, xid: Xid, partition: int, batches: "Iterable[RecordBatch]"
 ) -> tuple[Vote | None, int]:
-    """Write rows into a branch, and prepare it; return the vote and the number of rows.
+    """Write rows into a branch, and prepare the branch; return the vote and the number of rows.
 
     ``partition``: the number of the partition, for errors. The errors are those of ``Job.write``.
     """
@@ -312,7 +313,7 @@ def check_count(rows: int) -> None:
 
 
 def log_repetition(batch: BatchOf, *, is_numbered: bool = True) -> None:
-    """Log that a write has written nothing. The log entry is a warning if the application did not number the write."""
+    """Log that a write has written nothing, because its batch was committed before."""
     if is_numbered:
         log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
     else:

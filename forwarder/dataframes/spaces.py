@@ -1,7 +1,7 @@
 """Read several spaces as one DataFrame, with a column that names the space of each message.
 
-So a load that outgrew one machine, and was shared out by a key, is read as one. Each space is a directory of this
-machine, or the address of a space of a server.
+If one machine was too small, a program may have divided the messages among several spaces. One read then gets all of
+them. Each space is a directory of this machine, or the address of a space on a server.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _MOST_SPACES = 1000
 
 
 def spaces_of(options: Mapping[str, str]) -> list[str]:
-    """Return the spaces that the option ``spaces`` names; [] without the option. InvalidArgument if it is wrong."""
+    """Return the spaces that the option ``spaces`` names; [] without the option. InvalidArgument for a wrong value."""
     given = next((value for name, value in options.items() if name.lower() == "spaces"), None)
     if given is None:
         return []
@@ -45,7 +45,7 @@ def with_space(columns: StructType) -> StructType:
 
 @dataclass
 class SpacePartition(InputPartition):
-    """The messages of one task. ``place``: the place of their space in the option. ``part``: the space's own plan."""
+    """The messages of one task. ``place``: the position of their space in the option. ``part``: its own partition."""
 
     place: int
     part: InputPartition
@@ -55,9 +55,9 @@ class SpacesReader(DataSourceReader):
     """Reads the messages that are in the queues of all spaces at the time of the plan.
 
     Args:
-        spaces: the spaces, as the column names them.
+        spaces: the names of the spaces in the column.
         schema: the columns; one of them may be the name of the space.
-        reader_of: returns the reader of one space for its columns.
+        reader_of: a function that returns the reader for a space and its columns.
     """
 
     def __init__(

@@ -1,17 +1,17 @@
 """Read messages as a stream: each batch has the messages of all commits between two offsets.
 
-An offset is the number of a durable commit: the query has read this commit and all earlier commits. Numbers become
-visible in their order (Rule 2), so no smaller number appears afterwards, and no number is issued again (Rule 16). Spark
-keeps the offsets in the checkpoint of the query. The space does not know its readers, so any number of queries can read
-at the same time. A query does not read messages that were consumed before the query reached them.
+An offset is the number of a durable commit: the query has read this commit and all earlier commits. Commits become
+visible in the order of their numbers (Rule 2), so no smaller number appears afterwards. No number is issued twice (Rule
+16). Spark keeps the offsets in the checkpoint of the query. The space does not know its readers, so any number of
+queries can read at the same time. A query does not read messages that were consumed before the query reached them.
 
 Spark starts one process for the query. This process computes the offsets and the plans, and has the space open until
 the query ends. The tasks read like the tasks of a batch read.
 
 For a query with a *subscription*, the space keeps all commits after the registration (Rule 15), and the query reads
-these commits from their files. The query reads earlier commits like any other query. The offsets of this query also
-contain the number of the commit that registered the subscription. This number distinguishes subscriptions with the same
-name.
+these commits from their files. The query reads earlier commits in the same way as a query without a subscription. The
+offsets of this query also contain the number of the commit that registered the subscription. This number distinguishes
+subscriptions with the same name.
 """
 
 import logging
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _COMMITS = 1 << 20
 
 NUMBER, SINCE = "number", "since"
-"""The keys of a stream's offset: the last commit that it has read, and the commit that registered the subscription."""
+"""The keys of an offset: the last commit that the stream has read, and the commit that registered the subscription."""
 
 Offset = dict[str, int]
 
@@ -56,7 +56,7 @@ log = logging.getLogger("spool")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The source of one query. Spark pickles one reader for the tasks. Another reader has the space open.
 
-    space: the open space, which the caller closes. Without it, the reader opens the space when it needs it.
+    space: the open space, which the caller closes. Without this argument, the reader opens the space at the first use.
     """
 
     def __init__(self, options: StreamOptions, schema: StructType, space: "Space | None" = None) -> None:
@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_closing = space is None  # whether ``stop`` closes the space
         self.target: int | None = None  # the last commit to read, if the query ends after the present messages
         self._ahead: deque[CommitSize] = deque()  # commits with messages after the last requested offset
-        self._since: int | None = None  # the commit that registered the subscription, if there is one
+        self._since: int | None = None  # the commit that registered the subscription, or None
         self._looked = range(0)  # the commits that ``_ahead`` covers
 
     # -- offsets ------------------------------------------------------------------------------------------------------
@@ -155,10 +155,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = range(begin + 1, self._looked.stop)
 
     def _look_on(self, newest: int) -> None:
-        """Read the sizes of the next commits, up to ``newest`` at most."""
+        """Read the sizes of the next commits, at most up to the commit ``newest``."""
         last = min(newest, self._looked.stop + _COMMITS - 1)
         backlog, first = self._backlog(), self._looked.stop
-        since = last if self._since is None else self._since  # the space keeps later commits
+        since = last if self._since is None else self._since  # the subscription keeps later commits
         if first <= since:
             self._ahead.extend(backlog.sizes(first, min(last, since)))
         if since < last:
@@ -217,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def limit_of(options: StreamOptions) -> ReadLimit:
-    """Return the limit of a batch. Spark passes on one limit, so the limit of messages goes first."""
+    """Return the limit of a batch. Spark passes on one limit; of two limits, this is the limit of messages."""
     if options.max_messages is not None:
         return ReadMaxRows(options.max_messages)
     if options.max_bytes is not None:
@@ -229,7 +229,7 @@ def limit_of(options: StreamOptions) -> ReadLimit:
 
 
 class Subscriber:
-    """The subscription of a query, on the side of the query."""
+    """Registers, renews and checks the subscription of a query."""
 
     def __init__(self, space: "Space", options: StreamOptions) -> None:
         self._engine, self._options, self._name = space.engine, options, options.subscription

@@ -1,4 +1,4 @@
-"""The address of a space that a server shares: ``spool+grpc+tls://host:port/name``; the options that connect to it."""
+"""The address of a space that a server shares, ``spool+grpc+tls://host:port/name``, and the options of a connection."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _ADDRESS = re.compile(
     r"(spool\+grpc(?:\+tls)?)://(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):([0-9]{1,5})/([A-Za-z0-9._-]{1,64})"
 )
 SPACE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-"""The names of spaces in a server. A name is no path: it has no slash, and does not begin with a dot."""
+"""The names of spaces on a server. A name is no path: the name has no slash, and does not begin with a dot."""
 
 
 class Unreachable(SystemFailure):
@@ -38,7 +38,7 @@ class Address(NamedTuple):
 
 
 def is_address(path: str) -> bool:
-    """Return whether a path of a space is meant as an address. (A directory's path with such a beginning is not.)"""
+    """Return whether the path of a space is an address, and not a directory. Only addresses begin with a scheme."""
     return re.match(r"(spool\+[a-z+]*|https?|grpc[a-z+]*)://", path) is not None
 
 
@@ -46,20 +46,20 @@ def is_address(path: str) -> bool:
 
 CONNECTION = ("token", "tokenFile", "tlsCertificate")
 """token: the token of the client. tokenFile: a file with the token. tlsCertificate: a file with the certificate of the
-server's authority, as PEM. Without a token, the client takes the environment variable XASPOOL_TOKEN."""
+server's authority, as PEM. Without a token, the client reads the environment variable XASPOOL_TOKEN."""
 
 _NAMES = frozenset(name.lower() for name in CONNECTION)
 
 
 def is_remote(options: Mapping[str, str]) -> bool:
-    """Return whether the options name a space of a server."""
+    """Return whether the options name a space on a server."""
     return any(name.lower() == "path" and is_address(value) for name, value in options.items())
 
 
 def without_connection(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without those of the connection, if they name a server; otherwise all options.
+    """Return the options for a space on a server without the connection options; otherwise return all options.
 
-    The path is then "/", which nobody uses, so that the other options can be checked before the server is asked.
+    The path of a space on a server is replaced by "/", so that the other options can be checked without the server.
     """
     if not is_remote(options):
         return dict(options)

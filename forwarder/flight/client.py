@@ -1,6 +1,6 @@
 """The calls of a client to a server of spaces.
 
-A client is a plain value: Spark pickles it for the tasks, and each process connects when it makes its first call.
+A client is a plain value, which Spark pickles for the tasks. Each process connects when it makes its first call.
 """
 
 import os
@@ -20,7 +20,7 @@ from spool.errors import InvalidArgument
 
 TOKEN_VARIABLE = "XASPOOL_TOKEN"
 _KEEPALIVE_MILLISECONDS = 310_000
-"""After this time, a client looks whether a silent server is still there. If a client looks more often than every 300
+"""After this time, a client checks whether a silent server still runs. If a client checks more often than every 300
 seconds, gRPC's server ends the connection, e.g. while a slow reader takes nothing."""
 _SMALL_REQUEST = 64 << 10
 CALL_SECONDS = 300.0
@@ -29,10 +29,10 @@ CALL_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Client:
-    """A client of one space. ``certificate``: the certificate of the server's authority, as PEM; b"" for the system's.
+    """A client of one space. ``token``: the client's token; "" if the server asks for none.
 
-    ``token``: the client's token; "" if the server asks for none. ``token_place`` and ``certificate_file`` name the
-    places of both, for errors.
+    ``certificate``: the certificate of the server's authority, as PEM; b"" stands for the authorities that the system
+    knows. ``token_place`` and ``certificate_file`` are the sources of the token and the certificate, for error texts.
     """
 
     address: Address
@@ -45,7 +45,7 @@ class Client:
     def of(cls, address: str, token: str | None, token_file: str | None, certificate_file: str | None) -> Self:
         """Return the client for the options of a program. InvalidArgument if a file cannot be read.
 
-        Without a token, the client uses the token in the environment variable XASPOOL_TOKEN, if there is one.
+        Without a token, the client uses the environment variable XASPOOL_TOKEN if it is set.
         """
         place = f"the environment variable {TOKEN_VARIABLE}" if token is None else "the option token"
         if token_file is not None:
@@ -57,7 +57,7 @@ class Client:
         token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         return cls(Address.parse(address), token, certificate, place if token else "", certificate_file or "")
 
-    def __repr__(self) -> str:  # (no token in a log)
+    def __repr__(self) -> str:  # (without the token, because logs may show the client)
         return f"Client({self.address.server}/{self.address.space})"
 
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -88,11 +88,11 @@ class Client:
             try:
                 for chunk in reader:
                     yield chunk.data
-            finally:  # (a caller that stops early leaves no call behind)
+            finally:  # (also ends the call if the caller stops early)
                 reader.cancel()
 
     def write(self, batches: Iterator[pa.RecordBatch], columns: pa.Schema, /, **values: Any) -> dict[str, Any]:
-        """Send rows, and return the values of the server's answer. The server has voted when this returns."""
+        """Send rows, and return the values of the server's answer. The server has voted when this method returns."""
         descriptor = flight.FlightDescriptor.for_command(encode({"space": self.address.space, **values}))
         with self._connected(None) as (connection, options):
             answers: Any
@@ -106,7 +106,7 @@ class Client:
             return found
 
     def _introduce(self, request: bytes) -> None:
-        """Show the server the token before a large request: of a connection with an unknown token, it takes little."""
+        """Send the token before a large request, because a server takes little from a client without a known token."""
         if len(request) > _SMALL_REQUEST:
             self.act("health")
 
@@ -124,7 +124,7 @@ class Client:
 
 @lru_cache(maxsize=64)
 def _connection(server: str, certificate: bytes, process: int) -> flight.FlightClient:
-    """Return the connection of this process to a server. It connects at the first call, and again after a loss.
+    """Return the connection of this process to a server. A call connects if the connection is new or lost.
 
     ``process``: the id of this process. A connection of the parent process can be neither used nor closed in a child.
     """

@@ -1,4 +1,4 @@
-"""The values that client and server exchange, as msgpack; the errors of the server, which the client raises again."""
+"""The values that client and server exchange as msgpack, and the server's errors, which the client raises again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -14,8 +14,8 @@ from spool.model.xid import Xid
 
 VERSION = 1
 MOST_BYTES = 16 << 20
-"""The most bytes of a request. The votes of 200,000 tasks fit into it."""
-_LONGEST_TEXT, _LONGEST_NOTE, _MOST_NOTES = 2 << 10, 512, 4  # (gRPC gives an error, with its copies, 16 KiB)
+"""The most bytes of a request. The votes of 200,000 tasks fit into one request."""
+_LONGEST_TEXT, _LONGEST_NOTE, _MOST_NOTES = 2 << 10, 512, 4  # (gRPC limits an error and its copies to 16 KiB)
 _KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpoolError)}
 
 
@@ -28,7 +28,7 @@ def decode(data: bytes, **expected: type | tuple[type, ...]) -> dict[str, Any]:
     """Decode the values of a request.
 
     Args:
-        expected: the type of each value; a value that may be missing has ``type(None)`` among its types.
+        expected: the types of each value, with ``type(None)`` if the value may be missing.
 
     Raises:
         ProtocolError: the values are not those of the request.
@@ -64,7 +64,7 @@ def vote_of(values: Sequence[Any] | None) -> Vote | None:
 
 
 def as_flight(error: Exception) -> flight.FlightError:
-    """Return the error as Flight sends it. ``raise_as_ours`` of the client raises it again."""
+    """Return the error in a form that Flight can send. In the client, ``raise_as_ours`` raises the error again."""
     text = str(error)[:_LONGEST_TEXT]
     notes = [note[:_LONGEST_NOTE] for note in getattr(error, "__notes__", ())][:_MOST_NOTES]
     kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]  # (some subclasses are internal)
@@ -85,11 +85,11 @@ _ADVICE = (
     ("errors resolving", "its name has no address: correct the name"),
     ("socket closed", "start it, then try again; if it has a certificate, write spool+grpc+tls:// in the address"),
 )  # fmt: skip
-"""Parts of gRPC's texts about a server that cannot be reached, in small letters, and the advice for each."""
+"""Parts of gRPC's texts about an unreachable server, in small letters, and the advice for each part."""
 
 
 def raise_as_ours(error: Exception, server: str, token_place: str = "", certificate_file: str = "") -> NoReturn:
-    """Raise an error that the server sent as an error of the library.
+    """Convert an error that the server sent into an error of the library, and raise this error.
 
     Args:
         server: the server's address, for the text.

@@ -1,4 +1,4 @@
-"""The address of a server: the sockets that listen there, and the options of a forwarder's endpoint.
+"""The sockets that listen at the address of a server, and the options of a forwarder's endpoint.
 
 Workers that do not see the space get their messages from the endpoint.
 """
@@ -17,13 +17,13 @@ from spool.errors import Argument, InvalidArgument
 class Endpoint:
     """An address of this machine at which the forwarder offers messages to the workers of a cluster.
 
-    The workers connect to this address, so it is a name or an address of this machine that they reach.
+    The workers connect to this address, so ``host`` is a host name or an IP address that the workers can reach.
 
     host, port: port 0 takes a free port.
     certificate, key: the files with the certificate chain and the private key for ``host``, as PEM. The forwarder sends
         the certificate to the workers with their tasks, so a certificate that you have signed yourself is enough.
     insecure: whether the endpoint may listen beyond this machine without TLS. Then everybody on the network can read
-        the messages on their way.
+        the messages that are sent.
 
     Raises:
         InvalidArgument: the workers cannot connect to the address, or the connection would not be encrypted.
@@ -74,11 +74,12 @@ _OTHER_LOOPBACK = {"127.0.0.1": (socket.AF_INET6, "::1"), "::1": (socket.AF_INET
 def listening(host: str, port: int) -> list[socket.socket]:
     """Return the sockets that listen at all addresses of a host. Port 0 takes a free port.
 
-    A client may take 127.0.0.1 or ::1 for ``localhost``. So a server of the one listens at the other, too: otherwise
-    another user of the machine could listen there, and would get the tokens and cookies of this server's clients.
+    A client may take 127.0.0.1 or ::1 for ``localhost``. So a server at one of these two addresses also listens at the
+    other. Otherwise another user of the machine could listen at the other address, and would get the tokens and cookies
+    of this server's clients.
 
-    Raises OSError, whose ``filename`` names the other address if another program listens there; UnicodeError if the
-    host has not the form of a name.
+    Raises OSError if an address cannot be used; ``filename`` names the other address if another program listens at it.
+    Raises UnicodeError if ``host`` cannot be the name of a host.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     wanted = dict.fromkeys((family, str(at[0])) for family, _, _, _, at in found)
@@ -95,7 +96,7 @@ def listening(host: str, port: int) -> list[socket.socket]:
                     raise OSError(error.errno, os.strerror(error.errno), address) from None
                 if (family, address) in wanted:
                     raise
-                # (otherwise the machine has no such address)
+                # (otherwise the machine does not have the other address)
     except OSError as error:
         for each in listeners:
             each.close()

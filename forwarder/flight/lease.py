@@ -1,8 +1,8 @@
 """Renew the lease of a write for its client, in a small process that ends with the client's Spark.
 
-The process that begins a write ends before the tasks do, and its program may compute for hours between two tasks. So
-the renewals come from a separate process (see ``dataframes.coordination`` for the same on the space's machine). It ends
-when the write or its parent process ends.
+The process that begins a write ends before the tasks end, and the program may compute for hours between two tasks. So a
+separate process renews the lease; on the space's machine, ``dataframes.coordination`` has a similar process. The
+separate process ends when the write or the parent process ends.
 """
 
 import os
@@ -17,7 +17,7 @@ from spool.errors import SpoolError, SystemFailure
 
 _RENEWALS_A_LEASE = 6
 _RETRY_SECONDS = 1.0
-# The started process ends at once, so that this process has no child that it must wait for. Its child goes on.
+# The started process forks and ends at once, so that its parent need not wait for it later. The fork goes on.
 _START = f"import os; os.fork() and os._exit(0); from {__name__} import main; main()"
 
 

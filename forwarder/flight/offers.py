@@ -1,9 +1,9 @@
 """Offers: the messages of a task that the forwarder's process offers to workers that do not see the space.
 
-A worker on the space's machine has a ``RemoteBranch``; any other worker has an ``OfferedBranch``. It gets the bodies
-from the forwarder's process, and hands back the outcomes. The forwarder's process writes the branch and votes. Calls in
-progress are not recorded: if a call ends its worker, the round counts an attempt, but if the forwarder is killed during
-the call, nobody does.
+A worker on the space's machine has a ``RemoteBranch``; any other worker has an ``OfferedBranch``. An ``OfferedBranch``
+gets the bodies from the forwarder's process, and returns the outcomes. The forwarder's process writes the branch and
+votes. Calls in progress are not recorded. If a call ends its worker, the round counts an attempt. If the forwarder is
+killed during a call, no attempt is counted.
 """
 
 import time
@@ -28,7 +28,7 @@ _BYTES: Any = pa.large_binary()
 BODIES = pa.schema({"raw": _BYTES, "damaged": pa.string()})
 """The columns of messages. ``damaged``: why the body cannot be read; otherwise null."""
 OUTCOMES = pa.schema({"place": pa.int32(), "at": pa.float64(), "outcome": _BYTES})
-"""The columns of outcomes: see ``EndedCall``."""
+"""The columns of outcomes, with the fields of ``EndedCall``."""
 
 _BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 20
 
@@ -72,7 +72,7 @@ class OfferedBranch:
         """Do nothing."""
 
     def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
-        """Get the messages of the offer. ``stretches``: their control fields."""
+        """Get the messages of the offer. ``stretches``: the control fields of these messages."""
         with closing(self._rows()) as rows:
             for whole in stretches:
                 origin = origin_of(whole)
@@ -93,7 +93,7 @@ class OfferedBranch:
     def conclude(
         self, policy: OutcomePolicy, calls: Sequence[EndedCall]
     ) -> tuple[Vote | None, list[tuple[Effect, str]]]:
-        """Hand back the outcomes, and return the vote and the effect of each call. ``policy`` is not sent."""
+        """Send the outcomes, and return the vote and the effect of each call. ``policy`` is not sent."""
         rows = ((call.place, call.at, sendable(call.outcome)) for call in calls)
         answer = self._offer.client.write(batches(OUTCOMES, rows), OUTCOMES, **self._attempt)
         effects = [(Effect(effect), str(reason)) for effect, reason, times in answer["effects"] for _ in range(times)]

@@ -12,11 +12,11 @@ from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied
 
 
 def packed(outcome: Outcome) -> bytes:
-    return _PACKED_DONE if outcome == _DONE else _packed(outcome)  # (most outcomes are done)
+    return _PACKED_DONE if outcome == _DONE else _packed(outcome)  # (most outcomes are equal to `_DONE`)
 
 
 def sendable(outcome: Outcome) -> bytes:
-    """Return the packed outcome. If a service has made an outcome that cannot be sent, its attempt has failed."""
+    """Return the packed outcome. If the outcome of a service cannot be sent, return a failed attempt instead."""
     try:
         data = packed(outcome)
         unpacked(data)
@@ -26,7 +26,7 @@ def sendable(outcome: Outcome) -> bytes:
 
 
 def unpacked(data: bytes) -> Outcome:
-    """Return the outcome. ProtocolError if the data are not those of ``packed``."""
+    """Return the outcome. ProtocolError unless ``packed`` can have made the data."""
     if data == _PACKED_DONE:
         return _DONE
     try:
@@ -89,6 +89,6 @@ def _is(kind: Any, value: Any) -> Any:
 
 
 _OF_NO_PUT = {"codec": str, "content_type": str, "failure_reason": str, "origin_queue": str, "origin_attempts": int}
-"""The types of the control fields that are no options of a put."""
+"""The types of the control fields that are not options of a put."""
 _DONE = Replied()
 _PACKED_DONE = _packed(_DONE)

@@ -1,4 +1,4 @@
-"""The directory of a space on its machine, by which a worker of a cluster finds out whether it sees the space."""
+"""The identity of a space's directory, by which a cluster's worker checks whether it sees the space."""
 
 from typing import NamedTuple, Self
 
@@ -6,7 +6,7 @@ from spool.engine.tasks import boot_id, identity_of
 
 
 class Place(NamedTuple):
-    """A directory. ``identity``: its device and inode. ``boot_id``: that of its machine."""
+    """A directory. ``identity``: its device and inode. ``boot_id``: the boot id of its machine."""
 
     path: str
     identity: tuple[int, int] | None

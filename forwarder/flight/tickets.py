@@ -1,7 +1,7 @@
 """Tickets: the places of the messages that one task reads, signed by the server that planned the read.
 
-A ticket has everything that the server needs, so a ticket is valid after a restart of the server, too. The signature
-proves that the places are those of a plan. The rights of the client are checked when the ticket is used.
+A ticket has everything that the server needs, so a ticket is still valid after a restart of the server. The signature
+proves that the places come from a plan of the server. The rights of the client are checked when the ticket is used.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _MOST_BYTES = 64 << 20
 
 
 class ReadTicket(NamedTuple):
-    """The messages that a task reads. ``schema``: the columns, as Spark writes them in JSON."""
+    """The messages that a task reads. ``schema``: the columns in Spark's JSON."""
 
     space: str
     schema: str

@@ -1,4 +1,4 @@
-"""The coordinator of a write: a lock. The lock is held from before the first task until the outcome is decided.
+"""The coordinator of a write: a lock, held from before the first task until the outcome is decided.
 
 The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
 
@@ -10,20 +10,20 @@ The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and st
 * ``commit()`` or ``abort()`` runs in another worker beside the driver, with the messages of the chosen attempts. For a
   task without a chosen attempt, the message is None. Spark calls ``abort()`` when a task failed for good. Spark also
   calls ``abort()`` when ``commit()`` raised an error or the process of ``commit()`` died. The rows may already be
-  committed at that time. For a stream, ``abort()`` runs on a separate writer, which has only the options.
+  committed at that time. For a stream, Spark calls ``abort()`` on a separate writer, which has only the options.
 
 So each of these processes may end before the write ends. A separate small process, the holder (``lock_holder``), holds
 the lock of the write. The prepared branches belong to the holder (rule 6: a process is alive while it holds a lock).
 The worker that creates the writer opens the space, and thereby recovers the space if the space needs recovery. The
-worker then locks the coordinator's id, and takes a second lock that marks the space as open. At last the worker starts
+worker then locks the coordinator's id, and takes a second lock that marks the space as open. Finally the worker starts
 the holder, which inherits only these two locks. The holder ends
 
-* when ``commit()`` or ``abort()`` ends the holder. The process that runs the call then rolls undecided branches back.
-  Any later process that finds such branches rolls them back, too, e.g. the branches of late attempts;
+* when ``commit()`` or ``abort()`` ends the holder. The process that runs the call then rolls back the undecided
+  branches. A late attempt may leave another branch; any later process that finds this branch rolls it back;
 * when the daemon of the worker ends, together with the Spark context. So if the driver was killed or the context was
   stopped, the write is rolled back, like any transaction of a dead process;
 * when the holder is killed. The branches are then rolled back, and ``commit()`` finds no branch and raises. A commit
-  and a rollback of one branch exclude each other, so that no write is committed in part.
+  and a rollback of the same branch exclude each other, so no write is committed in part.
 
 The holder takes no part in the decision. The process that runs ``commit()`` decides: its commit in the space adopts the
 branches. So only the space, and never the holder, tells whether a write is committed.
@@ -33,8 +33,8 @@ aborted without any message, the writer does not know its coordinator. For a str
 a hash of the space and of the stream's name. The next batch of the same stream also ends a holder that still lives.
 
 A stream has no name if the program gave no application id and set the checkpoint for the whole session. If a
-micro-batch of this stream is aborted without any message, its holder remains until the Spark context ends. The only
-harm is that the branches remain prepared until then, too.
+micro-batch of this stream is aborted without any message, the holder remains until the Spark context ends. The only
+harm is that the branches also remain prepared until then.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class Coordinator:
                 connection.settimeout(_END_SECONDS)
                 connection.connect(self.address)
                 return connection.recv(1) == b""
-        except ConnectionError:  # no holder exists, or it ended at this moment
+        except ConnectionError:  # no holder exists, or the holder has just ended
             return True
         except OSError as error:
             log.warning("the process that coordinates a write does not end: %s", error)
@@ -82,7 +82,7 @@ class Coordinator:
 def start(space: spool.Space, key: str | None = None) -> Coordinator:
     """Start the holder of a new coordinator, and return the coordinator. The caller has the space open.
 
-    The holder ends with the parent of this process, if nothing ends it before.
+    The holder ends at the latest with the parent of this process.
 
     Args:
         key: the name of the stream in the space, or None. ``start`` ends a holder of the stream's previous batch.

@@ -1,7 +1,7 @@
 """The program of the process that holds the locks of a write's coordinator (see ``coordinator``).
 
-The program is run by its path and uses only the standard library. So its process, the holder, is small and starts in a
-hundredth of a second. The arguments are inherited descriptors:
+The process is called the holder. Its program is run by path and uses only the standard library, so the holder is small
+and starts in a hundredth of a second. The arguments are inherited descriptors:
 
 * the socket by which another process ends the holder;
 * the pidfd of the process with which the holder ends;
