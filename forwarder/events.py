@@ -1,4 +1,4 @@
-"""The events of a running forwarder: a class for each kind of event, and the form of events in JSON."""
+"""The events of a running forwarder: a class for each kind of event, and the JSON form of events."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

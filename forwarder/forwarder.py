@@ -47,16 +47,16 @@ class Forwarder(BaseForwarder):
 
     Args:
         path: the directory of the space.
-        routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``), or a ``Service``,
-            for each queue; or a sequence of ``Route`` objects. A ``Route`` has its own options, so `on_failure`,
+        routes: for each queue, a ``Service`` or the URL of a service (``python:module:function``, ``http(s)://…``,
+            ``queue:name``); or a sequence of ``Route`` objects. A ``Route`` has its own options, so `on_failure`,
             `timeout` and `threads` are refused together with ``Route`` objects.
         spark: the session to use; without one, `run` starts a session on `master` and stops it at the end.
         endpoint: the address at which workers of a cluster get their messages if they do not see the space. Without an
             endpoint, each worker has to run on the space's machine.
         conf: Spark's settings for the session that `run` starts, by name: ``{"spark.cores.max": "8"}``.
         on_failure: the effect of a final failure of a service. "reject", the default: the message has failed for good.
-            "delete": the same, but the message is deleted if the failure queue has the service's reply. "retry": the
-            failure counts as one of the message's attempts.
+            "delete": the message has also failed for good, but it is deleted if the failure queue gets the service's
+            reply. "retry": the failure counts as one of the message's attempts.
         timeout: the longest time of a call in seconds, for services that are given as URLs. The default is 30.
         threads: the largest number of concurrent calls in each task. The option applies to services that are given as
             URLs and allow concurrent calls. The default depends on the kind of service.
@@ -66,11 +66,11 @@ class Forwarder(BaseForwarder):
             call, one call at a time. The function must not wait for the forwarder.
         say: called with a few words about each step; without this function, the words are logged.
 
-    is_held: whether a worker, e.g. behind a cut network, still had a call to the endpoint ten seconds after the run.
+    is_held: whether a worker, e.g. after a network failure, still had a call to the endpoint ten seconds after the run.
         Then the interpreter does not end by itself: end the process with ``os._exit``.
 
     Raises:
-        ServiceError: a route cannot work as it is written.
+        ServiceError: a route is wrong, so it cannot work.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Forwarder(BaseForwarder):
         """Let `run` finish the calls in progress, commit their outcomes and return.
 
         `run` returns no later than the duration of a round plus the timeout of one call. Other threads and signal
-        handlers may call this method. A call in a handler also ends the start of Spark.
+        handlers may call this method. A signal handler's call also ends the start of Spark.
         """
         if not self._is_stopping:
             super().stop()
@@ -180,7 +180,7 @@ class Forwarder(BaseForwarder):
             self._is_starting = False
 
     def _loop(self, context: "SparkContext", server: "OfferServer | None", **options: Any) -> RouteLoop:
-        def tasks() -> int:  # (not cached: a cluster's workers change; the other routes get a place each)
+        def tasks() -> int:  # (not cached: workers of a cluster change; each other route gets one task)
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
@@ -226,7 +226,7 @@ def _asking_java(context: "SparkContext") -> Iterator[None]:
 
 
 def _cause(error: Any) -> str:
-    """Return, as one line, the text of a Java exception that reports a lost task."""
+    """Return the text of a Java exception that reports a lost task, as one line."""
     text = str(error.java_exception.getMessage() or "") if error.java_exception is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = next((line for line in lines if "Lost task" in line), lines[0] if lines else "a Spark job failed")

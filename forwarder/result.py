@@ -29,13 +29,13 @@ class Failure(NamedTuple):
 class Failures:
     """The failures of one queue.
 
-    Reasons that differ only in digits are one kind. After the first hundred kinds, all other failures are one kind.
+    Failures whose reasons differ only in digits are one kind. Beyond a hundred kinds, all other failures are one kind.
     """
 
     kinds: dict[tuple[str, str], Failure] = field(default_factory=dict)
 
     def add(self, effect: str, reason: str, messages: int = 1) -> bool:
-        """Count a failure; return whether the failure is the first of its kind."""
+        """Count a failure. Return whether it is the first failure of its kind."""
         kind = str(effect), re.sub(r"[0-9]+", "0", reason)
         if len(self.kinds) >= _MAX_KINDS and kind not in self.kinds:
             kind = str(effect), _OTHERS
@@ -60,10 +60,10 @@ class RoundResult:
     """The result of a round, or of a part of a round.
 
     effects: the number of messages for each `Effect`.
-    attempted: the messages that failed and are still in a queue.
+    attempted: the failed messages that are still in a queue.
     retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
     full: why a queue had no room for replies; "" if every queue had room.
-    locked: which lock of the space did not become free for the commit; "" if none was missing.
+    locked: the lock of the space that did not become free for the commit; "" if the commit got every lock.
     waiting: the kept messages whose own reply or failure queue has no room. The route goes on with other messages.
     over_network: the number of messages whose workers do not see the space.
     """
@@ -94,7 +94,7 @@ class RoundResult:
 
     def count(self, effect: Effect, reason: str, position: Position | None = None) -> None:
         """Count the effect on one message. ``reason``: why the message failed; "" if it did not fail."""
-        add_counts(self.effects, {str(effect): 1})  # (the plain word that users see)
+        add_counts(self.effects, {str(effect): 1})  # (the effect's text, which users see)
         if reason:
             self.failures.add(effect, reason)
         if position is not None and effect in _IN_A_QUEUE:
@@ -126,9 +126,9 @@ class Summary:
     failures: the failures by kind.
     left: after a run with ``once``, the number of messages left for later because they failed or are held. Messages
         that are delayed by their own control field are not counted.
-    down: for each queue, why its last round could forward no message.
+    down: the reason why the last round of a queue could forward no message, by queue.
     errors: the errors that ended a route.
-    full: the queues of ``down`` whose messages or replies found no room in another queue.
+    full: the queues in ``down`` that are down because another queue had no room.
     """
 
     effects: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Summary:
 
     @property
     def handled(self) -> int:
-        """The number of messages with any effect but ``KEPT``."""
+        """The number of messages with an effect other than ``KEPT``."""
         return sum(n for counts in self.effects.values() for effect, n in counts.items() if effect != Effect.KEPT)
 
     @property

@@ -1,10 +1,11 @@
 """One round of forwarding: claim messages, let tasks call the service and prepare branches, and commit the branches.
 
-The round is a coordinator: its id is the gtrid of every task's branch, and the round holds a lock on the id. If the
-process dies, the claims are free at once, and the next process that finds the prepared branches rolls them back.
+The round is a coordinator. The round's id is the gtrid of every task's branch, and the round holds a lock on this id.
+If the process dies, the claimed messages are free at once. The next process that finds prepared branches rolls them
+back.
 
 A task that dies with its worker does not report which message was the cause. The round then halves the work until a
-chunk has only the message that kills its worker. The round counts an attempt for this message.
+chunk has only the message that kills its worker, and counts an attempt for this message.
 """
 
 import logging
@@ -40,7 +41,7 @@ Job = Callable[[list[Chunk]], list[Block]]
 
 
 class TaskDied(Exception):
-    """A task ended without a result. The task would end in the same way in any other worker."""
+    """A task ended without a result. Another worker would not help."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class RoundSize:
 
     limit: the largest number of messages that the round could claim.
     messages: the number of messages that the round has claimed.
-    in_order: whether the queue is ``ordered``, so that no other round can claim a message before this round has ended.
-    is_bounded: whether the room in a queue for answers limits the number of messages to claim.
+    in_order: whether the queue is ``ordered``. No other round can then claim a message before this round has ended.
+    is_bounded: whether a queue for answers has so little room that it limits the number of messages to claim.
     """
 
     limit: int
@@ -167,7 +168,7 @@ class Round:
             blocks = []
             for half in whole.parts((len(whole) + 1) // 2):
                 blocks += self._deliver(job, half, tasks, calling)
-                if whole.in_order:  # messages of the first half may hold up the second half
+                if whole.in_order:  # messages of the first half may hold up later messages
                     break
             return blocks
 
@@ -176,7 +177,7 @@ class Round:
         self._coordinator.count_calls("the forwarder was ended while the service worked on it", _COUNT_SECONDS)
 
     def commit(self) -> RoundResult:
-        """Commit all outcomes that the result counts, or raise an error. Release the messages without an outcome."""
+        """Commit all outcomes that the result counts. Release the messages without an outcome."""
         if self.result.full:  # (then no call was made)
             self.close()
             return self.result
@@ -190,7 +191,7 @@ class Round:
             self.result = RoundResult({str(Effect.KEPT): self.size.messages}, locked=str(error))
             return self.result
         self.close()
-        self._engine.resolve_orphans()  # (rolls back the branches of a task that ran twice or whose job died)
+        self._engine.resolve_orphans()  # (rolls back branches of tasks that ran twice, and of lost jobs)
         if found is not None:
             self.result = self._found_full(found)
         return self.result
@@ -207,10 +208,10 @@ class Round:
             self._coordinator.commit(voted)
 
     def _found_full(self, full: Full) -> RoundResult:
-        """Return the result of a round whose commit found no room.
+        """Return the result of a round whose commit found no room in a queue.
 
-        The message waits, and the route goes on, if the round has only this message and the full queue takes answers to
-        no other message.
+        If the round has only one message, and the full queue takes only the answers to this message, the message waits
+        and the route goes on.
         """
         held = self.held[0]
         config = self._engine.config().queues.get(held.queue)
@@ -226,7 +227,7 @@ class Round:
 
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
-    """Return the queues that a route fills: the default reply queue of its queue, and the queues of its service."""
+    """Return the queues that a route puts into: its queue's default reply queue, and the queues of its service."""
     if config is None or config.reply_queue is None or isinstance(route.service, QueueService):
         return queues_into(route)
     return [config.reply_queue, *queues_into(route)]
@@ -238,7 +239,7 @@ def queues_into(route: Route) -> list[str]:
 
 
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
-    """Count an attempt now for the only message of a chunk. The task of the chunk died after `seconds`."""
+    """Count an attempt now for the only message of a chunk, whose task died after `seconds`."""
     held, limit = chunk.stretches[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:

@@ -5,7 +5,7 @@ Starting the session prints nothing. Ending the session also ends Java.
 The driver starts Java with a pipe to Java's standard input. Java starts one Python daemon with a pipe of the same kind,
 and the daemon forks the workers. Each process ends when its pipe is closed, so no process outlives a killed driver.
 Java runs in a separate session (by setsid). So a signal to the driver's process group, such as Ctrl-C, reaches neither
-Java nor the workers, and the driver can finish its calls.
+Java nor the workers, and the calls in progress can be finished.
 """
 
 import atexit
@@ -102,7 +102,7 @@ def start(
 
 
 def warm_up(spark: "SparkSession") -> None:
-    """Start the Python workers, in a second or two, so that the first round need not wait for the workers.
+    """Start the Python workers in a second or two, so that the first round need not wait for them.
 
     Raises `SparkUnavailable` if the workers cannot be started.
     """
@@ -119,7 +119,7 @@ def warm_up(spark: "SparkSession") -> None:
 
 
 def stop(spark: "SparkSession") -> None:
-    """Stop the session, and its Java if `start` made the session. A stopped or crashed session is not touched."""
+    """Stop the session, and also Java if `start` started the session. A stopped or crashed session is not touched."""
     try:
         spark.stop()
     except Exception:  # Java does not answer, because it has already ended
@@ -147,7 +147,8 @@ def settings(master: str, directory: str) -> dict[str, str]:
     chosen = {
         "spark.master": master,
         "spark.app.name": "spool-forward",
-        # Spark need not log why a task or a job ended: the failed messages have the reason, without Java's stack.
+        # Spark need not log why a task or a job ended, because the failed messages have the reason, without a Java
+        # traceback.
         "spark.log.level": "ERROR" if os.environ.get("SPOOL_DEBUG") else "FATAL",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -164,10 +165,11 @@ def settings(master: str, directory: str) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
             # A job of few messages takes three times as long with TCP as with Unix sockets. The sockets ask for no
-            # password, so they lie in a private directory, which the machines of a cluster do not have.
+            # password, so they have to be in a private directory. A cluster has no such shared directory.
             "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
             "spark.python.unix.domain.socket.dir": directory,
-            # Java starts a second sooner without its second compiler. Java handles no bodies, so it needs little speed.
+            # Java starts a second sooner without its second compiler. The first compiler is enough, because Java
+            # handles no bodies.
             "spark.driver.defaultJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {temporary}",
         }
     return chosen
@@ -175,7 +177,8 @@ def settings(master: str, directory: str) -> dict[str, str]:
 
 def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables to add to `environ` for the start of Java."""
-    # On the machines of a cluster, Python may have another path: PYSPARK_PYTHON has the path, as for any Spark program.
+    # On the machines of a cluster, Python may have another path. The user sets PYSPARK_PYTHON, as for any Spark
+    # program.
     python = sys.executable if is_local(master) else environ.get("PYSPARK_PYTHON", sys.executable)
     chosen = {
         "JAVA_HOME": java_home,
@@ -183,7 +186,7 @@ def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": python_path(),
     }
-    # Otherwise Java asks the name service for this machine's address, and fails without an answer.
+    # Without this variable, Java asks the name service for this machine's address, and fails without an answer.
     return chosen | ({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local(master) else {})
 
 
@@ -194,7 +197,7 @@ def python_path() -> str:
 
 
 def complaint(lines: Iterable[str]) -> str:
-    """Return the most telling line that Java printed before it gave up; "" if Java printed no line."""
+    """Return the most informative line that Java printed before its end; "" if Java printed no line."""
     lines = [line.strip() for line in lines if line.strip() and not _CHATTER.match(line)]
     telling = [line for line in lines if re.search(r"exception|error|cannot|not found", line, re.IGNORECASE)]
     return one_line(_PROVENANCE.sub("", next(iter(telling or lines[-1:]), "")))
@@ -206,7 +209,7 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
     A worker prints this traceback when the other workers of the job have been ended.
     """
     block: list[str] = []
-    depth = 0  # the number of unfinished tracebacks, because several workers may print at once
+    depth = 0  # the number of unfinished tracebacks; several workers may print at once
     left_out = False
     for line in lines:
         if line.startswith("Traceback ("):
@@ -223,8 +226,8 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
             left_out = _is_broken_pipe(block)
             yield from [] if left_out else block
             block = []
-    # Spark kills its workers at the end, perhaps in the middle of a traceback. Leave out an incomplete traceback of
-    # Spark's own code.
+    # Spark kills its workers at the end, perhaps in the middle of a traceback. Omit an incomplete traceback of Spark's
+    # own code.
     if not _is_of_spark(block):
         yield from block
 
@@ -256,7 +259,7 @@ class _Bridge:
     def connect(self, conf: Mapping[str, str], java_is_up: Callable[[], None]) -> "SparkContext":
         """Start Java, and Spark in Java.
 
-        The output is kept until `passing_on` is set, because the output tells why a start failed.
+        The output is kept until `passing_on` is set, because it may contain the reason for a failed start.
         """
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -267,19 +270,19 @@ class _Bridge:
         self._reader.start()
         try:
             launch: Any = launch_gateway  # it has no types
-            with deferred():  # otherwise a signal could leave a Java process that no variable refers to
+            with deferred():  # otherwise a signal could end the start before the process is stored
                 self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)
         java_is_up()
         context = SparkContext(conf=spark_conf, gateway=self._gateway)
-        # If the driver is killed, Java lives half a second longer, and can remove the directory in this time.
+        # If the driver is killed, Java lives half a second longer. In this time, Java can remove the directory.
         jvm = self._gateway.jvm
         jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(self.directory))
         return context
 
     def complaint(self) -> str:
-        """Return the most telling line of Java's output, after Java has given up."""
+        """Return the most informative line of Java's output, after Java has ended."""
         if self._reader is not None:
             self._reader.join(END_SECONDS)
         return complaint(self._printed)
@@ -297,7 +300,7 @@ class _Bridge:
     def _end_java(self) -> None:
         from pyspark import SparkContext
 
-        # PySpark remembers its Java process, and would use the dead process for the next context.
+        # PySpark keeps a reference to its Java process, and would use the dead process for the next context.
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         process: subprocess.Popen[bytes] = self._gateway.proc
         self._gateway.shutdown()
@@ -323,7 +326,7 @@ class _Bridge:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables during the block, because PySpark takes these settings only from the environment."""
+    """Set environment variables during the block, because PySpark reads these settings only from the environment."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -338,7 +341,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _same_interrupt_handler() -> Iterator[None]:
-    """Restore the handler of SIGINT. PySpark installs a handler that cancels all jobs, and thereby the round."""
+    """Restore the handler of SIGINT. PySpark installs a handler that cancels all jobs and thus the round."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

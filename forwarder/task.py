@@ -1,8 +1,8 @@
 """The part of a round that runs in executors: read bodies, call the service, write outcomes, prepare the branch.
 
-This code runs in Spark's Python workers. On the space's machine, bodies pass only from the space's files to the
-service. A worker that does not see the space gets the bodies from the driver's process, by Arrow Flight. In both cases
-Spark carries one small `Block`, which names the prepared branch.
+This code runs in Spark's Python workers. On the space's machine, a worker reads the bodies from the space's files. A
+worker that does not see the space gets the bodies from the driver's process by Arrow Flight. In both cases, the task
+returns only a small `Block` through Spark, which names the prepared branch.
 """
 
 import math
@@ -61,7 +61,7 @@ class Chunk:
     must_call: whether the task makes its first call even after ``until``.
     in_order: whether a message that remains in the queue holds up later messages.
     marks: the marks by which the task records calls in progress; None if the task cannot record calls.
-    offer: the forwarder's offer of the messages to a worker that does not see the space; None if there is none.
+    offer: the forwarder's offer of the messages to a worker that does not see the space; None without an endpoint.
     """
 
     path: str
@@ -98,7 +98,7 @@ class Block(RoundResult):
 
     vote: the prepared branch; None if nothing was written.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
-    error: why the task could not read or write the space. The text names the machine. The cause is not a message.
+    error: why the task could not read or write the space. The text names the machine. The messages are not the cause.
     """
 
     vote: Vote | None = None
@@ -111,7 +111,7 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
 
     Args:
         version: the version of the driver's xaspool. A worker with another version does not read the partition, because
-            its classes may differ.
+            the worker's classes may differ.
     """
     if version != spool.__version__:
         why = f"xaspool is {spool.__version__} there, and {version} here: install the same"
@@ -165,7 +165,7 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
     block, ended, is_over = Block(), list[EndedCall](), False
     try:
         threads = _threads(chunk.service)
-    except Exception as error:  # a user's service may raise any error; no call can succeed in this process now
+    except Exception as error:  # a user's service may raise any error; no call can succeed now
         why = str(error) if isinstance(error, ServiceError) else describe(error)
         block.count(Effect.KEPT, one_line(f"on {gethostname()}: {why}"))
         return block
@@ -207,7 +207,7 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
 def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
     """Return whether the task begins no further call after this outcome.
 
-    The reason is that the service was not reached, or that a message remains in an ordered queue.
+    This is the case if the service was not reached, or if a message remains in an ordered queue.
     """
     if next_state(State.CALLING, end_of_call(outcome)) is State.ABANDONED:
         return True
@@ -233,7 +233,7 @@ def _conclude(branch: "TaskBranch", policy: OutcomePolicy, ended: list[EndedCall
 
 
 def _threads(service: Service) -> "ServiceThreads":
-    """Return the opened service with its threads. Each worker process opens a service once."""
+    """Return an opened service and its threads. Each worker process opens a service once."""
     key = (os.getpid(), service)
     if key not in _opened:
         _opened[key] = ServiceThreads(service.open(), threads_of(service))
@@ -266,7 +266,7 @@ class ServiceThreads:
         """Make a call in this thread; return its outcome, or the exception that ends the task."""
         try:
             return self.caller(request)
-        except KeyboardInterrupt as error:  # Ctrl-C also reaches this process, and ends the task
+        except KeyboardInterrupt as error:  # Ctrl-C also reaches this process and ends the task
             return error
         except BaseException as error:  # also SystemExit, so that a service cannot end the task
             if API in modules:
@@ -284,7 +284,7 @@ class ServiceThreads:
 class Calls(Generic[Key]):
     """The calls of one task. ``wait`` returns the calls in the order in which the calls end.
 
-    The exit of the context manager waits for all calls, because a program cannot end a thread.
+    The exit of the context manager waits for all calls, because Python cannot end a thread.
 
     Args:
         on_end: called with the key of a call as soon as the call has ended, in the thread of the call.

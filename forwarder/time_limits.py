@@ -1,7 +1,7 @@
 """Limit the time of a Python function: first raise an exception in the function, and then end its process.
 
-The exception ends running Python code, and a system call that a signal can interrupt. The exception does not end C code
-that runs no Python, or a function that catches every exception. In these cases the `Watchdog` ends the process.
+The exception ends Python code, and a system call that a signal can interrupt. The exception ends neither C code that
+runs no Python, nor a function that catches every exception. In these two cases the `Watchdog` ends the process.
 """
 
 # The C half of ``signal``. The Python half also converts numbers to names. The conversion takes as long as a short
@@ -23,7 +23,7 @@ from spool.workers.outcome import took_too_long
 GRACE_SECONDS = 5.0
 """The seconds from the time limit of a function to the end of its process."""
 
-# The watchdog is set again only after this time, because setting it costs more than a short call.
+# The watchdog is set again only after this time, because setting a watchdog costs more than a short call.
 _SLACK_SECONDS = 1.0
 _SHORTEST_SECONDS = 0.01
 
@@ -51,7 +51,7 @@ class TimeLimit:
         if self.seconds is None or threading.current_thread() is not threading.main_thread():
             return _run(function, argument)
         begun = time.monotonic()
-        handler = self._on_alarm  # bound once, so that it can be compared below
+        handler = self._on_alarm  # bound once, so that it can be compared later
         previous = raw.signal(signal.SIGALRM, handler)
         left, interval = raw.setitimer(signal.ITIMER_REAL, self.seconds)
         try:

@@ -19,7 +19,7 @@ class Unreachable(SystemFailure):
 
 
 class Address(NamedTuple):
-    """A space of a server. ``server``: the server's address, as Arrow Flight writes it. ``is_encrypted``: by TLS."""
+    """A space on a server. ``server``: the server's address for Arrow Flight. ``is_encrypted``: whether TLS is used."""
 
     server: str
     space: str

@@ -1,1 +1,1 @@
-"""Pipelines: inbound hooks, translation with routes, one queue for each destination, outbound hooks, services."""
+"""Pipelines of inbound hooks, translation with routes, a queue for each destination, outbound hooks, and services."""

@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class PipelineError(ServiceError):
-    """A pipeline cannot work as it is described. Each line of the text names one mistake, with its place."""
+    """The description of a pipeline is wrong. Each line of the error text names one mistake and its place."""
 
 
 # -- what an option takes ---------------------------------------------------------------------------------------------
 
 
 def _list_of(value: object) -> list[Any]:
-    """Return a list or a tuple as a list, and any other value as the only item of a list."""
+    """Return a list or a tuple as a list; return any other value in a list of one item."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -75,7 +75,7 @@ class Destination:
     outbound: hooks, called before the service.
     stopped: whether delivery is stopped, so that the messages wait.
     ordered: whether messages are delivered one after the other. A message that fails then holds up later messages. The
-        default is the pipeline's own option ``ordered``.
+        default is the option ``ordered`` of the pipeline.
     on_failure: the effect if the service refuses a message. ``Forwarder`` describes the values.
     timeout: the time limit of a call in seconds.
     threads: the largest number of concurrent calls, if the service allows several and messages are not ordered.
@@ -102,11 +102,11 @@ class Destination:
 class RouteDescription:
     """A route, by which messages reach destinations.
 
-    when: the condition for a message to take the route: headers, each with its allowed values, or a function.
-        Without a condition, every message takes the route.
+    when: the condition under which a message takes the route: headers with their allowed values, or a function. Without
+        a condition, every message takes the route.
     translate: functions, called one after the other; without functions, the message is not changed.
     to: the names of the destinations.
-    severity: whether the failure of the route fails the whole message ("message"), or only the route ("route").
+    severity: whether a failure of the route makes the whole message fail ("message") or only the route ("route").
     """
 
     name: str = _taken(_ROUTE_NAME)
@@ -123,7 +123,7 @@ class Description:
     name: the name of the pipeline, with which the names of its queues begin.
     source: the queue from which the pipeline takes messages. By default, the queue has the name of the pipeline.
     inbound: hooks, called before the routes.
-    unrouted: whether a message that takes no route fails ("error") or is dropped ("kill").
+    unrouted: whether a message without a route fails ("error") or is dropped ("kill").
     ordered: whether messages are handled one after the other, so that they arrive in sequence.
     timeout: the time limit in seconds for all functions of a stage together.
     retries, retry_delay, retry_delay_max: options for messages whose hooks or translation fail temporarily.
@@ -149,7 +149,7 @@ class Description:
     failure_queue: str | None = _taken(_QUEUE, None)
 
     def mistakes(self) -> Iterator[str]:
-        """Yield mistakes in the combination of options, each with its place."""
+        """Yield the mistakes in combinations of options, and the place of each mistake."""
         names, queues = [route.name for route in self.routes], self.queue_names
         for index, route in enumerate(self.routes):
             if route.name in names[:index]:
@@ -186,7 +186,7 @@ class Description:
         return [*stages, self.errors, self.failures]
 
     def is_of_another_shape(self, queue: str) -> bool:
-        """Return whether the queue has the name of a stage's queue, but this description does not have the stage."""
+        """Return whether the queue's name is that of a stage which this description does not have."""
         is_stage = queue == f"{self.name}.translate" or queue.startswith(f"{self.name}.to.")
         return is_stage and queue not in self.queue_names
 
@@ -244,7 +244,7 @@ def described(given: Mapping[str, Any], where: str) -> Description:
 
 
 def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | None:
-    """Return a table as an object of the class ``kind``. Add mistakes in the table to ``mistakes``, and return None."""
+    """Return a table as an object of the class ``kind``. For a wrong table, extend ``mistakes`` and return None."""
     if not isinstance(given, Mapping):
         mistakes.append(f"{place}: it is a table, not {shown(given)}")
         return None
@@ -270,7 +270,7 @@ def _read(kind: type[T], given: object, place: str, mistakes: list[str]) -> T | 
 
 
 def _read_all(metadata: Mapping[str, Any], given: object, place: str, mistakes: list[str]) -> Any:
-    """Read several tables, from a list or from a table that names them. Each name has to be valid for a queue."""
+    """Read several tables from a list, or from a table of named tables. Each name has to be valid for a queue."""
     if "each" in metadata:
         found = _list_of(given)
         read: Any = tuple(

@@ -1,4 +1,4 @@
-"""Dispositions: the results by which a hook or a translation decides about its message.
+"""Dispositions: the results with which a hook or a translation decides about its message.
 
 The names are common in integration engines: continue, send, kill, error.
 """

@@ -1,4 +1,4 @@
-"""A message on its way through the functions of a stage: the input of each function, and the resulting messages."""
+"""A message between the functions of a stage: the input of the next function, and the resulting message."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
@@ -10,7 +10,7 @@ from spool.model.message import Message, attributes_of, check_content_type
 from spool.workers.outcome import NewMessage
 
 ROUTE_HEADER = "spool-route"
-"""The header of a message in the failure queue; it names the only route that the message takes after a redrive."""
+"""The header that names the only route of a message after a redrive from the failure queue."""
 
 _TRAVELLING = (
     "priority", "correlation_id", "reply_queue", "failure_queue", "user_code", "client_id", "application_key",
@@ -21,7 +21,7 @@ _TIMES = {"delay": "not_before", "not_before": "delay", "time_to_live": "expires
 
 
 class Draft(NamedTuple):
-    """A message as the next function gets it. ``raw``, ``fields``: the stored body and the stored control fields."""
+    """A message for the next function. ``raw`` and ``fields`` are the stored body and the stored control fields."""
 
     message: Message
     raw: bytes
@@ -78,8 +78,8 @@ class Draft(NamedTuple):
 def failed_alone(source: Draft, queue: str, route: str, reason: str) -> NewMessage:
     """Return the message for the failure queue after the failure of one route: the unchanged message with the reason.
 
-    ``redrive`` moves the message back to its former queue. There, only this route translates the message.
-    The message does not expire.
+    ``redrive`` moves the message back to its former queue, and then only this route translates the message. The message
+    does not expire.
     """
     message = source.message
     fields = {name: value for name, value in source.fields.items() if name not in _OF_ITS_ATTEMPTS}

@@ -13,7 +13,7 @@ class Function:
     """A function whose argument is a message.
 
     name: the name ``package.module:function``. Other processes import the function by this name.
-    given: the function object, if the pipeline was declared with an object. Threads of this process call the object.
+    given: the function object, if the pipeline was declared with an object; it is called in threads of this process.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Function:
         """Return the function object. A function that is given by name is imported.
 
         Raises:
-            ServiceError: the function cannot be imported, or cannot be called with a message.
+            ServiceError: the function cannot be imported, or does not accept a message.
         """
         return _imported(self.name) if self.given is None else check_function(self.name, self.given)
 

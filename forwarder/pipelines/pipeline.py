@@ -51,7 +51,7 @@ def left_queues(space: Space, descriptions: Sequence[Description], served: Colle
 
 
 class Pipeline:
-    """Inbound hooks, translation with routes, one queue for each destination, outbound hooks, service.
+    """A chain of inbound hooks, translation with routes, a queue for each destination, outbound hooks, and services.
 
     ::
 
@@ -63,7 +63,7 @@ class Pipeline:
         )
         pipeline = forwarder.Pipeline.load("adt.toml")
 
-    The arguments are the options of a TOML file, as in `docs/pipelines.md`. A function is given as a name,
+    The arguments are the same options as in a TOML file (see `docs/pipelines.md`). A function is given as a name,
     ``package.module:function``, or as an object.
 
     Raises:
@@ -126,7 +126,7 @@ class Pipeline:
         """Return the route of each queue, without the queues of stopped destinations.
 
         Args:
-            by_name: whether other processes import the functions, so that each must have a name.
+            by_name: whether other processes import the functions; each function then needs a name.
 
         Raises:
             ServiceError: a function cannot be called, or has no name.
@@ -189,7 +189,7 @@ def _options(of: Description | Destination, *names: str) -> dict[str, Any]:
 
 
 def _queue_options(description: Description) -> dict[str, dict[str, Any]]:
-    """Return the options of each queue by its name. Each queue is listed after the queues that its options name."""
+    """Return the options of each queue by the queue's name. A queue follows the queues that its options name."""
     stage = {"order": ("priority", "fifo"), "ordered": description.ordered, "error_queue": description.errors}
     stage |= _options(description, *_RETRYING)
     found: dict[str, dict[str, Any]] = {description.errors: {}, description.failures: {}}

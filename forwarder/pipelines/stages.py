@@ -1,4 +1,4 @@
-"""The stages of a pipeline that call its functions: hooks, and translation with its routes. Each stage is a service.
+"""The stages of a pipeline that call functions: the hooks, and the translation with its routes. A stage is a service.
 
 A stage turns a message into any number of new messages. One commit removes the message and puts the new messages.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger("spool.forwarder")
 
 
 class _Failed(Exception):
-    """A function failed. ``outcome``: the outcome of the message; its reason has the function's name."""
+    """A function failed. ``outcome``: the outcome of the message, with the function's name in the reason."""
 
     def __init__(self, function: Function, error: BaseException) -> None:
         outcome = of_error(error, MAX_REPLY)
@@ -31,7 +31,7 @@ class _Failed(Exception):
 class Passage:
     """The result of calling functions with a message.
 
-    going: the drafts for the next stage. sent: the messages that go straight to a destination.
+    going: the drafts for the next stage. sent: the messages for a destination, without further stages.
     notes: the reasons why messages were dropped.
     """
 
@@ -86,7 +86,7 @@ def _apply(
 
 @dataclass(frozen=True)
 class Way:
-    """A route of a translation (see ``description.RouteDescription``), or the hooks of a stage. Hooks have no name.
+    """A route of a translation (see ``description.RouteDescription``), or the hooks of a stage, without a name.
 
     into: the queues for the resulting messages, e.g. the first queue of each destination.
     """
@@ -117,9 +117,9 @@ class Way:
 class Stage(Service):
     """Calls hooks, or the functions of all routes. One commit removes a message and puts the resulting messages.
 
-    If a way with ``alone`` fails, a copy of the message for this route is put into ``failures``.
+    If a way with ``alone`` fails, a copy of the message, for only this route, is put into the queue ``failures``.
 
-    last_queues: pairs of a destination and its last queue, for messages that a function sends to a destination.
+    last_queues: each destination with its last queue, which gets the messages that a function sends there.
     timeout: the time limit in seconds for one message.
     retries: the retries of the queue. If a way has ``alone``, its temporary failure
         after the last retry is final.
@@ -151,7 +151,7 @@ class Stage(Service):
         return tuple(function for way in self.ways for function in way.functions)
 
     def translated(self, draft: Draft) -> Outcome:
-        """Return the messages from all routes, or the gravest failure."""
+        """Return the messages from all routes, or the worst failure: a final failure is worse than a temporary one."""
         out: list[NewMessage] = []
         notes: list[str] = []
         later: Retried | None = None

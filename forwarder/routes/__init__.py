@@ -1,1 +1,1 @@
-"""The routes of a forwarder: their forms, their loops (with rounds or with threads), and the workers of a cluster."""
+"""The routes of a forwarder: the forms of a route, the loops with rounds or threads, and the workers of a cluster."""

@@ -29,7 +29,7 @@ class Loop(ABC):
 
     once: whether the loop ends after an attempt for every message.
     stopped: an event; after it is set, the loop claims no further message.
-    attempted: with `once`, the messages that failed in this run and are still in a queue. The loop adds messages.
+    attempted: with `once`, the messages that failed in this run and are still in a queue. The loop adds to this set.
     count: called with each committed result.
     tell: called with each event.
     """
@@ -48,7 +48,7 @@ class Loop(ABC):
     def run(self) -> None:
         """Forward until the end. Claimed messages are committed or released, even if an exception ends the run.
 
-        With `once`, a loop that found no room may run again.
+        With `once`, a loop may run again if it ended because a queue was full.
         """
 
     @property
@@ -67,7 +67,7 @@ class Loop(ABC):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Report the route to people who watch the space."""
+        """Show the route in the space's meters during the block."""
         meters, route = self.space.engine.meters, self.route
         keys = [("route", route.queue, self._service_name)]
         keys += [("destination", route.queue, target) for target in dict.fromkeys(queues_into(route))]
@@ -88,8 +88,8 @@ class Loop(ABC):
 
     @property
     def _service_name(self) -> str:
-        """The name of the service for people who watch the space. It has no passwords. A user's own service may have no
-        such name."""
+        """The name of the service in the space's meters, without passwords. A user's own service may have no such name;
+        then the property then returns the name of its class."""
         return getattr(self.route.service, "shown_name", type(self.route.service).__name__)
 
     def _add(self, result: RoundResult) -> None:
@@ -139,7 +139,7 @@ class BaseForwarder:
         self._on_event = on_event or (lambda event: None)
         self._idle = idle
         self._now: Callable[[], float]
-        self._active_at: float  # when a route last had a message, or was busy
+        self._active_at: float  # the last time at which a route had a message or was busy
         self._stop = threading.Event()
         self._stopping: Stopping | None = None
         self._is_stopping = False
@@ -155,8 +155,8 @@ class BaseForwarder:
     def abandon(self, end: Callable[[], object]) -> None:
         """Let `run` call `end` without waiting for the calls in progress. `end` ends the process.
 
-        Signal handlers call this method. Each call in progress counts as an attempt for its message. Nothing else is
-        committed. If no route has a claimed message, this method calls `end` at once.
+        Signal handlers call this method. Each call in progress counts as an attempt for the call's message. Nothing
+        else is committed. If no route has a claimed message, this method calls `end` at once.
         """
         self._stop_because("it was asked to")
         if not any(loop.is_working for loop in self._loops):
@@ -164,7 +164,7 @@ class BaseForwarder:
         self._end = end
 
     def _forward(self, space: Space, once: bool, made: Callable[..., Loop]) -> None:
-        """Run a loop for each route, until all loops have ended. ``made``: the function that creates a loop."""
+        """Run a loop for each route until all loops have ended. ``made`` creates a loop."""
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.clock.monotonic
@@ -256,7 +256,7 @@ class BaseForwarder:
             self._stop.set()
 
     def _tell_of_the_end(self) -> None:
-        """Send the event ``Stopping`` once. No signal handler calls this, because handlers must not wait for a lock."""
+        """Send the event ``Stopping`` once. Signal handlers must not call this method, because it waits for a lock."""
         stopping, self._stopping = self._stopping, None
         if stopping is not None:
             self._tell(stopping)
@@ -272,8 +272,8 @@ def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[
     """Yield lists of routes that run at the same time. Without ``once``, one list has all routes. With ``once``, each
     list has the routes of one step.
 
-    If a route found no room, and other routes have forwarded messages since then, a queue may have room now. The steps
-    are then repeated, without the routes whose service was not reached.
+    If a route stopped at a full queue and other routes have moved messages since then, the queue may have room now. The
+    steps are then repeated, without the routes whose services were not reached.
     """
     if not once:
         yield list(routes)

@@ -1,4 +1,4 @@
-"""Turn the routes of a forwarder's arguments into ``Route`` objects, and check that each route can work."""
+"""Turn the argument ``routes`` of a forwarder into ``Route`` objects, and check that each route can work."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) ->
 
 
 def _check_cycles(routes: Sequence[Route]) -> None:
-    """Refuse routes that pass messages from queue to queue in a cycle, because messages would never leave it."""
+    """Refuse routes that pass messages from queue to queue in a cycle, because the messages would pass on forever."""
     moves = [(route.queue, route.service) for route in routes]
     passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
     for first in passed_to:

@@ -1,8 +1,8 @@
 """Forward queues to services in threads of this process, without Spark and without rounds.
 
-The routes are the same as for a ``Forwarder``. Each message has a separate transaction. So the loop can give up a
-single call that hangs. A call that ends the process counts as an attempt only for its own message. Neither would be
-possible with rounds in one process.
+The routes are the same as for a ``Forwarder``. Each message has a separate transaction, so the loop can give up a
+single call that hangs. If a call ends the process, only the message of this call gets an attempt counted. Rounds in one
+process could do neither.
 """
 
 from contextlib import closing
@@ -56,7 +56,7 @@ class ThreadLoop(Loop):
     def __post_init__(self) -> None:
         self._worker: Worker | None = None
         self._under_way: set[Position] = set()
-        self._kept = RoundResult()  # the messages without an attempt since the route was last up
+        self._kept = RoundResult()  # the kept messages since the route was last up
         self._pause: tuple[str, float] | None = None  # a pause whose events are still to be sent
         self._is_cut_short = False  # whether a run with `once` ends instead of a pause
 
@@ -97,7 +97,7 @@ class ThreadLoop(Loop):
         self._is_cut_short = not seconds
 
     def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
-        """Record the end of an attempt. The worker calls this method in one thread at a time."""
+        """Record the end of an attempt. The worker makes one call of this method at a time."""
         result = RoundResult()
         result.count(conclusion.effect, "" if conclusion.full else conclusion.reason, position)
         self.tell(Done(self.route.queue, "", result.effects, seconds))
@@ -120,7 +120,7 @@ class ThreadLoop(Loop):
         self._under_way.discard(position)
 
     def _add_kept(self) -> None:
-        """Add the messages without an attempt to the summary. A result that is added later replaces their reason."""
+        """Add the kept messages to the summary. A result that is added later replaces the reason of these messages."""
         kept, self._kept = self._kept, RoundResult()
         if kept.messages:
             self._add(kept)

@@ -1,7 +1,7 @@
 """The rounds of one route: claim, call, commit. Two rounds may run at the same time.
 
 While the tasks of a round call the service, the driver commits the previous round and claims the next round. So no task
-waits for a claim or a commit. Rounds call the service one after the other, and are committed in the order of their
+waits for a claim or a commit. Rounds call the service one after the other, and the commits follow in the order of the
 claims.
 """
 
@@ -132,7 +132,7 @@ class RouteLoop(Loop):
         self._calling, self._next, self._seconds = round_, None, self._caller.submit(call)
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
-        if self.stopped.is_set():  # also if a task has died: its messages go to no other task
+        if self.stopped.is_set():  # also after a task's death: no other task gets the messages
             return []
         return self.job(chunks)
 
@@ -169,7 +169,7 @@ class RouteLoop(Loop):
             self._note_up()
 
     def _count_round(self, result: RoundResult, seconds: float) -> None:
-        """Count a round for people who watch the space. ``seconds``: how long its calls took."""
+        """Count a round in the space's meters. ``seconds``: the duration of its calls."""
         queue = self.route.queue
         counts = [(("outcomes", FORWARDER, queue, effect), number) for effect, number in result.effects.items()]
         keys = duration_keys("service_seconds", queue)

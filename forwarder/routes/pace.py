@@ -4,10 +4,10 @@ from forwarder.result import RoundResult
 from forwarder.round import RoundSize
 from spool.workers.pauses import Pauses
 
-ROUND_SECONDS = 2.0  # shorter rounds grow; rounds of more than twice this time shrink
+ROUND_SECONDS = 2.0  # rounds shorter than this grow; rounds longer than twice this shrink
 FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
 LEAST_RATE = 0.75
-"""If a smaller round handles fewer messages per second than this share, its fixed cost is most of its duration."""
+"""If the rate after a halving is below this share of the rate before, the fixed cost is most of a round's duration."""
 
 
 class Pace(Pauses):
@@ -32,9 +32,9 @@ class Pace(Pauses):
     def claims_ahead(self, calling: RoundSize) -> bool:
         """Return whether the next round is claimed while this round calls the service.
 
-        A prefetched round saves time under three conditions. This round is full, so that more messages are likely; the
-        previous round handled all its messages; and rounds no longer grow. If this round is not full, messages that
-        arrive during the round are claimed after it, together in one round.
+        A prefetched round saves time under three conditions: the present round is full, so that more messages are
+        likely; the previous round handled all its messages; and rounds no longer grow. If the present round is not
+        full, messages that arrive during the round are claimed afterwards, together in one round.
         """
         if calling.in_order or calling.is_bounded or self.down:
             return False
@@ -78,11 +78,11 @@ def is_through(messages: int, result: RoundResult) -> bool:
 def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
     """Return the largest number of messages for the next round, so that the round lasts two to four seconds.
 
-    This is much longer than the cost of a round, and short enough that a killed forwarder repeats little work.
-    Each task has at least one message, however slow the service is.
+    This time is much longer than the fixed cost of a round, and so short that a killed forwarder repeats little work.
+    Even with a slow service, each task has at least one message.
 
     Args:
-        limit, messages, seconds: the limit of the last round, the number of its handled messages, and its duration.
+        limit, messages, seconds: the last round's limit, number of handled messages, and duration.
     """
     if seconds > ROUND_SECONDS * 2:
         return max(limit // 2, min(limit, tasks))

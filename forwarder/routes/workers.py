@@ -1,4 +1,4 @@
-"""The workers of a cluster: each worker has to see the space or reach the forwarder's endpoint, and reach the services.
+"""Check the workers of a cluster: each worker has to see the space, or reach the endpoint, and to reach the services.
 
 A worker sees the space if it runs on the machine of the space and finds the space at the same path. The driver checks
 the workers before it claims a message. A worker that joins later checks itself when a task begins. ``RemoteBranch``
@@ -37,9 +37,9 @@ _LOOK_SECONDS, _SAY_SECONDS = 0.2, 5.0
 
 
 class Look(NamedTuple):
-    """The result of a worker's look at the space. ``over_network``: whether the worker needs the endpoint.
+    """The result of a worker's check. ``over_network``: whether the worker needs the endpoint.
 
-    defects: why the worker cannot work for the driver. Each reason names the machine.
+    defects: the reasons why the worker cannot work for the driver. Each reason names the machine.
     """
 
     host: str
@@ -58,7 +58,7 @@ def check_workers(
 
     Args:
         path: the directory of the space. This process has the space open.
-        say: called with a short text while this process waits for the cluster, and for each machine without the space.
+        say: called with a short text during a wait for the cluster, and for each machine that does not see the space.
         client: a client of the forwarder's endpoint; None if there is no endpoint.
 
     Raises:
@@ -116,7 +116,7 @@ def has_workers(context: "SparkContext") -> bool:
 
 
 def look(place: Place, version: str, services: Sequence[Service], client: "Client | None", _: object = None) -> Look:
-    """Find out how this worker process can work for the driver."""
+    """Check whether this worker process can work for the driver, and whether it needs the endpoint."""
     host, is_seen = socket.gethostname(), False
     try:
         if spool.__version__ != version:

@@ -26,8 +26,8 @@ def parse(
     Args:
         timeout: the time limit of a call in seconds.
         max_reply: the largest reply in bytes.
-        threads: the largest number of concurrent calls in each task, if this kind of service allows concurrent calls.
-            None means the default of this kind.
+        threads: the largest number of concurrent calls in each task; None means the default. Some kinds of services
+            allow no concurrent calls.
 
     Raises:
         ServiceError: no kind of service has URLs of this form.
@@ -55,7 +55,7 @@ def parse(
 
 
 def named_as(queue: str, services: str) -> str:
-    """Return the URL of the service whose name is the name of the queue.
+    """Return the URL of the service that has the same name as the queue.
 
     Args:
         services: the module of the functions (`python:package.module`), a URL, a directory, or the brokers of Kafka.

@@ -1,7 +1,7 @@
 """A command as a service. Its input is the message's body, its exit status is the outcome, and its output is the reply.
 
-No shell reads the command, except in ``exec:sh -c '…'``. The command runs in a separate process group. The service
-ends the whole group when the command has ended, and at the time limit.
+No shell reads the command, except in ``exec:sh -c '…'``. The command runs in a separate process group. The service ends
+the whole group when the command has ended, or at the time limit.
 """
 
 import fcntl
@@ -27,10 +27,10 @@ from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
 
 REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, os.EX_PROTOCOL, os.EX_NOPERM})
-"""Exit statuses that concern the message: every further attempt would end with the same status (sysexits.h)."""
+"""Exit statuses that tell of a wrong message: every further attempt would end with the same status (sysexits.h)."""
 
 NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
-"""Exit statuses that do not concern the message: the command lacks something that it needs."""
+"""Exit statuses that do not depend on the message: something that the command needs is missing."""
 
 _OF_A_MESSAGE = ("SPOOL_HEADER_", "SPOOL_CORRELATION_ID")  # a message may lack these fields
 _LAST_WORDS = 4096  # the bytes to keep from the end of the standard error
@@ -39,7 +39,7 @@ _CHUNK_BYTES = 65536
 
 @dataclass(frozen=True)
 class ExecService(Caller, Service):
-    """The service `exec:command argument…`, whose command is quoted as in a shell; it is also its caller.
+    """The service `exec:command argument…`, with quotes as in a shell. The object is service and caller in one.
 
     `timeout` is in seconds, `max_reply` in bytes.
 
@@ -80,7 +80,7 @@ def judge(status: int, output: bytes, errors: bytes) -> Outcome:
     Args:
         status: the exit status; a negative number is the signal that ended the command.
         output: the standard output of the command.
-        errors: the end of its standard error; the last line is the reason of a failure.
+        errors: the end of the command's standard error; the last line is the reason of a failure.
     """
     if status == 0:
         return Replied(output)
@@ -114,7 +114,7 @@ def variables(message: Message) -> dict[str, str]:
 
 @contextmanager
 def _started(words: list[str], fields: dict[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
-    """Start a command in a new session; at the end of the block, end all processes of its group."""
+    """Start a command in a new session. At the end of the block, end all processes of the command's group."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_MESSAGE)}
     process = subprocess.Popen(
         words, bufsize=0, env=inherited | fields, start_new_session=True,
@@ -134,7 +134,7 @@ def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
 
 
 def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, max_reply: int) -> Outcome:
-    """Write the input of a command, read its output, and limit its time and its output."""
+    """Write the input of a command and read its output, within the limits of time and output."""
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     assert stdin is not None
     assert stdout is not None
@@ -185,8 +185,8 @@ def _write(pipe: IO[bytes], left: memoryview) -> memoryview:
 def _bytes_in(pipe: IO[bytes]) -> int:
     """Return the number of bytes that a pipe has now.
 
-    If the command has ended, its output has no more than these bytes. A process that left the group of the command may
-    write further bytes, and may never close the pipe.
+    If the command has ended, its output has no more than these bytes. A process that left the command's group may write
+    more bytes later, and may never close the pipe.
     """
     return int.from_bytes(fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 

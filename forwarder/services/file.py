@@ -1,4 +1,4 @@
-"""A directory as a service. Each message becomes a whole file, which is flushed before the message is done.
+"""A directory as a service. Each message becomes a file, which is whole and flushed before the message is done.
 
 The service writes a file under a temporary name, flushes and renames the file, and flushes the directory. The file's
 name contains the message's id. If a killed forwarder writes a message again, the second file replaces the first.
@@ -8,8 +8,8 @@ a directory in a space, because only ``spool.disk`` may change its files. Each d
 before each file. For a drop folder, use the service ``queue:NAME@SPACE`` instead.
 
 The service opens the directory and asks the kernel for the path of the descriptor. So a symbolic link that changes
-after the opening has no effect. The service does not notice a bind mount of a space's directory, because the path of
-the mount does not lead into the space.
+after the opening has no effect. The service cannot recognize a bind mount of a space's directory, because the path of
+the mount is outside the space.
 """
 
 import errno
@@ -30,7 +30,7 @@ from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
 
 THREADS = 8
-"""The number of files that one task writes at a time. Their flushes share the journal of the file system."""
+"""The number of files that one task writes at a time. Concurrent flushes share the file system's journal."""
 
 _FIELD = re.compile(r"{([^{}]*)}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.tmp")
@@ -41,7 +41,7 @@ _IN_NAMES = "-_.,=@+ "  # allowed in names, besides letters and digits
 
 @dataclass(frozen=True)
 class FileService(Caller, Service):
-    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`; the service is also its caller.
+    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`, service and caller in one.
 
     target: the URL without the scheme. threads: the number of files that one task writes at a time.
     """
@@ -99,7 +99,7 @@ class FileService(Caller, Service):
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return Rejected(f"the name of its file is too long: {name}"[:200])
-            return Retried(describe(error), counted=False)  # the directory is at fault, and not the message
+            return Retried(describe(error), counted=False)  # the directory is wrong, and not the message
         return Replied(name.encode(), "text/plain; charset=utf-8", "text")
 
 
@@ -145,8 +145,8 @@ def _opened(directory: str) -> Iterator[int]:
     """Open a directory for changes in it.
 
     Raises:
-        ServiceError: the path, without symbolic links, is in a space, or the directory is a mirror. Files in a mirror
-            would be lost, because mirroring removes every file that the space does not have.
+        ServiceError: the resolved path is in a space, or the directory is a mirror. Files in a mirror would be lost,
+            because mirroring removes every file that the space does not have.
     """
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

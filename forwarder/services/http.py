@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import httpx
 
 RETRIABLE = frozenset({408, 425, 429})
-"""The 4xx statuses that do not concern the message, so a later attempt may succeed."""
+"""The 4xx statuses that do not depend on the message, so a later attempt may succeed."""
 
 THREADS = 32
 """The number of calls that one task makes at a time. A service that answers in 20 ms gets 1,600 calls a second."""
@@ -162,11 +162,11 @@ class HttpCaller:
             self._threads.is_sent = True
 
     def _send(self, posted: "httpx.Request") -> "httpx.Response":
-        """Send a request; return the response once its headers are there.
+        """Send a request; return the response when its headers have arrived.
 
-        A server may close the connection of earlier calls at any moment, as its limit for idle connections says. The
-        service may not have read the request then, so this method sends the request again, on a new connection. Source:
-        RFC 9112, section 9.3.1. A service that has read the request knows it by its `Idempotency-Key`.
+        A server may close an idle connection of earlier calls at any moment. The service may then not have read the
+        request, so this method sends the request again on a new connection. Source: RFC 9112, section 9.3.1. A service
+        that has already read the request recognizes it by the `Idempotency-Key`.
         """
         import httpx
 
@@ -192,7 +192,7 @@ class HttpCaller:
         return judge(status, self._read(response), headers, self.max_reply)
 
     def close(self) -> None:
-        """Close this thread's connection; other connections end with their threads."""
+        """Close this thread's connection. Each other connection ends with its thread."""
         client = self._threads.__dict__.pop("client", None)
         if client is not None:
             client.close()
@@ -232,7 +232,7 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: 
 def retry_after(value: str | None, now: float) -> float | None:
     """Return how many seconds a `Retry-After` header asks to wait.
 
-    Return None if the header has neither seconds nor a date.
+    Return None if the value is neither a number of seconds nor a date.
     """
     if value is None:
         return None

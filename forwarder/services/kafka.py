@@ -26,7 +26,7 @@ THREADS = 64
 """The number of records that one task sends at a time. The producer batches concurrent records."""
 
 REFUSALS = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD", "INVALID_MSG", "_BAD_MSG"})
-"""Errors that concern the record. All other errors concern the cluster, the topic or its access rights."""
+"""Errors of the record. All other errors are errors of the cluster, of the topic or of the access rights."""
 
 _POLL_SECONDS = 1.0
 _SETTINGS_OF_THE_SERVICE = ("key", "config")
@@ -59,7 +59,7 @@ class KafkaService(Service):
         return f"kafka:{self.target.partition('?')[0].rpartition('@')[2]}"
 
     def open(self) -> "KafkaCaller":
-        """Return the caller. If the brokers cannot be reached, only the first call fails, not this method."""
+        """Return the caller. If the brokers cannot be reached, this method succeeds and the first call fails."""
         url = f"kafka:{self.target}"
         found = re.fullmatch(r"//([^/?]+)/([\w.-]{1,249})(?:\?(.*))?", self.target, re.ASCII)
         if found is None:
@@ -156,8 +156,8 @@ class _Producer:
                 "services in Kafka need confluent-kafka: install xaspool with the extra [kafka] "
                 "(spool-admin docs install)"
             ) from None
-        # The last error of the brokers. The callback does not refer to this object, because a cycle would keep the
-        # producer's threads and files until the garbage collection.
+        # The last error of the brokers. The callback does not refer to this object, because such a cycle would keep the
+        # producer's threads and files until the next garbage collection.
         self.trouble = trouble = deque([""], maxlen=1)
         try:
             self._producer = confluent_kafka.Producer(
@@ -174,7 +174,7 @@ class _Producer:
     def produce(
         self, topic: str, body: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
     ) -> "Future[confluent_kafka.Message]":
-        """Begin to produce a record. The future returns the delivery report, or raises KafkaException."""
+        """Begin to produce a record. The returned future has the delivery report, or raises KafkaException."""
         import confluent_kafka
 
         report: Future[confluent_kafka.Message] = Future()
@@ -199,7 +199,7 @@ class _Producer:
 
 
 def headers(message: Message) -> list[tuple[str, bytes]]:
-    """Return the headers of a record: the message's own headers, and headers that describe the message."""
+    """Return the headers of a record: the message's headers, and headers with the message's control fields."""
     said = {
         "Content-Type": message.content_type,
         "Idempotency-Key": message.id,

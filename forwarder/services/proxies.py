@@ -1,7 +1,7 @@
-"""The HTTP proxy that the environment names for a web service, and the refusals of proxies.
+"""Find the HTTP proxy that the environment names for a web service, and recognize the refusals of proxies.
 
-The variables are HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. httpx reads them, too, but refuses a NO_PROXY with an
-IPv6 network, or an IPv6 address in brackets.
+The variables are HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. httpx also reads these variables, but refuses a
+NO_PROXY with an IPv6 network, or with an IPv6 address in brackets.
 """
 
 import re
@@ -10,8 +10,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-# The answers of a proxy that did not pass the request on. Source: RFC 9209, section 2.3 (Proxy-Status), and the names
-# of Squid's error pages. A proxy that lost the connection to the service afterwards is not among them.
+# The marks of answers from proxies that did not pass the request on. Source: RFC 9209, section 2.3 (Proxy-Status), and
+# the names of Squid's error pages. The marks do not include a connection that the proxy lost after it had passed the
+# request on.
 _NOT_PASSED_ON = re.compile(
     r"error=\"?(dns_|destination_|connection_refused|connection_timeout|connection_limit_reached|tls_|proxy_"
     r"|http_request_denied)"
@@ -21,9 +22,9 @@ PROXY_AUTHENTICATION_REQUIRED = 407
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the URL of the proxy for calls of this URL; None if the environment names no proxy, or excepts the host.
+    """Return the URL of the proxy for calls of this URL, or None if the environment names no proxy for the host.
 
-    Source: the variables of curl, as ``urllib.request.getproxies`` reads them.
+    ``urllib.request.getproxies`` reads the same variables as curl.
     """
     address, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(address.scheme) or proxies.get("all")
@@ -68,10 +69,11 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_refusal(status: int, headers: Mapping[str, str], *, behind_proxy: bool) -> bool:
-    """Return whether a proxy refused the request, or did not reach the service, and made this response itself.
+    """Return whether a proxy created this response, because it refused the request or did not reach the service.
 
-    ``behind_proxy``: whether the request went to a proxy that can read it, i.e. to a proxy of an ``http`` service. Only
-    then the headers of proxies count, because a service may use the same programs before its own servers.
+    ``behind_proxy``: whether the request went to a proxy that can read the request, i.e. to a proxy of an ``http``
+    service. Only then do a proxy's headers count, because a service may run the same proxy programs in front of its own
+    servers.
     """
     if status == PROXY_AUTHENTICATION_REQUIRED:
         return True

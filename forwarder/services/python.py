@@ -1,4 +1,4 @@
-"""A Python function as a service: its argument is the message, and its result is the reply."""
+"""A Python function as a service. The argument of the function is the message, and the result is the reply."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class PythonCaller(Caller):
             if API in modules:
                 note_error(error)
             outcome = of_error(error, self.max_reply)
-            # The time limit also counts if the function caught TookTooLong and raised another error.
+            # The time limit is also the reason if the function caught TookTooLong and raised another error.
             if limit.reason and not isinstance(error, Retry | Reject):
                 return Retried(limit.reason)
             return outcome

@@ -1,9 +1,9 @@
-"""Queues of this space and of other spaces as services. Each message arrives once, however often it is forwarded.
+"""Queues of this space and of other spaces as services. A message that is forwarded twice still arrives only once.
 
 A queue of this space gets the message in the commit of the round. A queue of another space gets a put whose
 deduplication key is the message's id. If the forwarder dies between the commits of the two spaces, the next forwarder
 puts the message again with the same key. The queue then gets no second message. A key lasts for the queue's
-``deduplication_window``. This time has to be longer than any downtime of the forwarder.
+``deduplication_window``. This window has to be longer than any downtime of the forwarder.
 """
 
 import logging
@@ -32,7 +32,7 @@ _TRAVELLING = ("priority", "expires_at", "user_code", "client_id", "application_
 
 @dataclass(frozen=True)
 class QueueService(Caller, Service):
-    """`queue:name`; the service is also its caller. The forwarder opens the space, and checks that the queue exists."""
+    """`queue:name`, service and caller in one. The forwarder opens the space, and checks that the queue exists."""
 
     queue: str
 
@@ -98,7 +98,7 @@ class OtherSpaceCaller:
             space, message = self._opened(), request.message
             body = message.body if message.codec is None else Encoded(request.raw, message.codec)
             return Replied(space.put(self._queue, body, transaction=None, **fields(message)).encode())
-        except InvalidArgument as error:  # the other space has stricter limits than this space
+        except InvalidArgument as error:  # the limits of the other space are stricter
             return Rejected(one_line(error))
         except (Full, MessageInUse, QueueNotFound) as error:
             return Retried(describe(error), counted=False)

@@ -1,4 +1,4 @@
-"""The interface of services: a `Service`, which the driver sends to the workers, and its `Caller` in each worker.
+"""The interface of services: the driver sends a `Service` to the workers, and each worker opens it as a `Caller`.
 
 The classes of a service need not be derived from these two classes. A class that is derived from `Service` gets the
 usual properties.
@@ -18,7 +18,7 @@ MAX_REPLY = 256 * 1024 * 1024
 
 
 class MissingQueue(ServiceError):
-    """A route names a queue that does not exist. The queue may be created later, so the name itself is not wrong."""
+    """A route names a queue that does not exist. The name may be right, because the queue may be created later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Request:
     """A message that a service has to deliver.
 
     message: the message with the decoded body. raw: the body as stored.
-    unreadable: why no codec of this process can decode the body; "" if the body is decoded. The body of an unreadable
-        message is the stored bytes.
+    unreadable: the reason why no codec of this process can decode the body; "" if the body is decoded. An unreadable
+        message has the stored bytes as its body.
     """
 
     message: Message
@@ -38,15 +38,15 @@ class Request:
 class Caller(Protocol):
     """An opened service in one worker process.
 
-    If the service has several `threads`, these threads call the caller concurrently. An exception in a call counts as a
-    failed attempt. The exception `Reject` counts as a final failure.
+    If the service has several `threads`, they use the caller concurrently. An exception in a call counts as a failed
+    attempt. The exception `Reject` counts as a final failure.
     """
 
     def __call__(self, request: Request, /) -> Outcome:
         """Deliver one message and return the outcome.
 
-        `Replied`: the message is done. `Retried`: the attempt failed; with `counted=False` the service was not reached,
-        so no attempt is counted and the route pauses. `Rejected`: the message has failed for good.
+        `Replied`: the message is done. `Retried`: the attempt failed. `Retried` with `counted=False`: the service was
+        not reached, so no attempt is counted and the route pauses. `Rejected`: the message has failed for good.
         """
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Service(Protocol):
     def watched(self) -> float | None:
         """The time limit of a call in seconds, for services whose calls may hang.
 
-        None if the service itself limits the time. If a call hangs, its process is ended five seconds after the time
+        None if the service itself limits the time. The process of a call that hangs ends five seconds after the time
         limit.
         """
         return None
@@ -89,7 +89,7 @@ class Service(Protocol):
 def check_sendable(service: Service) -> None:
     """Raise `ServiceError` unless the driver can send the service to workers.
 
-    The service must also be hashable, and equal to its copy, so that a worker finds the service among opened services.
+    The service must also be hashable, and equal to its copy, so that a worker finds an opened copy of the service.
     """
     try:
         is_same = pickle.loads(pickle.dumps(service)) == service
@@ -109,7 +109,7 @@ _FIELDS = ("id", "queue", "correlation_id", "application_key", "client_id", "use
 _HEADER = "header."
 
 FIELD_NAMES = ", ".join([*_FIELDS, f"{_HEADER}NAME"])
-"""All fields, for errors."""
+"""The names of all fields, for error texts."""
 
 
 def is_field(name: str) -> bool:

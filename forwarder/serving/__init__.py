@@ -1,1 +1,1 @@
-"""The server of spaces for other machines (``spool-serve``), by Arrow Flight."""
+"""The server ``spool-serve``, which shares spaces with other machines by Arrow Flight."""

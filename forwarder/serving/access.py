@@ -1,11 +1,11 @@
-"""Tokens, and the rights that they give to the spaces of a server.
+"""The tokens of clients, and the rights of each token to the spaces of a server.
 
-A file has one token in each line, with the rights of the token after it: ``SPACE:read``, ``SPACE:write`` or
+A line of a token file has a token, followed by the token's rights: ``SPACE:read``, ``SPACE:write`` or
 ``SPACE:subscribe=NAME``. The rights to write and to subscribe include the right to read. A token without rights may do
 everything in all spaces.
 
-A read changes nothing in the space. A subscription does: the space keeps messages for the subscription, and releases
-the messages that its reader has read. So a token names the subscriptions that it may use.
+A read changes nothing in the space. A subscription changes the space, because the space keeps messages until the
+subscription's reader has read them. So a token needs a right to each subscription that it may use.
 """
 
 import hashlib
@@ -48,16 +48,16 @@ class Right(Enum):
 
 @dataclass(frozen=True)
 class SpaceRights:
-    """The rights of a token to one space, beside the right to read. ``subscriptions``: their names."""
+    """The rights of a token to one space, besides the right to read. ``subscriptions``: the subscriptions' names."""
 
     may_write: bool = False
     subscriptions: frozenset[str] = frozenset()
 
 
 class Known(NamedTuple):
-    """A known token: its name, its identity, and its rights by space; None for all rights.
+    """A known token: its name, its identity, and its rights by space (None for all rights).
 
-    The name is the place of the token's line, and the identity is a hash, because nobody else may learn the token.
+    The name is the place of the token's line, and the identity is a hash, so neither reveals the token.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Tokens:
     """The tokens of a server. Without tokens, every client may do everything."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
-        """Raises InvalidArgument if a line has a wrong form. The error does not show the token."""
+        """Raises InvalidArgument if a line has a wrong form. The error text does not contain the token."""
         self._known: dict[bytes, Known] = {}
         for number, line in enumerate(lines, 1):
             token, *rights = line.split("#")[0].split() or [""]
@@ -83,7 +83,7 @@ class Tokens:
 
     @staticmethod
     def of_file(path: str) -> "Tokens":
-        """Read the tokens of a file, which only its owner may read. InvalidArgument if this is not the case."""
+        """Read the tokens of a file. InvalidArgument if other users than the file's owner may read the file."""
         try:
             with open(path, encoding="utf-8") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
@@ -105,7 +105,7 @@ class Tokens:
 
     @property
     def key(self) -> bytes:
-        """The key that seals tickets: the same after a restart with the same tokens."""
+        """The key that seals tickets. With the same tokens, the key is the same after a restart."""
         return hashlib.blake2b(b"".join(sorted(self._known)), digest_size=32).digest() if self.exist else os.urandom(32)
 
     def known(self, token: str) -> Known:
@@ -116,7 +116,7 @@ class Tokens:
         if not self.exist:
             return Known("", "", None)
         asked, found, tokens = _hashed(token), None, self._known
-        for known in tokens:  # all are compared, so that the time tells nothing about a token
+        for known in tokens:  # compare all, so that the duration reveals nothing about a token
             found = known if hmac.compare_digest(asked, known) else found
         if found is None:
             raise KeyError
@@ -131,11 +131,11 @@ class Tokens:
 class TokenFile(Tokens):
     """The tokens of a file. When the file has changed, it is read again, at most once a second.
 
-    While a changed file is wrong, the tokens of before remain valid.
+    While a changed file is wrong, the previous tokens remain valid.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises InvalidArgument as ``of_file``."""
+        """Raises InvalidArgument as ``of_file`` does."""
         super().__init__()
         self._path, self._clock = path, clock
         self._mutex = threading.Lock()
@@ -198,9 +198,9 @@ def _logged(clients: str) -> Refusals:
 class Access(flight.ServerMiddleware):
     """The rights of the client of one call.
 
-    name: the name of its token, for the log.
-    token: identifies its token, also after the lines of the file have moved; "" without tokens.
-    refusal: the sentence for a client whose token is missing or unknown, and has no right; otherwise "".
+    name: the name of the client's token, for the log.
+    token: the identity of the token, which does not change when lines of the file move; "" without tokens.
+    refusal: the error text for a client without a known token, i.e. without any right; otherwise "".
     """
 
     def __init__(self, known: Known, refusals: Refusals, refusal: str = "") -> None:
@@ -211,7 +211,7 @@ class Access(flight.ServerMiddleware):
 
     @property
     def is_writer(self) -> bool:
-        """Whether the client may write into any space."""
+        """Whether the client may write into at least one space."""
         return self._rights is None or any(rights.may_write for rights in self._rights.values())
 
     def record(self, refusal: str) -> None:
@@ -247,10 +247,10 @@ _NOBODY = Known("", "", {})
 
 
 class AccessFactory(flight.ServerMiddlewareFactory):
-    """Looks the token of each call up, before the call begins.
+    """Looks up the token of each call before the call begins.
 
-    A call without a known token gets no right. ``Server.accept`` refuses it, because only the call knows its client.
-    Its lines in the log are counted apart: calls of strangers cannot hide the refused calls of a known token.
+    A call without a known token gets no right. ``Server.accept`` refuses the call, because only the call knows its
+    client. The log lines of such calls have a separate limit, so strangers cannot hide refused calls of a known token.
     """
 
     def __init__(self, tokens: Tokens) -> None:

@@ -1,4 +1,4 @@
-"""The common part of the servers: the access of clients, the errors that they get, and a bounded end."""
+"""The common part of the servers: the access of clients, the errors for clients, and an end within a time limit."""
 
 import errno
 import logging
@@ -55,10 +55,10 @@ class Server(flight.FlightServerBase):
         return self._gate.port
 
     def accept(self, context: Any, request: bytes) -> None:
-        """Let the client of a call go on. Each call begins with this.
+        """Let the client of a call go on. Each call begins with a call of this method.
 
-        FlightUnauthenticatedError if its token is missing or unknown. FlightError if its token may only read, and has
-        too many connections.
+        FlightUnauthenticatedError if the client's token is missing or unknown. FlightError if a token that may only
+        read has too many connections.
         """
         access = context.get_middleware(ACCESS)
         if access.refusal:
@@ -93,13 +93,13 @@ class Server(flight.FlightServerBase):
 
     @abstractmethod
     def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
-        """Write the rows of a task into a branch; return the vote, and more values for the answer."""
+        """Write the rows of a task into a branch; return the vote, and further values for the answer."""
 
     def close(self, seconds: float = 10.0) -> bool:
         """End the server. Calls in progress have ``seconds`` to end.
 
-        Returns False if a client still holds a call: then only the end of the process ends this call, because Arrow
-        Flight cannot.
+        Returns False if a client still holds a call. Arrow Flight cannot end this call; only the end of the process
+        can.
         """
         self._gate.close_listeners()
         ending = threading.Thread(target=self.shutdown, name="xaspool shutdown", daemon=True)
@@ -111,7 +111,7 @@ class Server(flight.FlightServerBase):
 
 
 def answered(context: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Make a call for a client. An error of ours reaches the client as the same error.
+    """Make a call for a client. The client gets an error of this library as the same error.
 
     ``context``: Flight's description of the call.
     """
@@ -119,12 +119,12 @@ def answered(context: Any, call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except (SpoolError, OSError) as error:
         raise as_flight(error) from error
-    except (TypeError, ValueError, LookupError) as error:  # the client sent values that only look right
+    except (TypeError, ValueError, LookupError) as error:  # the client sent values that no check has refused
         context.get_middleware(ACCESS).record(f"the request has a wrong value: {describe(error)}")
         raise as_flight(ProtocolError(f"the request has a wrong value: {error}")) from error
     except flight.FlightError:
         raise
-    except Exception as error:  # a bug here; otherwise the client would suspect the network
+    except Exception as error:  # a bug of the server, and not a failure of the network
         log.exception("a call failed")
         raise as_flight(SystemFailure(f"the server failed ({describe(error)}): its log has more")) from error
 
@@ -141,7 +141,7 @@ def voting(attempt: int) -> Iterator[None]:
 
 
 def _translated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches. An error of ours reaches the client as the same error."""
+    """Yield the batches. The client gets an error of this library as the same error."""
     try:
         yield from batches
     except (SpoolError, OSError) as error:

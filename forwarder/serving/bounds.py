@@ -1,8 +1,8 @@
-"""The values of clients' requests, within their bounds. A value beyond its bounds is a ValueError, which the client
-gets as a ProtocolError.
+"""Check that the values of clients' requests are within their bounds. A value beyond its bounds raises ValueError,
+which the client gets as a ProtocolError.
 
-A client may be any program with a token. So the server relies on no value, although its own clients send none of the
-refused values.
+A client may be any program with a token. So the server checks every value, although xaspool's own clients never send a
+value that is refused.
 """
 
 import json
@@ -19,7 +19,7 @@ from spool.model.checks import SHORT_TEXT, whole
 from spool.model.layout import MAX_NUMBER
 from spool.model.xid import Xid
 
-_MOST_TASKS, _MOST_COUNTED = 2**31 - 1, 2**63 - 1  # a Java int, a Java long
+_MOST_TASKS, _MOST_COUNTED = 2**31 - 1, 2**63 - 1  # the largest Java int and Java long
 _MOST_SOURCE = 4096
 _DEEPEST_TYPE = 8
 _LONGEST_SCHEMA, _MOST_FIELDS = 1 << 20, 1000
@@ -30,7 +30,7 @@ _PARTS = {"array": ("elementType",), "map": ("keyType", "valueType")}
 def schema(text: str) -> StructType:
     """Return the columns that a client names, without their metadata. ValueError unless each column has a plain type.
 
-    Spark would import a module of the client's choice for a type that a user has defined ("udt").
+    For a user-defined type ("udt"), Spark would import a module that the client chose.
     """
     if len(text) > _LONGEST_SCHEMA:
         raise ValueError(f"the columns have {len(text):,} characters, more than {_LONGEST_SCHEMA:,}")
@@ -54,12 +54,12 @@ def _check_struct(found: Any, depth: int) -> None:
         if not isinstance(name, str) or not isinstance(nullable, bool) or not isinstance(metadata, dict):
             raise ValueError(f"{field!r:.100} is no column")
         _check_type(field.get("type"), depth)
-        field["metadata"] = {}  # (nothing here uses it)
+        field["metadata"] = {}  # (the server does not use metadata)
 
 
 def _check_type(found: Any, depth: int) -> None:
     if isinstance(found, str):
-        return  # (Spark knows the plain types by their names, and refuses others)
+        return  # (Spark converts the names of plain types, and refuses other names)
     kind = found.get("type") if isinstance(found, dict) else None
     if depth and kind == "struct":
         _check_struct(found, depth - 1)
@@ -71,14 +71,14 @@ def _check_type(found: Any, depth: int) -> None:
 
 
 def options(given: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return the options of a stream, which the server keeps for its next call."""
+    """Return the options of a stream. The server keeps the options for the stream's next call."""
     if sum(len(str(name)) + len(str(value)) for name, value in given.items()) > _LONGEST_OPTIONS:
         raise ValueError(f"the options have more than {_LONGEST_OPTIONS:,} characters")
     return given
 
 
 def offset(values: Any) -> Offset:
-    """Return the offset of a stream: the number of a commit, and the registration of a subscription if it has one."""
+    """Return the offset of a stream: the number of a commit, and for a subscription the number of its registration."""
     if not isinstance(values, dict) or NUMBER not in values or not values.keys() <= {NUMBER, SINCE}:
         raise ValueError(f"{values!r:.100} is no offset of a stream")
     return {name: whole(value, MAX_NUMBER) for name, value in values.items()}
@@ -114,7 +114,7 @@ def votes(values: Sequence[Any]) -> list[Vote]:
 
 
 def batch(values: Any) -> BatchOf | None:
-    """Return the name of a write: the application, the number of its batch, and the source of the numbers."""
+    """Return the name of a write: the application, the number of the batch, and the source of the batch numbers."""
     if values is None:
         return None
     application, number, source = values

@@ -1,12 +1,12 @@
-"""The gate of a server: a client whose token is not known yet makes the server keep little, and for a short time.
+"""The gate of a server: for a client without a known token, the server keeps few bytes, and only for a short time.
 
 Arrow Flight reads the whole message of a call, of any length, before it looks at the token. So the server itself
-listens at a socket in a private directory, and the gate listens at the server's address, ends TLS, and carries bytes
-between the two. Of a connection without an accepted call, it carries 256 KiB and no more. Once the server has accepted
-a call, it tells the gate, which then carries on.
+listens at a socket in a private directory. The gate listens at the server's address, decrypts TLS, and passes bytes
+between the client and the server. For a connection without an accepted call, the gate passes at most 256 KiB. When the
+server has accepted a call, the server notifies the gate, which then passes more bytes.
 
-The gate understands no byte of a call. It knows a connection by the name of its socket, which the server sees as the
-peer of each call.
+The gate does not interpret the bytes of a call. It identifies a connection by the name of the connection's socket,
+which the server sees as the peer of each call.
 """
 
 import asyncio
@@ -23,30 +23,30 @@ from forwarder.flight.endpoint import listening
 from spool.errors import InvalidArgument
 
 STRANGER_BYTES, READER_BYTES = 256 << 10, 20 << 20
-"""The most bytes of a client without an accepted call, and of the calls of one that may only read that are not accepted
-yet. A request has at most 16 MiB."""
-_CALL_BYTES = 512  # the most bytes that a call needs beside its request: its headers, its frames, and its token
-_READ_SHARE = 1024  # a client confirms the bytes that it reads: one byte for so many, at most
+"""The most bytes of a client without an accepted call; the most bytes of calls that are not yet accepted, for a client
+that may only read. A request has at most 16 MiB."""
+_CALL_BYTES = 512  # the most bytes of a call besides its request: headers, frames, token
+_READ_SHARE = 1024  # a client confirms the bytes that it reads, with at most one byte for this many bytes
 MOST_READERS, MOST_OF_A_TOKEN = 256, 64
-"""The most connections of clients that may only read: of all, and of one token."""
+"""The most connections of clients that may only read: of all clients together, and of one token."""
 _MOST_STRANGERS = 64
 _STRANGER_SECONDS = 20.0
 _HANDSHAKE_SECONDS = 10.0
 _ROOM_SECONDS = 0.1
 _BUFFERED_BYTES = 1 << 20
-_ANY = float("inf")  # the bytes of a client that may write
+_ANY = float("inf")  # the limit for a client that may write
 _CONNECTIONS = "connections of clients that may only read: end one, then try again, or use a token that may write"
-_LONGEST_PATH = 80  # of the private directory: a socket's path has at most 107 bytes
+_LONGEST_PATH = 80  # the longest path of the private directory: a socket's path has at most 107 bytes
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection. It passes its bytes to the other end, no faster than the other end takes them."""
+    """One end of a connection. It passes received bytes to the other end, no faster than the other end takes them."""
 
     other: "_End"
 
     def __init__(self) -> None:
         self.transport: Any = None  # None until the end is connected
-        self.is_held = False  # whether its bytes have to wait
+        self.is_held = False  # whether received bytes have to wait
         self.waiting: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -62,7 +62,7 @@ class _End(asyncio.Protocol):
             self.other.transport.write(data)
 
     def earn(self, size: float) -> None:
-        """Let the end send ``size`` more bytes. The server's end may send any number."""
+        """Let the end send ``size`` more bytes. Do nothing for the server's end, which has no limit."""
 
     def go_on(self) -> None:
         """Pass on the bytes that wait."""
@@ -87,11 +87,12 @@ class _End(asyncio.Protocol):
 class _Client(_End):
     """The end of a client.
 
-    left: the bytes that it may still send. An accepted call of a reader gives its bytes back, and no more: otherwise a
-        second thread of the client could let a message of any size in by small calls.
+    left: the number of bytes that the client may still send. An accepted call of a reader adds only the call's own
+        bytes. Otherwise one thread of the client could make small calls, so that another could send a message of any
+        size.
     most: the most bytes that ``left`` can become; 0 without an accepted call.
-    is_refused: whether the server has refused a call, and has logged this.
-    connecting: connects both ends.
+    is_refused: whether the server has refused a call, and has logged the refusal.
+    connecting: the task that connects both ends.
     is_connected: whether the socket ``accepted`` has a transport, which closes it.
     """
 
@@ -102,7 +103,7 @@ class _Client(_End):
         self._gate = gate
         self._timer = asyncio.get_running_loop().call_later(
             _STRANGER_SECONDS, self.end
-        )  # cancelled by an accepted call
+        )  # an accepted call cancels the timer
         self.accepted = accepted
         self.address = address
         self.other = _End()
@@ -124,7 +125,7 @@ class _Client(_End):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether no call was accepted yet."""
+        """Whether the server has not yet accepted a call of this client."""
         return self.most == 0
 
     def earn(self, size: float) -> None:
@@ -168,11 +169,11 @@ class Gate:
 
     Args:
         certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
-        refuse: called with a sentence about a client that went away without an accepted call.
+        refuse: called with a sentence about a client that disconnected without an accepted call.
 
     Raises:
         InvalidArgument: the certificate or its key is not valid.
-        OSError: the address cannot be listened at.
+        OSError: the gate cannot listen at the address.
     """
 
     def __init__(
@@ -186,15 +187,15 @@ class Gate:
         self._directory = tempfile.mkdtemp(prefix="xaspool-", dir="/tmp" if is_long else None)
         self.path = os.path.join(self._directory, "flight")
         self._strangers: dict[_Client, None] = {}  # the oldest first
-        self._clients: dict[str, _Client] = {}  # by the names of their sockets
+        self._clients: dict[str, _Client] = {}  # by the name of the client's socket
         self._mutex = threading.Lock()
-        self._readers: dict[_Client, str] = {}  # the clients that may only read, with their tokens
+        self._readers: dict[_Client, str] = {}  # the clients that may only read, each with its token
         self._accepting: list[asyncio.Task[None]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="xaspool gate", daemon=True)
 
     def open(self) -> None:
-        """Let clients in. The server listens at ``path``."""
+        """Accept clients, and connect them with the server, which listens at ``path``."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
 
@@ -204,13 +205,13 @@ class Gate:
             self._accepting.append(self._loop.create_task(self._accept_from(listener)))
 
     def accept(self, peer: str, token: str, size: int, *, is_writer: bool) -> None:
-        """Let a client go on, because the server has accepted a call of it.
+        """Let a client go on, because the server has accepted a call of this client.
 
-        InvalidArgument if clients that may only read have too many connections: all, or those of the token.
+        InvalidArgument if clients that may only read have too many connections, either in total or with this token.
 
         Args:
             peer: the client, as the server sees it.
-            token: the token of the client, by any name.
+            token: the token of the client, or any name that identifies the token.
             size: the bytes of the call's request.
             is_writer: whether the token may write.
         """
@@ -225,7 +226,7 @@ class Gate:
         self._loop.call_soon_threadsafe(self.welcome, client, _ANY if is_writer else READER_BYTES, size)
 
     def refused(self, peer: str) -> None:
-        """Note that the server has refused a call of a client, and has logged this."""
+        """Note that the server has refused a call of a client, and has logged the refusal."""
         client = self._client(peer)
         if client is not None:
             client.is_refused = True
@@ -234,7 +235,7 @@ class Gate:
         return self._clients.get(peer.rpartition(":")[2])
 
     def close_listeners(self) -> None:
-        """Let no further client in."""
+        """Accept no further client."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._close_listeners(), self._loop).result()
         for each in self._listeners:
@@ -268,7 +269,7 @@ class Gate:
         while True:
             try:
                 accepted, address = await self._loop.sock_accept(listener)
-            except OSError:  # the process has no room for a further connection
+            except OSError:  # the process can open no further connection
                 await asyncio.sleep(_ROOM_SECONDS)
                 continue
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -294,7 +295,7 @@ class Gate:
             await self._loop.connect_accepted_socket(
                 lambda: client, client.accepted, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except OSError:  # the client speaks no TLS or has gone, or the server has ended
+        except OSError:  # the client does not use TLS or has disconnected, or the server has ended
             client.end()
         finally:
             if client.other.transport is None:
@@ -303,7 +304,7 @@ class Gate:
     def forget(self, client: _Client) -> None:
         self._strangers.pop(client, None)
         if self._clients.get(client.name) is not client:
-            return  # (forgotten before, and another client may have the name by now)
+            return  # (this client was forgotten before; another may have its name)
         del self._clients[client.name]
         with self._mutex:
             self._readers.pop(client, None)
@@ -312,7 +313,7 @@ class Gate:
 
     def welcome(self, client: _Client, most: float, size: int) -> None:
         self._strangers.pop(client, None)
-        if most == _ANY or self._clients.get(client.name) is not client:  # it may write, or has gone meanwhile
+        if most == _ANY or self._clients.get(client.name) is not client:  # the client may write, or has disconnected
             with self._mutex:
                 self._readers.pop(client, None)
         client.accept(most, size)
@@ -349,7 +350,7 @@ def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:
     _check_pem(certificate, key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["h2"])
-    handles = [os.memfd_create(name) for name in ("certificate", "key")]  # (Python reads them from files only)
+    handles = [os.memfd_create(name) for name in ("certificate", "key")]  # (Python reads both only from files)
     try:
         for handle, data in zip(handles, (certificate, key), strict=True):
             os.write(handle, data)

@@ -1,7 +1,7 @@
 """The endpoint of a forwarder: it offers the messages of a round to workers that do not see the space.
 
-It runs in the forwarder's process. For each task of such a worker it reads the bodies, gets the outcomes, writes the
-branch of the task, and votes. So the round commits the branches of all workers in the same way.
+The endpoint runs in the forwarder's process. For each task of such a worker, the endpoint reads the bodies, gets the
+outcomes, writes the branch of the task, and votes. So the round commits the branches of all workers in the same way.
 """
 
 import re
@@ -37,7 +37,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-
 
 
 class OfferServer(Server):
-    """Offers chunks to tasks until ``close``. Only tasks of this forwarder have its token.
+    """Offers chunks to tasks until ``close``. Only tasks of this forwarder have the server's token.
 
     Raises:
         InvalidArgument: the certificate or its key cannot be read.
@@ -53,7 +53,7 @@ class OfferServer(Server):
         super().__init__(endpoint.host, endpoint.port, Tokens([token]), certificate=certificate, key=key)
         scheme = "spool+grpc" if certificate is None else "spool+grpc+tls"
         address = Address.parse(f"{scheme}://{in_url(endpoint.host)}:{self.port}/{_NAME}")
-        # (A file may have the key beside the certificates; the key stays here.)
+        # (A certificate file may also contain the private key, which must not be sent to workers.)
         self.client = Client(address, token, b"\n".join(_CERTIFICATE.findall(certificate or b"")))
 
     @contextmanager
@@ -81,7 +81,7 @@ class OfferServer(Server):
     # -- Flight's calls -----------------------------------------------------------------------------------------------
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
-        """Answer with the time of this machine. There is no other action than ``health``."""
+        """Answer with the time of this machine. The only action is ``health``."""
         self.accept(context, b"")
         if action.type != "health":
             raise as_flight(ProtocolError(f"the endpoint has no action {action.type[:100]!r}"))
@@ -95,7 +95,7 @@ class OfferServer(Server):
         return BODIES, batches(BODIES, _read(chunk, xid))
 
     def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
-        """Write the outcomes of a chunk; return the effects, too."""
+        """Write the outcomes of a chunk; return the vote and the effects."""
         asked = decode(data, space=str, key=int, place=int, attempt=int)
         chunk = self._chunk(asked["key"])
         if not reader.schema.equals(OUTCOMES):
@@ -108,7 +108,7 @@ class OfferServer(Server):
 
 
 def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]:
-    """Return the effects, in their order; neighbours that are the same become one with their number."""
+    """Return the effects in order. Equal neighbours become one item with their number."""
     return [(*one, len(list(same))) for one, same in groupby(effects)]
 
 
@@ -117,7 +117,7 @@ def _xid(chunk: Chunk, place: int, attempt: str) -> Xid:
 
 
 def _read(chunk: Chunk, xid: Xid) -> Iterator[tuple[bytes | None, str | None]]:
-    """Yield the bodies of a chunk, in the order of the messages; or the reason why a body cannot be read."""
+    """Yield each body of a chunk, or the reason why the body cannot be read, in the order of the messages."""
     with closing(RemoteBranch(chunk.path, xid)) as branch:
         for _, found in branch.bodies(chunk.stretches):
             if isinstance(found, str):
@@ -139,7 +139,7 @@ def _rows(reader: Any, messages: int) -> Iterator[tuple[int, float, Outcome]]:
 
 
 def _ended(branch: RemoteBranch, chunk: Chunk, rows: list[tuple[int, float, Outcome]]) -> Iterator[EndedCall]:
-    """Yield the calls with their messages. The bodies are read again only if the messages move with their bodies."""
+    """Yield the calls with their messages. Read the bodies again only if an outcome is ``Passed``."""
     found = branch.messages(chunk.stretches) if any(isinstance(row[2], Passed) for row in rows) else _heads(chunk)
     messages = enumerate(found)
     for place, at, outcome in rows:

@@ -1,6 +1,6 @@
 """The reads in progress of clients that may only read, of which each keeps a batch in the server's memory.
 
-gRPC lets a client begin any number of reads over one connection, and take nothing of them.
+gRPC lets a client begin any number of reads over one connection without taking any data of these reads.
 """
 
 import threading
@@ -13,15 +13,15 @@ _READS = "reads of clients that may only read in progress: end one, then try aga
 
 
 class Reads:
-    """Counts reads. Each process of Spark reads once at a time, so as many reads as connections are possible."""
+    """Counts reads, up to the limit of connections, because each process of Spark makes one read at a time."""
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()  # (the garbage collector may end an abandoned read in the middle of a count)
+        self._mutex = threading.RLock()  # (the garbage collector may end a lost read while ``one`` has the lock)
         self._tokens: list[str] = []
 
     @contextmanager
     def one(self, token: str) -> Iterator[None]:
-        """Count a read of the token during the block. InvalidArgument if the read is one too many."""
+        """Count a read of the token during the block. InvalidArgument if too many reads are in progress."""
         with self._mutex:
             check_room(self._tokens, token, MOST_READERS, MOST_OF_A_TOKEN, _READS)
             self._tokens.append(token)

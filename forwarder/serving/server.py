@@ -1,8 +1,8 @@
 """The server: reads and writes of DataFrames for machines that do not see the space.
 
-The server runs on the machine of its spaces. It does for a client what a task of Spark does on this machine: it plans a
-read (``get_flight_info``), sends the messages of a ticket (``do_get``), writes the rows of a task into a branch and
-votes (``do_put``), and begins, commits and ends a write (``do_action``). So each promise is kept by the same code.
+The server runs on the machine of its spaces. For a client, it does the work of a local Spark task: it plans a read
+(``get_flight_info``), sends the messages of a ticket (``do_get``), writes the rows of a task into a branch and votes
+(``do_put``), and begins, commits and ends a write (``do_action``). So each promise is kept by the same code.
 """
 
 import threading
@@ -46,7 +46,7 @@ class SpaceServer(Server):
         host, port: the address to listen at. Port 0 takes a free port.
         spaces: the directories of the spaces, by the names that clients use.
         certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
-        lease_seconds: the time after which a write ends whose client is away.
+        lease_seconds: a write ends if its client sends nothing for this time.
         most_bytes: the most bytes that one task of a write may send.
 
     Raises:
@@ -128,7 +128,7 @@ class SpaceServer(Server):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _plan(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        """Plan a batch read, or one batch of a stream. The endpoints have the tickets of the tasks."""
+        """Plan a batch read, or one batch of a stream. The returned endpoints have the tickets of the tasks."""
         asked = decode(
             descriptor.command or b"", space=str, options=dict, schema=str,
             start=(dict, type(None)), end=(dict, type(None)),
@@ -155,7 +155,7 @@ class SpaceServer(Server):
         return to_arrow_schema(schema, timezone="UTC"), self._counted(context.get_middleware(ACCESS), batches)
 
     def _counted(self, access: Access, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a read. InvalidArgument if its token may only read, and has too many reads."""
+        """Yield the batches of a read. InvalidArgument if a token that may only read has too many reads."""
         with nullcontext() if access.is_writer else self._reads.one(access.token):
             yield from batches
 
@@ -171,7 +171,7 @@ class SpaceServer(Server):
         return self._streams.reader(space, options, schema, access.token)
 
     def stream(self, context: Any, data: bytes) -> Answer:
-        """Make a call of a stream read: its first offset, its latest offset, or the offset that it has read."""
+        """Make a call of a stream read: get the first or the latest offset, or report the offset that was read."""
         asked = decode(
             data, space=str, options=dict, schema=str, call=str, start=(dict, type(None)), limit=(list, type(None)),
             target=(int, type(None)),
@@ -197,7 +197,7 @@ class SpaceServer(Server):
         return {"session": self._sessions.begin(asked["space"], space, asked["key"], owner).id}
 
     def renew(self, context: Any, data: bytes) -> Answer:
-        """Renew the lease of a write's session. Its client calls this several times during a lease."""
+        """Renew the lease of a write's session. The client makes this call several times during a lease."""
         asked = decode(data, space=str, session=bytes)
         self._opened_space(context, asked["space"], Right.WRITE)
         with self._sessions.using(asked["space"], asked["session"]):
@@ -239,7 +239,7 @@ class SpaceServer(Server):
         )
 
     def abort(self, context: Any, data: bytes) -> Answer:
-        """End a write, by its session or by the name of its stream. Its branches are rolled back if not committed."""
+        """End a write, named by its session or its stream. Uncommitted branches of the write are rolled back."""
         asked = decode(data, space=str, session=(bytes, type(None)), key=(str, type(None)))
         self._opened_space(context, asked["space"], Right.WRITE)
         if asked["session"] is not None:
@@ -249,7 +249,7 @@ class SpaceServer(Server):
         return {}
 
     def health(self, context: Any, data: bytes) -> Answer:
-        """Return the newest commit that a read can see. A program calls this to learn whether the server serves."""
+        """Return the newest commit that a read can see. A program can call this to check that the server works."""
         asked = decode(data, space=str)
         return {"number": self._opened_space(context, asked["space"], Right.READ).engine.durable_number()}
 

@@ -1,11 +1,11 @@
 """The writes in progress of a server's clients.
 
-A write of a DataFrame has a coordinator, whose lock the server holds: its branches are undecided while the session
-lives. If the server dies, the kernel releases the lock, and the branches are rolled back. If the client dies, its lease
-ends, and the server ends the session.
+A write of a DataFrame has a coordinator, whose lock the server holds. The branches of the write are undecided while the
+session lives. If the server dies, the kernel releases the lock, and the branches are rolled back. If the client dies,
+the session's lease ends, and the server ends the session.
 
-A client renews its lease several times during the lease. So the network may fail for a moment. While rows arrive, the
-session lives without this.
+A client renews the lease several times during the lease, so the network may fail for a moment. While rows arrive, the
+session needs no renewal.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _ENDED = (
 class Session:
     """One write. ``id``: the gtrid of its branches. ``key``: the name of the stream that writes, or None.
 
-    ``owner``: the token of its client; "" if the server has no tokens.
+    ``owner``: the token of the client; "" if the server has no tokens.
     """
 
     def __init__(self, space: spool.Space, key: str | None, owner: str) -> None:
@@ -44,15 +44,15 @@ class Session:
         self.owner = owner
         self.space = space
         self.users = 0  # open calls that use the session
-        self.used = 0.0  # the monotonic time at which the last of these calls ended
+        self.used = 0.0  # the monotonic time at which the last call of the session ended
         self.deciding = threading.Lock()
-        self.answer: Mapping[str, bool] | None = None  # to the commit, once the write is committed
+        self.answer: Mapping[str, bool] | None = None  # the answer to the commit, after the commit
 
     def xid(self, partition: int, attempt: int) -> Xid:
         return Xid(FORMAT_ROUND, self.id, f"{partition}.{attempt}".encode())
 
     def check_votes(self, votes: list[Vote]) -> list[Xid]:
-        """Return the xids of the votes. InvalidArgument if a branch is not of this write, or is named twice."""
+        """Return the xids of the votes. InvalidArgument if a branch belongs to another write or is named twice."""
         xids = [vote.xid for vote in votes]
         if any(xid.format_id != FORMAT_ROUND or xid.gtrid != self.id for xid in xids):
             raise InvalidArgument("a branch is not of this write")
@@ -68,18 +68,18 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a server, by the name of their space and by their id."""
+    """The sessions of a server, by the name of the space and the id of the session."""
 
     def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
         self.lease_seconds = lease_seconds
         self._mutex = threading.Lock()
         self._sessions: dict[tuple[str, bytes], Session] = {}
-        self._answers: OrderedDict[tuple[str, bytes], Mapping[str, bool]] = OrderedDict()  # of the last commits
+        self._answers: OrderedDict[tuple[str, bytes], Mapping[str, bool]] = OrderedDict()  # to the last commits
 
     def begin(self, name: str, space: spool.Space, key: str | None, owner: str = "") -> Session:
-        """Begin a write. A session of the same stream and the same token ends.
+        """Begin a write. End an earlier session of the same stream and the same token.
 
-        InvalidArgument if too many writes are in progress: of the server, or of the token ``owner``.
+        InvalidArgument if too many writes are in progress, either in total or with the token ``owner``.
         """
         if key is not None:
             self.end_stream(name, key, owner)
@@ -97,7 +97,7 @@ class Sessions:
 
     @contextmanager
     def using(self, name: str, id: bytes) -> Iterator[Session]:
-        """Use a session: it does not expire during the block. TransactionRolledBack if the session has ended."""
+        """Use a session, which does not expire during the block. TransactionRolledBack if the session has ended."""
         with self._mutex:
             session = self._sessions.get((name, id))
             if session is None:
@@ -120,7 +120,7 @@ class Sessions:
         if answer is not None:
             return answer
         with self.using(name, id) as session, session.deciding:
-            if session.answer is None:  # otherwise another call has committed the write during the wait
+            if session.answer is None:  # otherwise another call has committed the write while this call waited
                 session.answer = {"written": adopt(session.check_votes(votes))}
             answer = session.answer
         with self._mutex:
@@ -131,18 +131,18 @@ class Sessions:
         return answer
 
     def end(self, name: str, id: bytes) -> None:
-        """End a session; an ended session is not touched."""
+        """End a session. Do nothing if it has already ended."""
         with self._mutex:
             session = self._sessions.pop((name, id), None)
         if session is not None:
             session.end()
 
     def end_stream(self, name: str, key: str, owner: str) -> None:
-        """End the sessions of a stream. A stream of another token may have the same name, and is not touched."""
+        """End the sessions of a stream. A stream of another token may have the same name; its sessions go on."""
         self._end_all(lambda space, session: (space, session.key, session.owner) == (name, key, owner))
 
     def end_expired(self) -> list[bytes]:
-        """End the sessions whose clients are away; returns their ids."""
+        """End the sessions whose leases have expired; return the ids of these sessions."""
         now = time.monotonic()
         return self._end_all(lambda _, session: not session.users and now - session.used > self.lease_seconds)
 
@@ -150,7 +150,7 @@ class Sessions:
         self._end_all(lambda *_: True)
 
     def _end_all(self, is_meant: Callable[[str, Session], bool]) -> list[bytes]:
-        """End sessions, chosen by the name of their space and themselves; returns their ids."""
+        """End the sessions for which ``is_meant`` returns True; return the ids of these sessions."""
         with self._mutex:
             found = [(name, id) for (name, id), session in self._sessions.items() if is_meant(name, session)]
         for name, id in found:

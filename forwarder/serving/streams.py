@@ -1,4 +1,4 @@
-"""The stream reads of a server's clients. A reader remembers only sizes of commits, which it can find again."""
+"""The stream reads of a server's clients. A reader remembers only sizes of commits, which it can read again."""
 
 import hashlib
 import threading
@@ -16,16 +16,16 @@ Stream = tuple[StreamReader, threading.Lock]
 
 
 class Streams:
-    """The readers of the last streams, with a lock each for their calls. All readers use the server's open spaces."""
+    """The readers of the latest streams, each with a lock for its calls. All readers use the server's open spaces."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._streams: OrderedDict[tuple[str, bytes], Stream] = OrderedDict()  # the least recently used first
 
     def reader(self, space: spool.Space, options: StreamOptions, schema: StructType, owner: str) -> Stream:
-        """Return the reader of a stream, and its lock. ``owner``: the token of its client; "" if there are no tokens.
+        """Return the reader of a stream, and its lock. ``owner``: the client's token; "" if the server has no tokens.
 
-        If the token, or the server, has too many readers, the least recently used one is forgotten.
+        If the token or the server has too many readers, the least recently used reader is forgotten.
         """
         named = repr((options, schema.names)).encode("utf-8", "surrogatepass")
         key = owner, hashlib.blake2b(named, digest_size=32).digest()
