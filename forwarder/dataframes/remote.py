@@ -129,7 +129,7 @@ class RemoteStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailab
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteJob(Job):
-    """As ``sink.Job``. The server holds the lock of the coordinator, whose id is that of the write's session."""
+    """The counterpart of ``sink.Job``. The server holds the coordinator's lock. Coordinator and session have one id."""
 
     client: Client
     schema: StructType

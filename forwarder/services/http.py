@@ -154,7 +154,7 @@ class HttpCaller:
             return Retried(f"{describe(error)}{self._through}", counted=is_counted)
 
     def _note(self, event: str, info: dict[str, Any]) -> None:
-        """Note that the request is sent. A request before it, CONNECT, asks a proxy for the connection.
+        """Note that the request is sent. Do not count a request CONNECT, which asks a proxy for the connection.
 
         httpx calls this for each event of a request. Source: "trace" of https://www.python-httpx.org/advanced/extensions.
         """

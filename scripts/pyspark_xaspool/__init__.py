@@ -1,4 +1,4 @@
-"""Makes ``format("spool")`` known to Spark. Spark finds data sources in the packages named ``pyspark_…``."""
+"""Makes ``format("spool")`` known to Spark, because Spark looks for data sources in the packages ``pyspark_…``."""
 
 try:
     from forwarder.dataframes.source import SpoolSource as DefaultSource

@@ -1,4 +1,4 @@
-"""The web console of a space: ``spool-admin console`` serves it. It needs the extra ``console``.
+"""The web console of a space, which ``spool-admin console`` serves. The console needs the extra ``console``.
 
 ``server`` listens, ``access`` guards every request, ``app`` has the list of addresses. ``pages``, ``messages``,
 ``quarantine`` and ``changes`` answer the requests. The templates and the static files need no build step.

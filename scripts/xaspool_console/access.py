@@ -1,12 +1,12 @@
 """The guard of the console: hosts, logins, sessions and limits, checked before any page is computed.
 
-``Guard`` is the outermost layer of the application. A request that it refuses reaches no page and no engine call. A
-POST reaches its page only with a form whose token belongs to the session.
+``Guard`` is the outermost layer of the application. A request that ``Guard`` refuses reaches no page and no engine
+call. A POST reaches a page only with a form whose token belongs to the session.
 
-Cookies know no ports: a browser sends the cookie of one server to every server of the same host, e.g. to that of
-another user of the machine. So each login has a secret address, ``/s/SECRET``, below which all its pages lie. The
-browser sends the cookie of the login only with requests below this address, which no other server can name. A page
-needs both: an address that a person copies is of no use without the cookie.
+Cookies do not distinguish ports. A browser sends the cookie of one server to every server of the same host, e.g. to a
+server of another user of the machine. So each login has a secret address, ``/s/SECRET``, and all pages of the login are
+below this address. The browser sends the cookie of the login only with requests below this address, which no other
+server knows. A page needs the address and the cookie, so a copied address is of no use without the cookie.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _HEADERS = {
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # (With no-referrer, browsers would send the Origin "null" with the console's own forms.)
+    # (With no-referrer, browsers would send the console's own forms with the Origin "null".)
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -56,8 +56,8 @@ def token_of_file(path: str) -> str:
     """Return the first line with text of a file that only its owner may read.
 
     Raises:
-        InvalidArgument: the file is not regular, other users may read it, it cannot be read, or its token is missing or
-            short.
+        InvalidArgument: the file is not regular, other users may read the file, the file cannot be read, or the token
+            is missing or short.
     """
     advice = "write one line of text into the file, e.g. that of openssl rand -hex 32"
     try:
@@ -90,7 +90,7 @@ def _private_bytes(path: str) -> bytes:
 def known_hosts(host: str, port: int, further: Collection[str]) -> frozenset[str]:
     """Return the values of the header Host that the console accepts.
 
-    A name of `further` without a port is accepted with the listened port, and without a port.
+    A name in `further` without a port is accepted with the console's port, and also without a port.
     """
     found = set()
     for name in {in_url(host), "localhost", "127.0.0.1", "[::1]", *further}:
@@ -106,9 +106,9 @@ def known_hosts(host: str, port: int, further: Collection[str]) -> frozenset[str
 class Session:
     """A login.
 
-    key: the secret of its address.
-    cookie: the value of its cookie.
-    csrf: the token of its forms.
+    key: the secret part of the login's address.
+    cookie: the value of the login's cookie.
+    csrf: the token that each form of the login has to contain.
     notice: the result of the last change, which the next page shows once.
     """
 
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def root(self) -> str:
-        """The address below which the pages of the login lie."""
+        """The common beginning of the addresses of the login's pages."""
         return f"/s/{self.key}"
 
 
@@ -142,8 +142,9 @@ class Access:
     def session(self, key: str, headers: Headers) -> Session | None:
         """Return the session of an address, if the request has the session's cookie.
 
-        Another server of this host can set a further cookie of the same name, so each one is compared.
-        (``http.cookies`` takes a time that grows with the square of some cookies' length, CVE-2024-7592.)
+        Another server of this host can set a further cookie of the same name, so each cookie of this name is compared.
+        (``http.cookies`` is not used, because for some cookies its time grows with the square of the length,
+        CVE-2024-7592.)
         """
         cookies = headers.get("cookie", "")[:_MOST_COOKIES]
         given = re.findall(rf"(?:^|;) *{COOKIE}=([A-Za-z0-9_-]{{1,100}}) *(?=;|$)", cookies)
@@ -153,7 +154,7 @@ class Access:
         return found if any(hmac.compare_digest(each, found.cookie) for each in given) else None
 
     def log_in(self, token: str, address: str) -> Session | float:
-        """Return a new session; 0 if the token is wrong, or the seconds until the address may try again.
+        """Return a new session. For a wrong token, return the seconds until the address may try again.
 
         The right token is always accepted. Otherwise another user could lock the administrator out. A token is too long
         to be guessed.
@@ -192,7 +193,7 @@ class Access:
 
 
 class Guard:
-    """The outermost layer: it refuses a request, or passes it on with its session and form in ``scope["state"]``."""
+    """The outermost layer. It refuses a request, or passes it on with session and form in ``scope["state"]``."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -228,7 +229,7 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def _within(self, scope: Scope, headers: Headers) -> tuple[Scope, Session | None]:
-        """Return the request without the address of its login, and the login if it is valid."""
+        """Return the request without the login's part of the address, and the login if it is valid."""
         found = _LOGGED_IN.fullmatch(scope["path"]) if self._access.token is not None else None
         if found is None:
             return scope, None
@@ -254,7 +255,7 @@ class Guard:
 
     def _form_refusal(self, path: str, session: Session | None, form: Mapping[str, str]) -> Response | None:
         if path == LOGIN:
-            return None  # (a login changes nothing of the space, and it has no session yet)
+            return None  # (the login form has no session yet, and changes nothing in the space)
         if session is None:
             return _refused(403, "log in first, nothing was changed")
         given = form.get("csrf", "").encode("utf-8", "surrogateescape")
@@ -268,7 +269,7 @@ def _refused(status: int, sentence: str) -> Response:
 
 
 def _is_of_this_site(headers: Headers, host: str) -> bool:
-    """Return whether the browser says that the form is one of ours. Every current browser says where a form is from."""
+    """Return whether the browser reports that the form comes from this console. Every current browser reports this."""
     origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
     if not origins and not sites:
         return False

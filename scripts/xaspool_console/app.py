@@ -1,4 +1,4 @@
-"""The application: the addresses of the console, its login, and its answers to errors."""
+"""The application: the addresses of the console, the login, and the answers to errors."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ _NOT_FOUND = (QueueNotFound, BadMessageId, UnknownBranch)
 
 
 def application(console: Console) -> ASGIApp:
-    """Return the application behind its guard. A console without changes has no address for them."""
+    """Return the application behind its guard. A console without changes has no addresses for changes."""
     routes: list[BaseRoute] = [Route("/static/{name}", _static)]
     for module in (pages, messages, quarantine):
         routes += module.routes(console)

@@ -1,6 +1,6 @@
-"""The changes that an administrator makes: each has a page that asks, and a POST that acts.
+"""The changes that an administrator makes: each change has a page that asks, and a POST that makes the change.
 
-The guard has checked the login, the token of the form and the site before a POST arrives here.
+Before a POST arrives here, the guard has checked the login, the token of the form, and the site.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ from xaspool_console.quarantine import LIST, chosen, name_of
 if TYPE_CHECKING:
     from spool import Message, QuarantinedFile, Space
 
-_MOST_NAMES = 1_000  # queues that the form for a move suggests
-_MOST_COUNTED = 10  # queues that the page about a decision names
+_MOST_NAMES = 1_000  # the most queues that the form for a move suggests
+_MOST_COUNTED = 10  # the most queues that the page about a decision names
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Question:
 
     title, sentence: the change, and its effect.
     button: the word on the button.
-    back: the address of the subject.
+    back: the address of the page about the subject, e.g. a message.
     queues: the suggested targets of a move; None if the change has no target.
-    seen_in: the queue in which the person sees the message. The change is refused if the message has moved meanwhile.
+    seen_in: the queue that the page names for the message. If the message has moved since, the change is refused.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Change:
-    """A change. ask: returns its question. act: makes the change, and returns a sentence and the next address."""
+    """A change. ask: returns the question. act: makes the change, and returns its result and the next address."""
 
     path: str
     ask: Callable[[Request], Question]
@@ -146,7 +146,7 @@ def _of_messages(space: "Space") -> list[Change]:
 
 def _of_queues(space: "Space") -> list[Change]:
     def subject(request: Request) -> tuple[str, str]:
-        """Return the queue, and the end of a sentence about its messages that match the search."""
+        """Return the queue, and the end of a sentence about the queue's messages that match the search."""
         words = search_words(request)
         return request.path_params["queue"], f" ({words})" if words else ""
 
@@ -247,7 +247,7 @@ def _counted(counts: Mapping[str, int], preposition: str) -> str:
 
 
 def _named(xid: Xid) -> str:
-    """Return the text of an xid, and its gtrid if that is text."""
+    """Return the text of an xid, and the gtrid if it is text."""
     text = gtrid(str(xid))
     return f"{xid} “{text}”" if text else str(xid)
 
@@ -256,7 +256,7 @@ def _named(xid: Xid) -> str:
 
 
 def _of_quarantine(space: "Space") -> list[Change]:
-    """Return the changes of one file, and of several: those of the boxes, of a cause, or all."""
+    """Return the changes of one file, and of several files: chosen by boxes, all of one cause, or all."""
 
     def subject(request: Request) -> "QuarantinedFile":
         return space.quarantined_file(name_of(request.path_params["token"]))
@@ -318,8 +318,8 @@ def _of_quarantine(space: "Space") -> list[Change]:
 
 
 def _each(files: "Sequence[QuarantinedFile]", act: Callable[[str], object]) -> tuple[int, str]:
-    """Act on the name of each file. A file that fails keeps no other file from its turn. Returns the number of files
-    without an error, and a sentence about the others."""
+    """Call ``act`` with the name of each file, also after errors. Return the number of files without an error, and a
+    sentence about the other files."""
     problems = []
     for file in files:
         try:

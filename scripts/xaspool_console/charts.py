@@ -1,4 +1,4 @@
-"""Depth charts as inline SVG. The server draws them, so that they need no script."""
+"""Depth charts as inline SVG. The server draws the charts, so that the browser needs no script."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def spark(points: _Points, seconds: float) -> Markup:
 
 
 def chart(points: _Points, seconds: float, name: str) -> Markup:
-    """Return a chart as wide as its page, below a caption with its figures."""
+    """Return a chart of the page's width, below a caption with the figures."""
     values = [value for at, value in points if at >= points[-1][0] - seconds] or [0]
     caption = f"{name}: {number(values[-1])} now"
     if min(values) < max(values):
@@ -30,7 +30,7 @@ def chart(points: _Points, seconds: float, name: str) -> Markup:
 
 
 def _line(points: _Points, seconds: float, width: int, height: int) -> Markup:
-    """Draw the points, which are all numbers: no text of others can be in the result."""
+    """Draw the points. All points are numbers, so no user's text can be in the result."""
     if not points:
         return Markup()
     end, most = points[-1][0], max(1, *(value for _, value in points))

@@ -1,15 +1,15 @@
-"""The connections of the console, with time limits: no client can keep a connection for ever.
+"""The connections of the console have time limits, so that no client can keep a connection forever.
 
-uvicorn limits the time between two requests, but neither the time until the first request, nor the time of a request
-that arrives byte by byte, nor that of a client that reads no answer. With many connections, it refuses all requests. So
-of many connections, a new one ends the oldest that waits for its client: clients that send half a request, or read no
-answer, keep nobody out.
+uvicorn limits the time between two requests. It does not limit the time until the first request, the time of a request
+that arrives byte by byte, or the time in which a client reads no answer. With too many connections, uvicorn refuses all
+requests. So if many connections exist, a new connection ends the oldest connection that waits for its client. Clients
+that send half a request, or read no answer, then keep no other client out.
 
-A download keeps one of few places. So the kernel, which knows the bytes that a client has taken, ends a connection
+A download occupies one of few places. So the kernel, which knows the bytes that a client has taken, ends a connection
 whose client takes no byte of an answer for some seconds.
 
-uvicorn also logs each request that it cannot read, without the client's address. Here, the console tells these lines as
-its refusals, which have a limit.
+uvicorn also logs each request that it cannot read, without the client's address. The console instead logs these lines
+as refusals, with the address, and limits their number.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS = 64
 _LOOK_SECONDS = 10.0
-_MOST_IDLE_LOOKS = 1  # without a request since the look before
-_MOST_BUSY_LOOKS = 30  # in one request, e.g. the download of a body
+_MOST_IDLE_LOOKS = 1  # the most checks in which a connection has no request
+_MOST_BUSY_LOOKS = 30  # the most checks during one request, e.g. the download of a body
 _TAKING_SECONDS = 20.0  # the longest time in which a client takes no byte of an answer
 
 
 class Config(uvicorn.Config):
-    """The settings of the server. ``refuse``: called with the address and the fault of a client."""
+    """The settings of the server. ``refuse``: called with a client's address and its fault."""
 
     def __init__(self, app: ASGIApp, refuse: Callable[[str, str], None], **options: Any) -> None:
         super().__init__(app, **options)
@@ -38,7 +38,7 @@ class Config(uvicorn.Config):
 
 
 class _Faults(logging.Logger):
-    """uvicorn's logger of one connection: it tells the faults of the client, and logs those of the application."""
+    """uvicorn's logger of one connection. It passes the client's faults to ``refuse``, and logs the application's."""
 
     def __init__(self, connection: "Connection") -> None:
         super().__init__("uvicorn.error", logging.WARNING)
@@ -54,15 +54,15 @@ class _Faults(logging.Logger):
 
 
 class Connection(H11Protocol):
-    """Ends a connection without a request after 10 to 20 seconds, one whose client takes no byte of an answer after 20
-    seconds, and one with the same request after five minutes."""
+    """Ends a connection without a request after 10 to 20 seconds, and a connection with the same request after five
+    minutes. Also ends a connection whose client takes no byte of an answer for 20 seconds."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.logger = _Faults(self)
 
     def _should_upgrade(self) -> bool:
-        return False  # (a request for a web socket is answered as any other)
+        return False  # (a web socket request gets the same answer as any other request)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._make_room()
@@ -75,8 +75,8 @@ class Connection(H11Protocol):
         self._next_look = self.loop.call_later(_LOOK_SECONDS, self._look)
 
     def _make_room(self) -> None:
-        """End the oldest connection that waits for its client, if there are many. One with a request is kept, if any
-        connection without a request exists."""
+        """If there are many connections, end the oldest that waits for its client. Prefer connections without a
+        request."""
         if len(self.connections) < MOST_CONNECTIONS:
             return
         others = [each for each in self.connections if isinstance(each, Connection) and not each.transport.is_closing()]

@@ -1,4 +1,4 @@
-"""The state of a running console, and its pages made of templates."""
+"""The state of a running console, and the pages that it makes from templates."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,9 +34,9 @@ class Console:
     """The state of a running console.
 
     title: the directory of the space.
-    space: the open space; None if the metrics are published ones.
+    space: the open space; None if the console shows only published metrics.
     allows_changes: whether the forms that change the space exist.
-    record: called with a line for each change, and for some of the refused clients.
+    record: called with a log line for each change, and for some of the refused clients.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Console:
         self._record(f"{address_of(request)}: {sentence}")
 
     def refuse(self, address: str, sentence: str) -> None:
-        """Record a sentence about a refused client, if the last minute had few of them."""
+        """Record a sentence about a refused client, unless the last minute had many such sentences."""
         self._refusals.record(f"{address}: {sentence}")
 
     def _record(self, line: str) -> None:
@@ -79,14 +79,14 @@ class Console:
         self._record(f"The console refused {plural(count, 'further request')}.")
 
     def redirect(self, request: Request, address: str) -> RedirectResponse:
-        """Lead a browser to another page after a search or a change."""
+        """Redirect a browser to another page after a search or a change."""
         session: Session | None = request.state.session
         return RedirectResponse(address if session is None else session.root + address, status_code=303)
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-        """Return a page, or only its changing part if the script asks for that part.
+        """Return a page, or only the part that changes if the script asks for this part.
 
-        The templates name addresses without that of the login, which is added to each link and form.
+        The addresses in the templates lack the login's part, which this method adds to each link and form.
         """
         is_fragment = "x-fragment" in request.headers
         session: Session | None = request.state.session
@@ -101,7 +101,7 @@ class Console:
             path=request.url.path,
             **values,
         )
-        if session is not None:  # (a quotation mark in a value is escaped, so these are the links of the templates)
+        if session is not None:  # (values have no unescaped quotation marks, so these links are from the templates)
             for attribute in ("href", "action", "formaction"):
                 text = text.replace(f' {attribute}="/', f' {attribute}="{session.root}/')
         return HTMLResponse(text, status, {"X-Fragment": "1"} if is_fragment else None)

@@ -1,4 +1,4 @@
-"""The troubles of a space on the overview: the sentences of the verdict, each with a link to its page."""
+"""The troubles of a space for the overview: the sentences of the verdict, each with a link to a page."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from xaspool_console.samples import Snapshot
 if TYPE_CHECKING:
     from spool import SpaceMetrics
 
-_MOST_CHARACTERS = 80  # of a name in a sentence
+_MOST_CHARACTERS = 80  # the longest name in a sentence
 _PAGES = {
     Cause.STOPPED: "/recovery", Cause.RECOVERY: "/recovery", Cause.ROUTE_DOWN: "/flow",
     Cause.DISK_FULL: "/activity#disk", Cause.DISK_LOW: "/activity#disk", Cause.FEW_INODES: "/activity#disk",
@@ -23,7 +23,7 @@ _PAGES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """level: "bad" or "warning". link: the page with more about it."""
+    """level: "bad" or "warning". link: the page with more about the trouble."""
 
     level: str
     sentence: str
@@ -35,7 +35,7 @@ def queue_link(queue: str) -> str:
 
 
 def findings(snapshot: Snapshot) -> list[Finding]:
-    """Return the troubles of the space, the worst first."""
+    """Return the troubles of the space, with the worst first."""
     return [
         Finding("bad" if trouble.cause.is_bad else "warning", sentence, _link(trouble))
         for trouble, sentence in told(snapshot.troubles, lambda name: short(name, _MOST_CHARACTERS))
@@ -47,7 +47,7 @@ def _link(trouble: Trouble) -> str:
 
 
 def quarantine_summary(metrics: "SpaceMetrics") -> str:
-    """Return how many files are in quarantine, and how many of them had acknowledged messages."""
+    """Return the number of files in quarantine, and the number of those with acknowledged messages."""
     count, damaged = metrics.quarantined, metrics.damaged
     if count == 1:
         return f"1 file is in quarantine. It had {'' if damaged else 'no '}acknowledged messages."

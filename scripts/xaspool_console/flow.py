@@ -14,7 +14,7 @@ from spool.watch.health import down_routes, routes, waiting
 if TYPE_CHECKING:
     from spool import SpaceMetrics
 
-_MOST_DRAWN = 40  # nodes of one picture
+_MOST_DRAWN = 40  # the most nodes of one picture
 _QUEUE, _SERVICE = "queue", "service"
 _ERRORS = "errors"
 Node = tuple[str, str]
@@ -23,8 +23,8 @@ Node = tuple[str, str]
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow. kinds: the words at the arrow. depth: the messages that wait at its queue. is_down: the service of the
-    arrow is down."""
+    """An arrow. kinds: the words at the arrow. depth: the number of messages that wait at the arrow's queue. is_down:
+    whether the service of the arrow is down."""
 
     source: Node
     target: Node
@@ -55,7 +55,7 @@ class Part:
 
 
 def edges(metrics: "SpaceMetrics") -> list[Edge]:
-    """Return the arrows of the whole space, in the order of their queues."""
+    """Return the arrows of the whole space, in the order of the queues."""
     kinds: dict[tuple[Node, Node], list[str]] = {}
     down = set(down_routes(metrics))
 
@@ -84,7 +84,7 @@ def edges(metrics: "SpaceMetrics") -> list[Edge]:
 
 
 def parts(metrics: "SpaceMetrics", drawn: Iterable[Edge], troubled: Iterable[str], most: int) -> tuple[list[Part], int]:
-    """Return the connected parts, those in trouble first, at most `most`; and the number of the other parts.
+    """Return at most `most` connected parts, first the parts in trouble; and the number of the other parts.
 
     troubled: the queues in trouble.
     """
@@ -104,7 +104,7 @@ def parts(metrics: "SpaceMetrics", drawn: Iterable[Edge], troubled: Iterable[str
 
 
 def near(drawn: Collection[Edge], text: str) -> list[Edge]:
-    """Return the arrows of the connected parts that have a node with the text in its name."""
+    """Return the arrows of each connected part in which the name of a node contains the text."""
     wanted = text.lower()
     return [
         edge
@@ -136,7 +136,7 @@ def _components(drawn: Iterable[Edge]) -> list[tuple[set[Node], list[Edge]]]:
 
 
 def _name(nodes: set[Node], inside: list[Edge]) -> str:
-    """Return the queue at which a part begins: no message arrives there, and most arrows leave it."""
+    """Return the queue at which a part begins: the queue without arriving arrows from which most arrows leave."""
     entered = {edge.target for edge in inside}
     leaving = Counter(edge.source for edge in inside if edge.look != _ERRORS)
     queues = [node for node in nodes if node[0] == _QUEUE]
@@ -144,7 +144,7 @@ def _name(nodes: set[Node], inside: list[Edge]) -> str:
 
 
 def _chosen(metrics: "SpaceMetrics", nodes: set[Node], inside: list[Edge], bad: set[Node]) -> set[Node]:
-    """Return the nodes to draw. Of a large part these are the nodes in trouble, and those with most connections."""
+    """Return the nodes to draw. For a large part, first the nodes in trouble, then the nodes with most connections."""
     if len(nodes) <= _MOST_DRAWN:
         return nodes
     degree: dict[Node, int] = defaultdict(int)

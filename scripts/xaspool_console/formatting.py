@@ -1,4 +1,4 @@
-"""Texts of the pages: numbers, times, and text of others with its control characters made visible."""
+"""Texts of the pages: numbers, times, and users' texts with visible control characters."""
 
 from markupsafe import Markup
 
@@ -11,7 +11,7 @@ NOTHING = "–"
 
 
 def finalized(value: object) -> object:
-    """Return the form in which a template shows a value. A template then cannot show hidden characters by mistake."""
+    """Return a value with visible control characters. Templates use this for all values, so none can be forgotten."""
     if value is None:
         return NOTHING
     if isinstance(value, Markup) or not isinstance(value, str):
@@ -54,7 +54,7 @@ def moment(seconds: float | None) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """Return a text without its middle, at most `most` characters long."""
+    """Return a text, cut in the middle to at most `most` characters."""
     shown = printable(text)
     if len(shown) <= most:
         return shown

@@ -1,7 +1,7 @@
 """The pages about one queue and one message: figures, settings, and bounded lists of messages.
 
-A listing reads the beginning of each body. So a page has few messages, and begins at most a thousand messages after the
-head of the queue.
+A list reads the beginning of each body. So a page has few messages, and the last page begins at most a thousand
+messages after the head of the queue.
 """
 
 import re
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 _PAGE, _FURTHEST = 25, 1_000
 _MOST_HEADERS, _MOST_FIELD = 200, 2_000
-_MOST_PIECE = 200  # characters of a body in a list
+_MOST_PIECE = 200  # the most characters of a body in a list
 _MOST_DOWNLOADS, _PIECE_BYTES = 4, 64 << 10
 _downloads = threading.BoundedSemaphore(_MOST_DOWNLOADS)
 _ID = re.compile(r"[0-9a-f]{32}")
 _PART_OF_ID = re.compile(r"[0-9a-fA-F]+")
 _ID_FORM = "the id of a message has 32 hexadecimal digits: give all of them"
-# The fields of a message for people; the others have a place of their own on the page.
+# The fields in the table of a message's page. Other fields have a separate place on the page.
 _FIELDS = (
     "attempts", "origin_queue", "enqueued_at", "not_before", "expires_at", "correlation_id", "group", "content_type",
     "codec", "priority", "reply_queue", "failure_queue", "client_id", "application_key", "user_code",
 )  # fmt: skip
 _TIMES = ("enqueued_at", "not_before", "expires_at")
 _SEARCHED = ("correlation_id", "header", "reason", "since", "until", "older_than")
-_MOST_IDS = 4_000  # characters
+_MOST_IDS = 4_000  # the most characters of the ids in a search
 
 
 def as_message_id(text: str) -> str | None:
@@ -58,7 +58,7 @@ def as_message_id(text: str) -> str | None:
 
 
 def is_part_of_id(text: str) -> bool:
-    """Return whether the text may be an id that lacks digits, or has too many."""
+    """Return whether the text may be an id with missing or surplus digits."""
     return _PART_OF_ID.fullmatch(text) is not None and len(text) != 32
 
 
@@ -105,7 +105,7 @@ class Listing:
 class Reasons:
     """The frequent failure reasons of an error queue.
 
-    links: the words of each reason, the number of its messages, and the address of the list of these messages.
+    links: for each reason its words, the number of messages, and the address of the list of these messages.
     others: the number of the messages with other reasons.
     limit: the end of the line, which says whether all messages are counted.
     """
@@ -116,14 +116,14 @@ class Reasons:
 
 
 def queue_page(console: Console, request: Request) -> Response:
-    """A queue with its first messages. An error queue shows the reason of each message first."""
+    """Return the page of a queue and its first messages. In an error queue, each message begins with the reason."""
     queue = request.path_params["queue"]
     snapshot = console.samples.snapshot()
     stats = snapshot.metrics.queues.get(queue)
     if stats is None:
         console.samples.forget()  # perhaps the queue was created this second
         return console.error(request, 404, f"there is no queue {queue[:200]!r}")
-    is_fragment = "x-fragment" in request.headers  # (the changing part has no messages)
+    is_fragment = "x-fragment" in request.headers  # (the part that changes has no messages)
     is_error = queue in error_queues(snapshot.metrics)
     settings, listing, reasons = {}, None, None
     if console.space is not None and not is_fragment:
@@ -134,7 +134,7 @@ def queue_page(console: Console, request: Request) -> Response:
         if is_error and not listing.problem:
             reasons = _reasons(console.space, queue, request)
     filters = _texts(request)
-    first_filter = "reason" if is_error else "id"  # the form hides the others until one of them is in use
+    first_filter = "reason" if is_error else "id"  # the form hides the other filters while they are empty
     return console.page(
         request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates.get(queue, Rates()),
         metrics=snapshot.metrics,
@@ -156,7 +156,7 @@ def _address(texts: dict[str, str]) -> str:
 
 
 def _reasons(space: "Space", queue: str, request: Request) -> Reasons:
-    """Count the messages by reason that match the search, whichever reason it asks for."""
+    """Count by reason the messages that match the search, but ignore the reason in the search."""
     filters = searched(request)
     filters.pop("reason", None)
     failed = count_failed(space, queue, _FURTHEST, **filters)
@@ -216,7 +216,7 @@ def searched(request: Request) -> "MessageFilters":
 
 
 def _seconds(text: str) -> float:
-    """Return the number of the field "older than". InvalidArgument."""
+    """Return the number of seconds in the field "older than". InvalidArgument if the field has no such number."""
     try:
         seconds = float(text)
     except ValueError:
@@ -227,7 +227,7 @@ def _seconds(text: str) -> float:
 
 
 def _moment(name: str, text: str) -> datetime:
-    """Return the time of the field "since" or "until", in the server's time zone. InvalidArgument."""
+    """Return the time in the field "since" or "until", in the server's time zone. InvalidArgument if it is no time."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
@@ -235,7 +235,7 @@ def _moment(name: str, text: str) -> datetime:
 
 
 def search_words(request: Request) -> str:
-    """Return the search in words, for a question about all messages that match; "" without a search."""
+    """Return the search in words, for a question about all matching messages; "" without a search."""
     texts = {name.replace("_", " "): text for name, text in _texts(request).items() if text}
     if "id" in texts:
         texts["id"] = plural(len(texts["id"].replace(",", " ").split()), "message id")
@@ -298,7 +298,7 @@ def _holder(entry: "QueueEntry") -> str:
 
 
 def message_page(console: Console, request: Request) -> Response:
-    """A message with its fields, its headers and its body as text."""
+    """Return the page of a message: its fields, its headers and its body as text."""
     if console.space is None:
         return console.page(request, "published.html", subject="messages")
     entry = entry_of(console.space, request, preview=BODY_PREVIEW)
@@ -315,7 +315,7 @@ def message_page(console: Console, request: Request) -> Response:
 
 
 def _attempts(message: "Message") -> str:
-    """Return the failed attempts. A message of an error queue has those of its original queue, too."""
+    """Return the number of failed attempts, for a message of an error queue also in the original queue."""
     if not message.origin_attempts:
         return f"{message.attempts:,}"
     return f"{message.origin_attempts:,} in queue {message.origin_queue}, {message.attempts:,} in queue {message.queue}"
@@ -351,7 +351,7 @@ class Download:
         try:
             answer = await run_in_threadpool(self._answer)
             await answer(scope, receive, send)
-        finally:  # the client has all bytes, or has gone
+        finally:  # the client has all bytes, or has disconnected
             _downloads.release()
 
     def _answer(self) -> Response:

@@ -1,6 +1,6 @@
 """The pages about the whole space: overview, flow, transactions, activity and recovery.
 
-Each page shows one snapshot of the metrics, and asks the space for nothing else.
+Each page shows one snapshot of the metrics, and reads nothing else from the space.
 """
 
 import math
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _MOST_ROWS = 500
 _MOST_PICTURES = 12
 _SORTS: Mapping[str, str] = {"trouble": "trouble first", "name": "name", "depth": "depth", "oldest": "oldest message"}
-_LISTED = ("outcomes", "rounds")  # the counts that have a table of their own
+_LISTED = ("outcomes", "rounds")  # the counts that have a separate table
 
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A queue in the overview. is_error: the queue is the error queue of another queue. causes: of its troubles."""
+    """A queue in the overview. is_error: it is the error queue of another queue. causes: the causes of its troubles."""
 
     name: str
     link: str
@@ -52,7 +52,7 @@ def routes(console: Console) -> list[BaseRoute]:
 
 
 def overview(console: Console, request: Request) -> Response:
-    """The queues, and the troubles of the space. The search for a message id leads to the message."""
+    """Return the page with the queues and the troubles of the space. A search for a message id shows the message."""
     text = request.query_params.get("q", "").strip()[:200]
     if console.space is not None and (message_id := as_message_id(text)) is not None:
         return console.redirect(request, f"/messages/{message_id}")
@@ -121,7 +121,7 @@ def transactions(console: Console, request: Request) -> Response:
 
 
 def activity(console: Console, request: Request) -> Response:
-    """The work of forwarders and workers, the subscriptions, the processes, and the room on the disk."""
+    """Return the page about forwarders, workers, subscriptions, processes, and the room on the disk."""
     metrics = console.samples.snapshot().metrics
     timed = histograms(metrics.counts)
     plain = sorted(item for item in metrics.counts.items() if item[0][:-1] not in timed)

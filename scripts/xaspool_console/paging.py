@@ -1,4 +1,4 @@
-"""Long lists in parts: the parameter ``page`` of a request chooses the part."""
+"""Long lists in parts: the request parameter ``page`` chooses the part."""
 
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -11,7 +11,7 @@ Row = TypeVar("Row")
 
 
 class Page(NamedTuple, Generic[Row]):
-    """A part of a list. before, after: the addresses of its neighbours, or ""."""
+    """A part of a list. before, after: the addresses of the previous and the next part, or ""."""
 
     rows: Sequence[Row]
     first: int

@@ -1,7 +1,7 @@
-"""The picture of a part of the flow: boxes in columns, and arrows that cross no box and no word.
+"""The picture of a part of the flow, with boxes in columns, and arrows that cross neither boxes nor words.
 
 All arrows of one kind to a box join before the box, and end in one straight line with their words. An arrow to a later
-column passes the columns between on a line between the boxes. An arrow to an earlier column passes below all boxes.
+column passes each column in between on a line between the boxes. An arrow to an earlier column passes below all boxes.
 """
 
 from collections import defaultdict
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from spool import SpaceMetrics
 
 _WIDTH, _HEIGHT, _GAP, _MARGIN = 204, 48, 24, 20
-_LINE = 16  # between two lines beside each other
+_LINE = 16  # the distance between two parallel lines
 _TURN = 60  # the room in which arrows cross
-_STEP = 5  # between two vertical lines
+_STEP = 5  # the distance between two vertical lines
 _MOST_STEPS = 8
 _LETTER = 6.3  # the width of a letter of the words at an arrow
 _TIP = 14
@@ -29,7 +29,7 @@ _LETTERS = 24
 
 
 class _End(NamedTuple):
-    """The last, straight line of the arrows of one kind to a box."""
+    """The last straight line of all arrows of one kind to a box."""
 
     target: Node
     words: str
@@ -37,7 +37,7 @@ class _End(NamedTuple):
 
 
 class _Lane(NamedTuple):
-    """The line on which the arrows with one end pass a column."""
+    """The line on which the arrows to one end pass a column."""
 
     end: _End
     column: int
@@ -51,7 +51,7 @@ class _Layout:
     """The places of a picture.
 
     columns: the column of each box.
-    ends: the edges that arrive at each end.
+    ends: for each end, the edges that arrive at it.
     x: the left side of the boxes of each column.
     join: the place before each column at which arrows join.
     y: the upper side of each box, and the height of each line between boxes.
@@ -118,14 +118,15 @@ def _ends(edges: list[Edge]) -> dict[_End, list[Edge]]:
         kinds[edge.target, edge.kinds, edge.look].append(edge)
     found = {}
     for (target, words, look), arriving in kinds.items():
-        # The messages of a target are the same for all its arrows; a service has those of each queue that calls it.
+        # All arrows to a queue have the same waiting messages. The arrows to a service have the messages of the queues
+        # that call it.
         depth = arriving[0].depth if target[0] == "queue" else sum(edge.depth for edge in arriving)
         found[_End(target, f"{' + '.join(words)} {depth:,}", look)] = arriving
     return found
 
 
 def _columns(nodes: set[Node], edges: list[Edge]) -> dict[Node, int]:
-    """Return the column of each node: one more than the largest column of its sources, without the arrows that close a
+    """Return the column of each node: one more than the largest column of its sources. Ignore arrows that close a
     circle."""
     targets: dict[Node, list[Node]] = defaultdict(list)
     entered = {edge.target for edge in edges}
@@ -158,7 +159,7 @@ def _columns(nodes: set[Node], edges: list[Edge]) -> dict[Node, int]:
 
 
 def _place_columns(layout: _Layout) -> None:
-    """Each column begins after the room for the arrows to it, and after the room for the words at their ends."""
+    """Place each column after the room for the arrows to the column and for the words at the arrows' ends."""
     right = _MARGIN - _TURN
     for column in range(max(layout.columns.values()) + 1):
         words = [len(end.words) for end in layout.ends if layout.columns[end.target] == column]
@@ -172,7 +173,7 @@ def _place_columns(layout: _Layout) -> None:
 
 
 def _place_rows(layout: _Layout, edges: list[Edge]) -> None:
-    """Place the items of each column in the order of their sources, and beside them where there is room."""
+    """Place the items of each column in the order of their sources, and at the height of the sources if possible."""
     sources: dict[_Item, list[_Item]] = defaultdict(list)
     for end, arriving in layout.ends.items():
         for before, item in chain.from_iterable(pairwise(_way(layout, end, edge)) for edge in arriving):
@@ -194,8 +195,8 @@ def _place_rows(layout: _Layout, edges: list[Edge]) -> None:
 
 
 def _way(layout: _Layout, end: _End, edge: Edge) -> list[_Item]:
-    """Return the items on the way of an arrow: its source, the lines that pass columns, and its target. The way of an
-    arrow to an earlier column has no items."""
+    """Return the items on the way of an arrow: its source, the lines that pass columns, and its target. Return no items
+    for an arrow to an earlier column."""
     if layout.is_back(edge):
         return []
     passed = range(layout.columns[edge.source] + 1, layout.columns[edge.target])
@@ -206,7 +207,7 @@ def _way(layout: _Layout, end: _End, edge: Edge) -> list[_Item]:
 
 
 def _arrows(layout: _Layout) -> list[Markup]:
-    """Draw the arrows up to the places at which they join the ends. Arrows that share a line draw the line once."""
+    """Draw the arrows up to the places at which they join the ends. A line that several arrows share is drawn once."""
     drawn: dict[Markup, None] = {}
     for end, arriving in layout.ends.items():
         for before, item in chain.from_iterable(pairwise(_way(layout, end, edge)) for edge in arriving):
@@ -225,7 +226,7 @@ def _back_ends(layout: _Layout) -> list[_End]:
 
 
 def _back_arrows(layout: _Layout) -> list[Markup]:
-    """Draw the arrows to earlier columns: down beside the box, back below all boxes, and up to the end."""
+    """Draw the arrows to earlier columns: down beside the box, then left below all boxes, then up to the end."""
     drawn = []
     for number, end in enumerate(_back_ends(layout)):
         low, beside = layout.bottom() + _LINE * (number + 1), _STEP * (2 + number % _MOST_STEPS)

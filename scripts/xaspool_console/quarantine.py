@@ -1,6 +1,6 @@
-"""The pages about quarantine: its files by cause, and one file. Both ask the space for more than the metrics have.
+"""The pages about quarantine: the list of files by cause, and the page of one file. The metrics lack these data.
 
-The page with the files has boxes to choose files, so the page does not refresh.
+The list does not refresh, because a refresh would clear the boxes by which a person chooses files.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spool import Finding, QuarantinedFile, Space
 
 LIST = "/quarantine"
-_UNKNOWN = "unknown"  # as QuarantinedFile.cause
+_UNKNOWN = "unknown"  # a value of QuarantinedFile.cause
 
 
 def routes(console: Console) -> list[BaseRoute]:
@@ -32,7 +32,7 @@ def routes(console: Console) -> list[BaseRoute]:
 
 
 def files_page(console: Console, request: Request) -> Response:
-    """The files of one cause or of all causes, with the next step for each cause of the page."""
+    """Return the page with the files of one cause or of all causes, and the next step for each cause."""
     metrics = console.samples.snapshot().metrics
     causes = Counter(map(_cause, metrics.quarantine))
     cause = request.query_params.get("cause")
@@ -48,7 +48,7 @@ def files_page(console: Console, request: Request) -> Response:
 
 
 def file_page(console: Console, request: Request) -> Response:
-    """One file in quarantine, with its first bytes."""
+    """Return the page of one file in quarantine, with the file's first bytes."""
     if console.space is None:
         return console.page(request, "published.html", subject="files in quarantine")
     token = request.path_params["token"]
@@ -59,7 +59,7 @@ def file_page(console: Console, request: Request) -> Response:
 def chosen(space: "Space", request: Request) -> "tuple[list[QuarantinedFile], str]":
     """Return the files that a request for a change chooses, and the words for their cause.
 
-    The request chooses the files of its boxes, of a cause, or all files. Raises InvalidArgument without a file.
+    The request chooses files by boxes, the files of one cause, or all files. Raises InvalidArgument for no file.
     """
     tokens, cause = request.query_params.getlist("file"), request.query_params.get("cause", "")
     if "chosen" in request.query_params:
@@ -89,12 +89,12 @@ def _cause(finding: "Finding") -> str:
 
 
 def token_of(name: str) -> str:
-    """Return the name of a file as a part of an address. A file's name may have any bytes."""
+    """Return a file's name as a part of an address. The name may contain any bytes."""
     return urlsafe_b64encode(name.encode("utf-8", "surrogateescape")).decode("ascii").rstrip("=")
 
 
 def name_of(token: str) -> str:
-    """Return the name that a part of an address means. Raises HTTPException if ``token_of`` returns no such part."""
+    """Return the file's name from a part of an address. Raises HTTPException unless ``token_of`` returns this part."""
     try:
         name = urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("utf-8", "surrogateescape")
     except ValueError:

@@ -1,7 +1,7 @@
-"""Count the failed messages of a queue by reason, and by the queue that they came from, for one line of text.
+"""Count the failed messages of a queue by reason and by original queue, for one line of text.
 
-Nothing is claimed, no body is read, and only the first messages of a long queue are counted. The command line counts
-with this module, too.
+The count claims no message and reads no body. In a long queue, only the first messages are counted. The command line
+also uses this module.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_COUNTED = 10_000
 _MOST_NAMED = 5
-_WIDTH = 60  # characters of a reason
+_WIDTH = 60  # the most characters of a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Failed:
     """The failed messages of a queue.
 
     reasons: the number of messages by the beginning of the reason.
-    origins: the number of messages by the queue that they came from.
-    cut_after: the number of looked at messages if the queue has more, which are not counted; else 0.
+    origins: the number of messages by original queue.
+    cut_after: the number of checked messages if further messages were not counted; otherwise 0.
     """
 
     reasons: Counter[str]
@@ -34,7 +34,7 @@ class Failed:
 
     @property
     def by_reason(self) -> str:
-        """The most frequent reasons with their counts; an empty string without a failed message."""
+        """The most frequent reasons with their counts; "" if no message has failed."""
         found = Counter[str]()
         for reason, count in self.reasons.items():
             found[in_words(reason)] += count
@@ -42,14 +42,14 @@ class Failed:
 
     @property
     def limit(self) -> str:
-        """The end of a line about the reasons, which says that not all messages are counted; "" if all are."""
+        """The end of a line about the reasons if not all messages are counted; "" if all messages are counted."""
         return f" in the first {self.cut_after:,} messages" if self.cut_after and self.reasons else ""
 
 
 def count_failed(space: "Space", queue: str, most: int | None = None, **filters: Any) -> Failed:
     """Count the failed messages that match the filters. Damaged messages have no reason, so they are left out.
 
-    ``most``: the number of messages to look at; None: ``MOST_COUNTED``.
+    ``most``: the number of messages to check; None means ``MOST_COUNTED``.
     """
     most = MOST_COUNTED if most is None else most
     failed = Failed(Counter(), Counter(), 0)

@@ -1,7 +1,7 @@
-"""The metrics of the space, computed at most once a second and only on request, and the changes between samples.
+"""The metrics of the space and their changes. A sample is computed only on request, and at most once a second.
 
-Samples exist only while a page asks for them. So an open console without a visible page costs nothing, and the charts
-have gaps for the time without a page.
+Samples are taken only while a page asks for them. So an open console without a visible page costs nothing, and the
+charts have gaps for times without a page.
 """
 
 import threading
@@ -17,10 +17,10 @@ from spool.watch.health import Cause, Rates, Trouble, queue_causes, rates_betwee
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics
 
-_LEAST_AGE_SECONDS = 1.0  # younger metrics are used again
-_STEP_SECONDS = 2.0  # between two samples that are kept
+_LEAST_AGE_SECONDS = 1.0  # metrics that are not older are used again
+_STEP_SECONDS = 2.0  # the least time between two samples that are kept
 _MOST_SAMPLES = 150
-_RATE_SECONDS = 15.0  # rates are averages over at most this time, if samples are that close together
+_RATE_SECONDS = 15.0  # rates are averages over at most this time, if the samples allow this
 CHART_SECONDS = _STEP_SECONDS * _MOST_SAMPLES
 
 
@@ -48,7 +48,7 @@ class Snapshot:
 
     @cached_property
     def rates(self) -> dict[str, Rates]:
-        """The averages of each queue since the first sample of the last seconds, or since the last sample."""
+        """The average rates of each queue over the last seconds, or since the last sample if it is older."""
         newest = self.samples[-1]
         earlier = [each for each in self.samples[:-1] if each.at < newest.at]
         recent = [each for each in earlier if each.at >= newest.at - _RATE_SECONDS] or earlier[-1:]
@@ -66,20 +66,20 @@ class Snapshot:
 
     @property
     def troubles(self) -> list[Trouble]:
-        """The troubles of the space, the worst first."""
+        """The troubles of the space, with the worst first."""
         return troubles(self.metrics, time.time(), self.rates)
 
     def depths(self, queue: str) -> list[tuple[float, int]]:
-        """Return the depths of a queue with their times."""
+        """Return the depths of a queue, each with its time."""
         return [(each.at, each.queues[queue].depth) for each in self.samples if queue in each.queues]
 
     def totals(self) -> list[tuple[float, int]]:
-        """Return the number of all messages with their times."""
+        """Return the numbers of all messages, each with its time."""
         return [(each.at, each.total) for each in self.samples]
 
 
 class Samples:
-    """The source of snapshots. Any thread may ask."""
+    """The source of snapshots, which any thread may use."""
 
     def __init__(self, metrics: "Callable[[], SpaceMetrics]", clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -91,7 +91,7 @@ class Samples:
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot that is at most a second old. Raises the errors of ``metrics``."""
-        with self._mutex:  # requests of the same moment wait here, and share the result
+        with self._mutex:  # concurrent requests wait here, and share the result
             now = self._clock()
             if self._snapshot is None or now - self._computed >= _LEAST_AGE_SECONDS:
                 self._snapshot = self._new_snapshot()

@@ -10,17 +10,17 @@ from starlette.types import ASGIApp
 
 from xaspool_console.connections import MOST_CONNECTIONS, Config, Connection
 
-_MOST_REQUESTS = 2 * MOST_CONNECTIONS  # at one moment; further ones get the status 503
+_MOST_REQUESTS = 2 * MOST_CONNECTIONS  # the most requests at one time; further requests get the status 503
 _MOST_HEADER_BYTES = 32 << 10
 _GRACE_SECONDS = 5
 _MOST_ACCEPTED = MOST_CONNECTIONS // 2
-"""The most connections that the server accepts before it reads from them. With more of them than ``MOST_CONNECTIONS``,
-new ones would end the older ones before their requests are read."""
+"""The most connections that the server accepts before it reads their requests. If this were more than
+``MOST_CONNECTIONS``, new connections would end older ones before the server reads the older requests."""
 _MOST_WAITING = 1024  # connections that wait until the server accepts them
 
 
 class _Server(uvicorn.Server):
-    """Lets many connections wait. asyncio lets only as many wait as it accepts at a time, and drops further ones."""
+    """Lets many connections wait. asyncio lets only as many wait as it accepts at a time, and drops all others."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -59,7 +59,7 @@ class ConsoleServer:
         asyncio.run(self._server.serve(sockets=self._listeners))
 
     def close(self) -> bool:
-        """End the server after the running requests, which get a few seconds. Return whether it has ended."""
+        """Give the running requests a few seconds, then end the server. Return whether it has ended."""
         self._server.should_exit = True
         self._thread.join(2 * _GRACE_SECONDS)
         for each in self._listeners:

@@ -1,1 +1,1 @@
-"""The command-line programs: they parse, call and print."""
+"""The command-line programs. They parse arguments, call the engine and print results."""

@@ -1,4 +1,4 @@
-"""``spool-admin``: make, inspect, change and repair a space."""
+"""``spool-admin``: create, inspect, change and repair a space."""
 
 from collections import UserDict
 from importlib import import_module
@@ -8,7 +8,7 @@ import click
 
 from xaspool_scripts.terminal.program import Program
 
-# The commands by name. Each has the name of its module, and the name of its function in the module.
+# The commands by name: for each command, the name of the module, and the name of the function in the module.
 _MODULES = {
     "check": ("commands.check", "check"),
     "console": ("commands.console", "console"),

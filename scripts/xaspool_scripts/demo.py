@@ -1,6 +1,6 @@
-"""The demonstration: real files pass through a drop folder, Spark and two-phase commit to two services and back.
+"""The demonstration, with real files: a drop folder, Spark, two-phase commit, two services, and their replies.
 
-The demonstration starts the same programs as a user, kills two of them, and compares the replies with the files.
+The demonstration starts the same programs as a user would, kills two of them, and compares the replies with the files.
 """
 
 import json
@@ -56,8 +56,8 @@ def main(keep: bool, files: int | None) -> None:
 
 
 def standard_library() -> list[tuple[str, Path]]:
-    """Return (name, path) for every source file of this Python's standard library. The name is the path with dots in
-    place of slashes."""
+    """Return (name, path) for every source file of this Python's standard library. In the name, dots replace the path's
+    slashes."""
     root = Path(sysconfig.get_path("stdlib"))
     found = [(path.relative_to(root).parts, path) for path in sorted(root.rglob("*.py")) if path.is_file()]
     return [(".".join(parts), path) for parts, path in found if not {"site-packages", "dist-packages"} & set(parts)]
@@ -153,8 +153,8 @@ class _Demo:
         return started
 
     def _kill_half_way(self, space: spool.Space, forwarder: Process, least: int) -> tuple[int, int, int]:
-        """Kill the forwarder after ``least`` replies. Return the number of messages that it had claimed, the number of
-        branches that it had prepared, and the number of replies."""
+        """Kill the forwarder after ``least`` replies. Return the numbers of claimed messages, of prepared branches and
+        of replies at this time."""
         counts: list[tuple[int, int, int]] = []
 
         def killed() -> bool:
@@ -194,7 +194,7 @@ def _end(process: Process, number: int) -> None:
 
 @contextmanager
 def _stopped(process: Process) -> Iterator[None]:
-    """Pause a process, so that no number changes between the count and the kill."""
+    """Pause a process, so that no number changes between the counting and the kill."""
     process.send_signal(signal.SIGSTOP)
     try:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -204,7 +204,7 @@ def _stopped(process: Process) -> Iterator[None]:
 
 
 def drop(files: list[tuple[str, Path]], folder: Path) -> None:
-    """Drop files as any program would: write each file under a hidden name, and rename the complete file."""
+    """Drop files in the usual way: write each file under a hidden name, and rename the complete file."""
     for name, path in files:
         hidden = folder / f".{name}"
         shutil.copyfile(path, hidden)
@@ -212,7 +212,7 @@ def drop(files: list[tuple[str, Path]], folder: Path) -> None:
 
 
 def waiting_files(path: str) -> bool:
-    """Return whether any dropped file is not a message yet."""
+    """Return whether a dropped file exists that is not yet a message."""
     captured = Path(path, "active").glob("drop.*")
     return any(any(folder.iterdir()) for folder in (*Path(path, "drop").iterdir(), *captured))
 

@@ -33,7 +33,7 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class EventLines:
-    """Writes events to standard output. After a failed write, the object calls ``stop`` and writes no more events."""
+    """Writes events to standard output. After a failed write, it calls ``stop`` and writes no more events."""
 
     def __init__(self) -> None:
         self.stop: Callable[[], object] = lambda: None
@@ -53,8 +53,8 @@ class EventLines:
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Parse the routes. A route without a service uses the service that has the queue's name among those at
-    ``--services``."""
+    """Parse the routes. A route without a service gets the service in ``--services`` that has the same name as the
+    queue."""
     services: str | None = context.params.get("services")
 
     def of_queue(queue: str) -> str:
@@ -298,7 +298,7 @@ def main(
         raise Failure(str(error)) from None
     except ServiceError as error:
         *others, last = str(error).splitlines()
-        for mistake in others:  # (a pipeline's file may have several mistakes)
+        for mistake in others:  # (a pipeline file may have several mistakes)
             note(mistake)
         raise Failure(last, WRONG_USAGE) from None
     print_summary(summary, as_json, delayed)
@@ -318,8 +318,7 @@ def _exit_code(summary: "Summary", once: bool) -> int:
 
 
 def _left_queues(pipelines: "list[Pipeline]", routes: "list[Route]") -> dict[str, int]:
-    """Return the number of messages in each queue that only earlier versions of the pipelines have and no route
-    serves."""
+    """Return the number of messages in each former queue of the pipelines that no route serves."""
     from forwarder.pipelines.pipeline import left_queues
 
     with opened() as space:
@@ -337,7 +336,7 @@ def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:
 
 
 def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[int], object]" = os._exit) -> None:
-    """At the first signal, stop the forwarder. At the second, abandon its calls. At the third, end the process."""
+    """Stop the forwarder at the first signal, abandon its calls at the second, and end the process at the third."""
     counted = itertools.count(1)
 
     def handle(number: int, frame: Any) -> None:
@@ -365,7 +364,7 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 def _shown(
     queues: list[str], lines: EventLines | None
 ) -> "Iterator[tuple[Callable[[Event], None], Callable[[str], None]]]":
-    """Show the events as a progress bar on a terminal; elsewhere print only the steps. Also pass each event to
+    """Show the events as a progress bar on a terminal; otherwise print only the steps. Also pass each event to
     `lines`."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lines.show if lines is not None else lambda event: None, note
@@ -385,7 +384,7 @@ def _shown(
 
 
 def print_summary(summary: "Summary", as_json: bool, delayed: Mapping[str, str]) -> None:
-    """Print the summary of a run. ``delayed``: for each queue, the description of its messages that are not due yet."""
+    """Print the summary of a run. ``delayed``: a description of the delayed messages of each queue."""
     from forwarder import Effect
 
     if as_json:

@@ -16,7 +16,7 @@ _STARTING = "starting"
 
 
 class _Count(ProgressColumn):
-    """The number of handled messages, the number of messages that waited at the start, and the rate per second."""
+    """A column: the numbers of handled messages and of messages that waited at the start, and the rate per second."""
 
     def render(self, task: Task) -> Text:
         done, waiting = int(task.completed), task.total
@@ -25,7 +25,7 @@ class _Count(ProgressColumn):
 
 
 class ForwardBar:
-    """A progress bar and the state of the routes. ``waiting``: the number of messages when the program begins.
+    """A progress bar and the state of the routes. ``waiting``: the number of messages at the start.
 
     The bar has no length while Spark starts and while the queues are empty.
     """

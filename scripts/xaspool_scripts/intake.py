@@ -61,7 +61,7 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
 
 
 def _on_terminal() -> bool:
-    """Return whether standard error is a terminal. In a log, a line for each commit would be too much."""
+    """Return whether standard error is a terminal. A log should not get a line for each commit."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

@@ -1,21 +1,22 @@
-"""Other distributions that install packages with the names of ours: PyPI has ``spool``, ``xa`` and ``forwarder``.
+"""Detect other distributions with packages of the same names: PyPI has ``spool``, ``xa`` and ``forwarder``.
 
-pip overwrites the files of another distribution silently. The removal of that distribution then removes the files, and
-xaspool is incomplete. This module imports none of these packages, because they may be the wrong ones.
+pip silently overwrites files of xaspool with files of another distribution. The removal of the other distribution then
+removes these files, so xaspool is incomplete. This module imports no package of xaspool, because its files may belong
+to the other distribution.
 """
 
 import os
 
 _OURS = "xaspool"
 _PACKAGES = ("spool", "xa", "recovery", "forwarder", "xaspool_console", "xaspool_scripts", "pyspark_xaspool")
-_BESIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # where an installed xaspool has its packages
+_BESIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the directory of xaspool's packages
 _METADATA = (".dist-info", ".egg-info")
-# Not by name: the package is on no index, where a name could be that of a stranger.
+# The advice gives a path and no name, because xaspool is on no package index, and a stranger could use the name.
 _AGAIN = "pip install --force-reinstall --no-deps ./xaspool, which is the wheel or the repository of xaspool"
 
 
 def others() -> dict[str, list[str]]:
-    """Return the packages of xaspool that other distributions install, too, with the names and versions of these."""
+    """Return xaspool's packages that other distributions also install, with the other distributions' versions."""
     from importlib.metadata import packages_distributions, version
 
     found = packages_distributions()
@@ -24,7 +25,7 @@ def others() -> dict[str, list[str]]:
 
 
 def damaged() -> list[str]:
-    """Return the packages of an installed xaspool that lack files, or that have files of another distribution."""
+    """Return the packages of an installed xaspool with missing files or with files of another distribution."""
     from base64 import urlsafe_b64encode
     from hashlib import sha256
     from importlib.metadata import PackageNotFoundError, files
@@ -47,7 +48,7 @@ def damaged() -> list[str]:
 
 
 def sentence() -> str | None:
-    """Return which other distribution has the files of xaspool, and the remedy; None if the files are ours."""
+    """Return a sentence with the distribution that replaces xaspool's files, and the remedy; None without a problem."""
     wrong, owners = damaged(), others()
     names = sorted({name for package in wrong or owners for name in owners.get(package, ())})
     if not names:
@@ -64,12 +65,12 @@ def sentence() -> str | None:
 def overwritten() -> str | None:
     """Return ``sentence()`` if files of xaspool were overwritten, otherwise None.
 
-    Each program calls this when it starts. So the function first looks for the metadata of such a distribution beside
-    xaspool, which takes no imports.
+    Each program calls this function at its start. To be fast, the function first looks for the metadata of other
+    distributions beside xaspool, because this check needs no imports.
     """
     try:
         names = os.listdir(_BESIDE)
-    except OSError:  # a zip file
+    except OSError:  # e.g. the packages are in a zip file
         return None
     if any(name.endswith(_METADATA) and name.partition("-")[0] in _PACKAGES for name in names) and damaged():
         return sentence()

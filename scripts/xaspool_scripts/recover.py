@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 20
 
-# (kind, singular, plural), the worst kind first. Any other kind is shown by its name.
+# (kind, singular, plural), with the worst kind first. A kind that is not listed is shown by its name.
 _IN_WORDS = (
     ("damaged", "file was durable and is not whole any more", "files were durable and are not whole any more"),
     ("returned", "transaction lost its commit and waits for a decision again",

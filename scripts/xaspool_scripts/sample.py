@@ -19,7 +19,7 @@ def describe_message(message: Any) -> dict[str, Any]:
     return {"service": "python", **describe(message.body)}
 
 
-SENTENCE = "this is a q example"  # an example in the guide to Tuxedo /Q, where the service answers in capitals
+SENTENCE = "this is a q example"  # from the guide to Tuxedo /Q; its service answers in capitals
 
 
 def capitals(message: Any) -> str:
@@ -41,7 +41,7 @@ def to_total(message: Any) -> Any:
     return Continue({"total": sum(line["count"] for line in message.body["lines"])})
 
 
-# Both destinations are stopped: their messages remain in the queues, where the demonstration counts them.
+# Both destinations are stopped, so their messages remain in the queues, and the demonstration counts these messages.
 PIPELINE = """\
 name = "shop"
 retry_delay = 0.0
@@ -68,7 +68,7 @@ stopped = true
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body are sent together: Nagle's algorithm and the delayed ACK would cost 40 ms a request
+    wbufsize = -1  # send head and body together, because Nagle's algorithm and delayed ACKs would cost 40 ms a request
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing: a line for each request would hide the output of the demonstration."""
+        """Print nothing, because a line for each request would hide the output of the demonstration."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -93,7 +93,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print no error if the caller died: the demonstration kills the forwarder in the middle of its calls."""
+        """Print no error, because the demonstration kills the forwarder in the middle of calls."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
 
 def _named(given: tuple[str, ...]) -> dict[str, str]:
-    """Return the directories of the spaces, by their names. Without NAME=, the directory's name is the name."""
+    """Return the directories of the spaces by name. Without NAME=, the name is the directory's name."""
     from forwarder.flight.address import SPACE_NAME
 
     spaces: dict[str, str] = {}
@@ -119,7 +119,7 @@ def main(
         write_json({"event": "ended"})
     else:
         note("ended: writes that were not committed are rolled back")
-    if not has_ended:  # a client that neither reads nor leaves would prevent the end of the interpreter
+    if not has_ended:  # a client that holds a call would prevent the end of the interpreter
         sys.stdout.flush()
         os._exit(0)
 

@@ -16,7 +16,7 @@ def ended_by(number: int) -> int:
 
 
 def write_at_once(line: str) -> None:
-    """Write a line to standard error without Python's buffer, as a signal handler must."""
+    """Write a line to standard error without Python's buffer. Signal handlers must not use the buffer."""
     if sys.stderr is not None:  # (without standard error, descriptor 2 may be another file)
         try:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
@@ -25,8 +25,8 @@ def write_at_once(line: str) -> None:
 
 
 def _import(name: str) -> Callable[[], None]:
-    """Return the main function of the program spool-NAME. End with one line if another distribution has overwritten a
-    package of xaspool."""
+    """Return the main function of the program spool-NAME. If another distribution has overwritten a package of xaspool,
+    print one line and end."""
     from xaspool_scripts.ownership import explain, overwritten
 
     sentence = overwritten()
@@ -45,13 +45,13 @@ def _program(name: str) -> Callable[[], None]:
     """Return the function that starts the program spool-NAME."""
 
     def end(*_: object) -> NoReturn:
-        """End at once, because an interrupted import would print a traceback. Nothing has to be cleaned up."""
+        """End at once, because an interrupted import would print a traceback. Nothing needs a cleanup."""
         write_at_once(f"spool-{name}: interrupted")
         os._exit(INTERRUPTED)
 
     def run() -> None:
         previous = signal.getsignal(signal.SIGINT)
-        if previous is signal.default_int_handler:  # (in the background of a shell, the signal is ignored)
+        if previous is signal.default_int_handler:  # (a shell ignores the signal for background programs)
             signal.signal(signal.SIGINT, end)
         program = _import(name)
         signal.signal(signal.SIGINT, previous)

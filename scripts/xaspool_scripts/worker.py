@@ -127,7 +127,7 @@ class _WorkerGroup:
         self._show = show
         self.errors: dict[str, BaseException] = {}
         self.signals: list[int] = []
-        self.ended = 0  # the number of the signal that ended all workers at once
+        self.ended = 0  # the signal that ended all workers at once
 
     def run(self) -> None:
         """Run all workers to their end. An error of one worker stops all other workers."""
@@ -137,7 +137,7 @@ class _WorkerGroup:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(_POLL_SECONDS)  # short, because this main thread runs the signal handlers
+                    thread.join(_POLL_SECONDS)  # a short wait, because the main thread runs the signal handlers
                     if len(self.signals) > 1 and not self.ended:
                         self.ended = self.signals[1]
                         for worker in self.workers.values():
@@ -195,7 +195,7 @@ def _in_words(summary: "WorkSummary") -> str:
 def print_summary(
     queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool, delayed: str = ""
 ) -> None:
-    """Print the outcomes of a queue's messages. ``delayed``: the description of the messages that are not due yet."""
+    """Print the outcomes of a queue's messages. ``delayed``: a description of the delayed messages."""
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return

@@ -220,7 +220,7 @@ def _verify_written(file: str, target: _NewFile) -> None:
 
 @contextmanager
 def _read(file: str) -> Iterator[BinaryIO]:
-    """Open an export; if it is damaged, the command fails and names the file."""
+    """Open an export. If the export is damaged, the command fails and names the file."""
     import spool
 
     try:

@@ -67,7 +67,7 @@ def _damaged(findings: "list[Finding]") -> int:
 
 
 def _in_words(in_place: int, in_quarantine: int, repaired: int, kept: int) -> str:
-    """Return the summary. ``kept``: the number of all files in quarantine."""
+    """Return the summary in words. ``kept``: the number of all files in quarantine."""
     also = f"; repaired: {plural(repaired, 'file')}" if repaired else ""
     if in_place:
         return f"damage is left: {plural(in_place, 'file')}{also}; every other message is served"

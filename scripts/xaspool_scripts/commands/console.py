@@ -95,12 +95,12 @@ def console(
         write_json({"event": "ended"})
     else:
         note("the console has ended")
-    if not has_ended:  # a call of the engine that does not return would prevent the end of the interpreter
+    if not has_ended:  # a hanging call of the engine would prevent the end of the interpreter
         os._exit(0)
 
 
 def _check_packages() -> None:
-    """Failure if a package of the extra ``console`` is not installed."""
+    """Raise Failure if a package of the extra ``console`` is not installed."""
     try:
         import xaspool_console.app
         import xaspool_console.server  # noqa: F401
@@ -110,7 +110,7 @@ def _check_packages() -> None:
 
 
 def _check_host(host: str, port: int) -> None:
-    """Failure if the host does not resolve to an address."""
+    """Raise Failure if the host does not resolve to an address."""
     from forwarder.flight.endpoint import in_url
 
     try:
@@ -123,7 +123,7 @@ def _check_host(host: str, port: int) -> None:
 def _started(
     watched: Watched, listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool
 ) -> "tuple[ConsoleServer, str]":
-    """Return the running server, and its address for a browser."""
+    """Start the server; return the server, and the console's address for a browser."""
     from forwarder.flight.endpoint import in_url, listening
     from spool.errors import InvalidArgument
     from xaspool_console.access import Access, known_hosts, token_of_file
@@ -133,7 +133,7 @@ def _started(
 
     try:
         token = None if token_file is None else token_of_file(token_file)
-        watched.metrics()  # a space that cannot be read is an error now, not on each page
+        watched.metrics()  # an unreadable space is an error now, and not later on each page
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     host, port = listen
@@ -149,7 +149,7 @@ def _started(
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of the system without the words that Python adds."""
+    """Return the operating system's reason, without the words that Python adds."""
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EADDRINUSE:
         return "address already in use; does another program listen there?"
@@ -157,7 +157,7 @@ def _reason(error: Exception) -> str:
 
 
 def _await(ended: threading.Event, server: "ConsoleServer") -> None:
-    """Wait for the event. Failure if the server ends by itself."""
+    """Wait for the event. Raise Failure if the server ends by itself."""
     while not ended.wait(_POLL_SECONDS):
         if not server.is_running:
             raise Failure("the web server ended unexpectedly")

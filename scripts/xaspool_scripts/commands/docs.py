@@ -31,7 +31,7 @@ def docs(page: str) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """Return the installed pages by name. If no page is installed, return the pages of the source tree of this file."""
+    """Return the installed pages by name. If no page is installed, return the pages of this file's source tree."""
     try:
         files = importlib.metadata.files("xaspool") or []
     except importlib.metadata.PackageNotFoundError:

@@ -10,7 +10,7 @@ from xaspool_scripts.terminal.output import write_all
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, json_option, note, space_path
 from xaspool_scripts.terminal.wording import plural, printable
 
-_USE = ("space", "room", "owner", "writing")  # these and the directories refuse a space, but lose no message
+_USE = ("space", "room", "owner", "writing")  # a failure of these, or of a directory, loses no message
 
 
 @click.command(cls=SpaceCommand)

@@ -1,4 +1,4 @@
-"""``spool-admin message get``: take one message, or many."""
+"""``spool-admin message get``: take one or many messages."""
 
 import os
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def get(
 
 @contextmanager
 def _transaction(space: "Space") -> "Iterator[Transaction]":
-    """Commit the transaction at the end. After an exception, release its messages without counting an attempt."""
+    """Commit at the end. After an exception, release the transaction's messages without counting an attempt."""
     transaction = space.transaction(timeout=None)
     try:
         yield transaction
@@ -121,7 +121,7 @@ class _BodyWriter:
         self.as_json = as_json
 
     def write(self, message: "Message") -> None:
-        """Write and flush a body. If the body goes into a file, its bytes are durable when this call returns."""
+        """Write and flush a body. A body in a separate file is durable when this call returns."""
         if self.directory is None:
             if self.as_json:
                 write_json(message_object(message))

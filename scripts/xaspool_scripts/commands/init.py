@@ -1,4 +1,4 @@
-"""``spool-admin init``: make a queue space."""
+"""``spool-admin init``: create a queue space."""
 
 import os
 import shlex

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from spool import Holder, QueueEntry
     from spool.model.message import Message
 
-# The columns of a list: (name, width, the least width of a line that shows the column). The last column is the body, or
-# the reason of an error queue's message; it gets the rest of the line.
+# The columns of a list: (name, width, least width of a line that shows the column). The last column gets the rest of
+# the line. It has the body, or in an error queue the reason.
 _COLUMNS = (
     ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 90), ("bytes", 10, 105), ("waits for", 25, 140),
     ("priority", 8, 160), ("correlation id", 14, 180),
 )  # fmt: skip
-_MOST_PIECE = 120  # characters of a body in a list
+_MOST_PIECE = 120  # the most characters of a body in a list
 _COLUMNS_FAILED = (("id", 32, 0), ("failed", 10, 95), ("from", 12, 140), ("reason", 40, 115))
 _RIGHT = ("priority", "attempts", "bytes")
-_WIDTH = 120  # of a line that is not written to a terminal
+_WIDTH = 120  # the width of a line that is not written to a terminal
 _DRAWN_AT_ONCE = 500
-_LEAST_WIDTH = 8  # of the last column
-_GAP, _BORDERS = 2, 3  # between two columns: outside of a terminal, and on a terminal
+_LEAST_WIDTH = 8  # the least width of the last column
+_GAP, _BORDERS = 2, 3  # the width between two columns: outside of a terminal, and on a terminal
 
 _COMMANDS = (
     get.get, put.put, rearrange.change, rearrange.delete, rearrange.move,
@@ -112,7 +112,7 @@ def _note_cut(count: int) -> None:
 
 
 def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[QueueEntry]":
-    """Yield the entries that can be read. Print the damage of each other entry, and append it to `damaged`."""
+    """Yield the entries that can be read. Print the damage of each other entry, and append the damage to `damaged`."""
     for entry in entries:
         if entry.damage is None:
             yield entry
@@ -137,9 +137,9 @@ def _holder_name(holder: "Holder") -> str:
 
 
 def _write_table(entries: "Iterator[QueueEntry]", *, failed: bool) -> int:
-    """Print all entries, one a line, and return their number. The caller leaves out damaged entries.
+    """Print all entries, one per line, and return the number of entries. The caller omits damaged entries.
 
-    failed: whether they are failed messages, whose reasons are of interest.
+    failed: whether the messages have failed, so that the last column shows the reasons.
     """
     possible = _COLUMNS_FAILED if failed else _COLUMNS
     if on_terminal():
@@ -193,7 +193,7 @@ def _row(entry: "QueueEntry", names: Sequence[str]) -> list[str]:
 
 
 def _cells(entry: "QueueEntry") -> dict[str, str]:
-    from spool.watch.bodies import piece  # (help and completion do not need it)
+    from spool.watch.bodies import piece  # (help and completion do not need this import)
 
     message = entry.message
     assert message is not None

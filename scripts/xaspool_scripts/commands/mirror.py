@@ -1,4 +1,4 @@
-"""``spool-admin mirror``: show, begin and end the mirror of a space, and make a space out of a mirror."""
+"""``spool-admin mirror``: show, begin and end the mirror of a space, and create a space from a mirror."""
 
 import os
 

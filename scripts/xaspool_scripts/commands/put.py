@@ -71,15 +71,14 @@ def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as
 
 
 def _object(message_id: str) -> dict[str, Any]:
-    """Return an id for JSON. After a put with a deduplication key, also say whether the id is that of an earlier
-    message."""
+    """Return an id for JSON. After a put with a deduplication key, also tell whether an earlier message has this id."""
     from spool import MessageId
 
     return {"id": message_id, **({"duplicate": message_id.duplicate} if isinstance(message_id, MessageId) else {})}
 
 
 def _text(argument: str) -> str | bytes:
-    """Return an argument as text. If the typed bytes are not UTF-8, return these bytes."""
+    """Return an argument as text, or as bytes if the typed bytes are not UTF-8."""
     try:
         argument.encode("utf-8")
     except UnicodeEncodeError:
@@ -96,12 +95,12 @@ def _standard_input() -> BinaryIO:
 
 
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
-    """Read the file, but at most one byte more than the largest body has. The put refuses a body of this size."""
+    """Read the file, but at most one byte more than a body may have. The put then refuses the body."""
     return file.read(space.engine.config().max_body_bytes + 1)
 
 
 def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> str:
-    """Put a file's content as one message. The suffix decides the content type: see ``type_of`` in ``spool.intake``."""
+    """Put a file's content as one message. Its suffix decides the content type: see ``type_of`` in ``spool.intake``."""
     from spool.errors import InvalidArgument
     from spool.intake import body_of, type_of
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spool import QuarantinedFile, Space
 
 _NAME = click.argument("name", metavar="NAME", shell_complete=complete_quarantined)
-_WIDTH, _LEAST_REASON = 100, 20  # columns
+_WIDTH, _LEAST_REASON = 100, 20  # the width of a line, and the least width of a reason, in columns
 
 
 @click.group(cls=Commands)
@@ -170,7 +170,7 @@ def _files(space: "Space") -> "list[QuarantinedFile]":
 
 
 def _chosen(space: "Space", names: tuple[str, ...], cause: str | None, every: bool) -> "list[QuarantinedFile]":
-    """Return the files that the arguments choose: exactly one of names, a cause, and --all is given."""
+    """Return the chosen files. The user has to give exactly one of names, a cause, and --all."""
     if bool(names) + (cause is not None) + every != 1:
         raise click.UsageError("give the names of files, or --cause CAUSE, or --all: spool-admin quarantine list")
     if names:
@@ -186,9 +186,9 @@ def _chosen(space: "Space", names: tuple[str, ...], cause: str | None, every: bo
 
 
 def _each(files: "Sequence[QuarantinedFile]", act: "Callable[[QuarantinedFile], object]") -> list[str]:
-    """Act on each file, and return the texts of the errors. A file that fails keeps no other file from its turn.
+    """Call ``act`` with each file, also after errors, and return the texts of the errors.
 
-    The error of a single file is raised.
+    If there is only one file, raise its error.
     """
     from spool.errors import InvalidArgument, QueueNotFound
 
@@ -212,7 +212,7 @@ def _fail(failed: list[str]) -> None:
 
 
 def _file(space: "Space", name: str) -> "QuarantinedFile":
-    """Return the file of this name. If the file is missing, the exit code is 1, as for a missing message."""
+    """Return the file with this name. If no such file exists, the exit code is 1, as for a missing message."""
     import spool
 
     try:

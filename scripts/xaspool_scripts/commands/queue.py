@@ -1,4 +1,4 @@
-"""``spool-admin queue``: make, change, empty, delete and list queues."""
+"""``spool-admin queue``: create, change, empty, delete and list queues."""
 
 import time
 from collections.abc import Container
@@ -31,7 +31,7 @@ _CREATE_MISSING = click.option(
     "--create-missing", is_flag=True,
     help="Make the error, reply and failure queues that these options name and that do not exist yet.",
 )  # fmt: skip
-_REMOVABLE = QUEUE_OPTIONS.keys() - {"durability"}  # (``none`` is one of its values)
+_REMOVABLE = QUEUE_OPTIONS.keys() - {"durability"}  # (for durability, ``none`` is an ordinary value)
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 
@@ -67,7 +67,7 @@ def create(queues: tuple[str, ...], create_missing: bool, exist_ok: bool, **opti
 
 
 def _note_missing(space: "Space", there: Container[str], queues: Container[str]) -> None:
-    """Name each queue that was created because an option names it. ``there``: the queues that existed before."""
+    """Print each queue that was created because an option names it. ``there``: the queues that existed before."""
     for name in sorted(space.queues()):
         if name not in there and name not in queues:
             note(f"made queue {name}")
@@ -119,7 +119,7 @@ def purge(queue: str, **options: Any) -> None:
       spool-admin queue purge orders --header tenant=acme --yes
       spool-admin queue purge errors --reason "no such article" --yes
     """
-    from xaspool_scripts.commands import rearrange  # only commands on messages need it
+    from xaspool_scripts.commands import rearrange  # only commands on messages need this import
 
     with opened() as space:
         rearrange.purge(space, queue, **options)

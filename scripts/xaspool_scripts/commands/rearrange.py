@@ -159,14 +159,14 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
 
 
 def _origins_in_words(origins: Counter[str], count: int) -> str:
-    """Return the queues that the messages went to, with their counts if these are known exactly."""
+    """Return the queues to which the messages went, and the number for each queue if it is known exactly."""
     if origins.total() != count:
         return " to the queues that they came from"
     return f" to queue {next(iter(origins))}" if len(origins) == 1 else f" to queues {named(origins)}"
 
 
 def _missing_reason(space: "Space", queue: str, wanted: str | None) -> str:
-    """Name the reasons that the messages of a queue have, if none has the wanted reason; else return ""."""
+    """If no message of a queue has the wanted reason, return a text with the existing reasons; otherwise return ""."""
     stats = space.stats(queue)
     total = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
     if wanted is None or not total or space.purge(queue, dry_run=True, reason=wanted):
@@ -177,7 +177,7 @@ def _missing_reason(space: "Space", queue: str, wanted: str | None) -> str:
 
 
 def note_held(queue: str, held: int) -> None:
-    """Print the number of held messages, which a bulk command did not change."""
+    """Print the number of messages that a bulk command did not change because other programs hold them."""
     if held:
         are_held = "is held and remains" if held == 1 else "are held and remain"
         note(f"{plural(held, 'message')} of queue {queue} {are_held}: see message list")

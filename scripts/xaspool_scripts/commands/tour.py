@@ -9,7 +9,7 @@ from xaspool_scripts.sample import SENTENCE
 from xaspool_scripts.terminal.program import note
 from xaspool_scripts.terminal.wording import printable
 
-# The tour shows this code, and runs it on its space.
+# The tour shows this code, and runs the code on the tour's space.
 _SERVICE = """\
 def capitals(message):
     return message.body.upper()                      # the reply

@@ -102,8 +102,8 @@ def _described(manager: "ResourceManager", xid: "Xid") -> dict[str, Any]:
 
 
 def _row(xid: "Xid", state: str, about: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a transaction for JSON. The parts of the xid are bytes. JSON has them in base64url, as in the text form of
-    the xid."""
+    """Return a transaction for JSON. The parts of the xid are bytes; JSON has these bytes in base64url, as in the xid's
+    text form."""
     text, unknown = str(xid), dict.fromkeys(("prepared_at", "writer", "puts", "takes", "put_ids", "taken_ids"))
     _, gtrid, bqual = text.split(".")
     known = {"xid": text, "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual, "state": state}

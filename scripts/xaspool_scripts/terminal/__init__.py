@@ -1,1 +1,1 @@
-"""The parts of all programs: options, exit codes, output, wording, signals."""
+"""The common parts of all programs: options, exit codes, output, wording, signals."""

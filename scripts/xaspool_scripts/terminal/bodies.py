@@ -1,4 +1,4 @@
-"""Bodies on the terminal and in JSON. ``spool.watch.bodies`` makes their text."""
+"""Bodies on the terminal and in JSON. ``spool.watch.bodies`` converts bodies to text."""
 
 import json
 from base64 import b64encode
@@ -11,14 +11,14 @@ from xaspool_scripts.terminal.wording import on_terminal, printable
 if TYPE_CHECKING:
     from spool.model.message import Message
 
-JSON_BYTES = 1 << 16  # the most bytes of a body in JSON, unless the whole body is asked for
+JSON_BYTES = 1 << 16  # the most bytes of a body in JSON, unless the user wants the whole body
 _MAX_DECODED = 1 << 20  # bytes; a larger body has no value in JSON
 
 
 def json_value(message: "Message") -> dict[str, Any]:
     """Return ``{"value": …}`` if the body is JSON or msgpack, and JSON can express its value. Otherwise return {}.
 
-    The value is that of a consumer in Python.
+    A consumer in Python gets the same value.
     """
     from spool.errors import SpoolError
     from spool.model import codecs
@@ -44,7 +44,7 @@ def message_object(
     Args:
         body: whether the object has the body.
         body_bytes: the size of the whole body, if the body of `message` is only its beginning.
-        most: the most bytes of the body; None for all. `body_cut` is true if the object has only the beginning.
+        most: the most bytes of the body; None means all bytes. `body_cut` is true if the object has only the beginning.
     """
     fields: dict[str, Any] = {}
     for name, field in message.as_dict().items():

@@ -12,9 +12,9 @@ COULD_NOT_LOOK = 8
 def exit_code(
     *, damaged: object = False, failed: object = False, failed_for_good: object = False, left: object = False
 ) -> int:
-    """Return the exit code of a run. If several outcomes hold, the first one in the order of the arguments decides.
+    """Return the exit code of a run. If several outcomes are true, the first one in the order of the arguments decides.
 
-    Outcomes that a person has to look at come first, because no later run reports them again. ``left`` comes last,
+    Outcomes that need a person come first, because no later run reports these outcomes again. ``left`` comes last,
     because the next run handles the messages that this run left.
 
     Args:
@@ -33,7 +33,7 @@ def exit_code(
 
 
 def code_of_effects(effects: Iterable[str], *, failed: object, left: object) -> int:
-    """Return the exit code of a run that handled messages. ``effects``: the effects that the run had on them."""
+    """Return the exit code of a run that handled messages. ``effects``: the effects of the run."""
     from spool.workers.effects import FAILURES_FOR_GOOD, Effect
 
     occurred = set(effects)

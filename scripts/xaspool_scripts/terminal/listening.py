@@ -1,4 +1,4 @@
-"""Programs that listen at an address: their options, and the signals that end them."""
+"""The common parts of programs that listen at an address: options, and signals that end the program."""
 
 import threading
 from collections.abc import Callable
@@ -30,9 +30,10 @@ def tls_options(command: _Command) -> _Command:
 
 
 def end_signal() -> threading.Event:
-    """Return an event that each ending signal sets from now on, e.g. SIGTERM and Ctrl-C.
+    """Return an event. From now on, each ending signal, e.g. SIGTERM or Ctrl-C, sets this event.
 
-    A program calls this before it prints its address, because a reader of the address may send a signal at once.
+    A program calls this function before it prints its address, because a reader of the address may send a signal at
+    once.
     """
     ended = threading.Event()
     handle_ending(lambda *_: ended.set())

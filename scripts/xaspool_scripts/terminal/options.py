@@ -43,7 +43,7 @@ def duration(text: str) -> float:
 
 
 def past(text: str) -> float:
-    """Parse a time as `moment` does, or a time span with a unit, e.g. ``2h``: the time so long ago."""
+    """Parse a time as `moment` does, or a time span before now with a unit, e.g. ``2h``."""
     if text[-1:] in _UNITS and _DURATION.fullmatch(text):
         return time.time() - duration(text)
     try:
@@ -93,14 +93,14 @@ def size(text: str) -> int:
 
 
 def message_id(text: str) -> str:
-    """Check the form of a message id; the message need not exist."""
+    """Check the form of a message id, but not whether the message exists."""
     if _MESSAGE_ID.fullmatch(text) is None:
         raise click.BadParameter(f"{text!r} is not a message id, which is 32 hexadecimal digits")
     return text
 
 
 def group(text: str) -> str:
-    """Check that this machine has a group of users of this name."""
+    """Check that this machine has a user group of this name."""
     import grp
 
     try:
@@ -142,7 +142,7 @@ def by_queue(
     """Parse texts such as ``QUEUE=SERVICE`` into targets by queue. ``kind``, ``form``, ``example``: parts of error
     texts.
 
-    ``default`` returns the target for a text that names only a queue. If ``default`` is None, such a text is an error.
+    ``default`` returns the target for a text that names only a queue. Without a ``default``, such a text is an error.
     """
     targets: dict[str, str] = {}
     for text in given:
@@ -180,8 +180,8 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
     return _pairs(values, "NAME=VALUE") or None
 
 
-# By metavar: the parser of the option's values, and the end of the option's help text, which describes the form of a
-# value.
+# For each metavar, the parser of the option's values, and the end of the option's help text, which describes the form
+# of a value.
 _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "TIME": (duration, " Written in seconds or e.g. 5m."),
     "SIZE": (size, " Written in bytes or e.g. '1 GiB'."),
@@ -189,7 +189,7 @@ _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "N": (whole, ""),
     "ID": (message_id, ""),
 }
-# The options that may be given several times, by metavar: the name of the option, and the parser of its values.
+# The options that may be given several times: for each metavar, the option's name, and the parser of the values.
 _SEVERAL = {"NAME=VALUE": ("--header", _headers), "SUFFIX=TYPE": ("--drop-type", _drop_types)}
 
 

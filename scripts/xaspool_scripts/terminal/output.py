@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 NOTHING = "-"
 
 _STDOUT, _STDERR = 1, 2
-_own_output: BinaryIO | None = None  # the real standard output, while ``prints_to_stderr`` is active
+_own_output: BinaryIO | None = None  # the real standard output during ``prints_to_stderr``
 
 
 def write_bytes(data: bytes) -> None:
-    """Write bytes to stdout, and flush it. Raise OSError if the write fails."""
+    """Write bytes to stdout, and flush stdout. Raise OSError if the write fails."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "standard output is closed")
     output = _own_output or sys.stdout.buffer
@@ -36,8 +36,8 @@ def write_bytes(data: bytes) -> None:
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """Keep standard output for this program's data. Functions of the user, and programs that they start, print to
-    stderr."""
+    """Reserve standard output for this program's data. Functions of the user, and programs started by these functions,
+    print to stderr."""
     global _own_output
     if sys.stdout is None or sys.stderr is None:
         yield
@@ -70,7 +70,7 @@ def _kept_apart() -> Iterator[BinaryIO]:
         yield output
     finally:
         os.dup2(kept, _STDOUT)
-        with suppress(OSError):  # the write has reported its error already
+        with suppress(OSError):  # an earlier write has already reported the error
             output.close()
 
 
@@ -101,8 +101,8 @@ def flush_directory(path: str) -> None:
 
 @contextmanager
 def answering(done: str) -> Iterator[None]:
-    """A context that prints the result of a completed step. If the output fails, the error text says that the step was
-    done."""
+    """Use this context to print the result of a completed step. If the output fails, the error text says that the step
+    was done."""
     try:
         yield
     except OSError as error:
@@ -169,19 +169,19 @@ def _rich_table(columns: Sequence[str], cells: Iterable[Sequence[str]], right: S
 
 
 def short(text: str, most: int) -> str:
-    """Return a text of at most this many characters. If the end is cut off, the last character is ``…``."""
+    """Return a text with at most ``most`` characters. If the end is cut off, the last character is ``…``."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def pairs(values: Mapping[str, object]) -> None:
-    """Write names and values, one pair a line."""
+    """Write names and values, one pair per line."""
     width = max(map(len, values), default=0)
     for name, value in values.items():
         click.echo(f"{name.ljust(width)}  {show(value)}")
 
 
 def show(value: object) -> str:
-    """Return a value as text. Control characters are escaped: a message must not control a terminal."""
+    """Return a value as text. Control characters are escaped, because a message must not control a terminal."""
     if value is None or value == "":
         return NOTHING
     if isinstance(value, float):

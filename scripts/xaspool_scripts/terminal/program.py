@@ -27,7 +27,7 @@ _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"
 _LINES = "\n\t"
 
-# The names of the programs that run in this process. Only tests run more than one.
+# The names of the programs that run in this process. Only tests run more than one program.
 _running = ["spool"]
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -91,8 +91,7 @@ class SpaceCommand(click.Command):
 
 
 class Commands(SpaceCommand, click.Group):
-    """A group of commands about a space. The help of the group shows the whole first sentence of each command's
-    help."""
+    """A group of commands about a space. The group's help shows the whole first sentence of each command."""
 
     command_class = SpaceCommand
 
@@ -122,7 +121,7 @@ class SingleProgram(Boundary, SpaceCommand):
 
 def _report(program: str, error: BaseException, typed: list[str]) -> int:
     """Print an error; return the exit code. ``typed``: the arguments of the program."""
-    # The usage helps only if the form of the command is wrong, not if a value is wrong.
+    # The usage text helps only if the form of the command is wrong, and not if a value is wrong.
     is_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
@@ -176,7 +175,7 @@ def describe(error: BaseException) -> str:
 
 
 def _is_of_engine(error: BaseException, name: str) -> bool:
-    """Return whether an error is of the class ``name`` of spool.errors. The engine is not imported for this."""
+    """Return whether an error is of the class ``name`` of spool.errors, without importing the engine."""
     errors = sys.modules.get("spool.errors")
     return errors is not None and isinstance(error, getattr(errors, name))
 
@@ -217,7 +216,7 @@ def note(text: str) -> None:
 
 
 def note_at_once(text: str) -> None:
-    """Print information from a signal handler. The signal may have interrupted a write to the same stream."""
+    """Print information from a signal handler. The signal may have interrupted a write to stderr."""
     write_at_once(f"{_running[-1]}: {text}")
 
 
@@ -237,10 +236,10 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
         context.meta[_SPACE] = value
 
 
-# The option may stand before or after the command's name.
+# The option -s may stand before or after the command's name.
 _space_option = click.option(
     "-s", "--space", metavar="PATH", expose_value=False, callback=_remember,
-    type=click.Path(readable=False),  # (if the space cannot be opened, the error of the opening says more)
+    type=click.Path(readable=False),  # (the engine's error for an unreadable space says more)
     help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with one object a line.")
@@ -253,7 +252,7 @@ def named_space(context: click.Context | None = None) -> str | None:
 
 
 def new_space_path() -> str:
-    """Return the directory of the space that the command creates. Only -s or the environment names this directory."""
+    """Return the directory of the space that the command creates. Only -s or the environment can name it."""
     path = named_space()
     if path is None:
         raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
@@ -261,10 +260,10 @@ def new_space_path() -> str:
 
 
 def space_path(context: click.Context | None = None, otherwise: str = "") -> str:
-    """Return the path of the space that the command is about.
+    """Return the path of the command's space.
 
-    Without -s and $SPOOL_SPACE, the path is the current directory if that is a space, else `otherwise`. If `otherwise`
-    is empty, the command ends with wrong usage.
+    Without -s and $SPOOL_SPACE, the path is the current directory if it is a space, and otherwise `otherwise`. If
+    `otherwise` is also empty, the command ends with wrong usage.
     """
     named = named_space(context)
     if named is not None:
@@ -280,8 +279,8 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 @contextmanager
 def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """Open the space. Bodies are delivered as the stored bytes, and are not decoded. `tell`: whether to print the names
-    of damaged files."""
+    """Open the space. Bodies are returned as stored, without decoding. `tell`: whether to print the names of damaged
+    files."""
     with open_space() as space:
         space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
@@ -291,8 +290,7 @@ def opened(*, tell: bool = True) -> Iterator["Space"]:
 
 
 def open_space() -> "Space":
-    """Open the space that the command is about. Wrong settings of the space are a failure of the command, not wrong
-    usage."""
+    """Open the command's space. Wrong settings of the space are a failure of the command, and not wrong usage."""
     import spool
 
     try:
@@ -303,7 +301,7 @@ def open_space() -> "Space":
 
 @contextmanager
 def typed_values() -> Iterator[None]:
-    """Report a value that the engine refuses as wrong usage. The text names options, not the engine's arguments."""
+    """If the engine refuses a value, report wrong usage. The text names options, and not the engine's arguments."""
     import spool
 
     try:
@@ -319,7 +317,7 @@ def typed_values() -> Iterator[None]:
 
 
 def _offers(names: Iterable[str], incomplete: str) -> "list[CompletionItem]":
-    from click.shell_completion import CompletionItem  # only shell completion needs it
+    from click.shell_completion import CompletionItem  # only shell completion needs this import
 
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 

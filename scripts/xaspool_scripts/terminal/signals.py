@@ -1,4 +1,4 @@
-"""The signals that end a program in order: SIGTERM, Ctrl-C, and the signals that would otherwise end it at once."""
+"""The signals at which a program ends in order: SIGTERM, Ctrl-C, and signals that would otherwise kill the program."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 # A closed terminal sends SIGHUP, and so do programs that expect the signal to mean "reload". An alarm or a user signal
-# may come from a library of the application, or by mistake. By default each of them kills the process.
+# may come from a library of the application, or by mistake. By default each of these signals kills the process.
 ENDING = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM,
     signal.SIGPROF,
@@ -16,7 +16,7 @@ ENDING = (
 def handle_ending(handler: Callable[[int, Any], object]) -> dict[int, Any]:
     """Call ``handler`` with the number of each ending signal from now on. Return the previous handlers.
 
-    Among the signals other than SIGTERM and SIGINT, an ignored one remains ignored, e.g. SIGHUP under nohup.
+    An ignored signal remains ignored, e.g. SIGHUP under nohup. This does not apply to SIGTERM and SIGINT.
     """
     always = (signal.SIGTERM, signal.SIGINT)
     caught = [number for number in ENDING if number in always or signal.getsignal(number) is not signal.SIG_IGN]
@@ -35,5 +35,5 @@ def ending_signals(handler: Callable[[int, Any], object]) -> Iterator[None]:
 
 
 def name_of(number: int) -> str:
-    """Return the name of an ending signal for a line to a person, e.g. "SIGHUP"."""
+    """Return the name of an ending signal for the user, e.g. "SIGHUP"."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -1,7 +1,7 @@
-"""Suggestions in place of a wrong command, option or argument, by known synonyms or by similarity.
+"""Suggestions for a wrong command, option or argument, by known synonyms or by similarity.
 
-A suggestion can be pasted into a shell. If no name is similar, nothing is suggested: a wrong guess costs more than no
-guess.
+A suggestion can be pasted into a shell. If no name is similar, nothing is suggested, because a wrong guess is worse
+than no guess.
 """
 
 import re
@@ -10,7 +10,7 @@ from shlex import quote
 
 import click
 
-# Words of other systems. Each has the verbs of our commands that the word may mean.
+# Words of other systems: for each word, the verbs of xaspool's commands that it may mean.
 _VERBS = {
     "add": ("create", "put"), "backup": ("export",), "browse": ("list",), "cat": ("show",), "clear": ("purge",),
     "consume": ("get",), "dequeue": ("get",), "describe": ("show",), "drop": ("delete",), "dump": ("export",),
@@ -22,7 +22,7 @@ _VERBS = {
     "stats": ("list",), "status": ("list",), "take": ("get",), "update": ("change",), "verify": ("check",),
     "view": ("show",),
 }  # fmt: skip
-# Verbs that several nouns have. Each has the commands that a user may mean by the verb alone.
+# Verbs of several commands: for each verb, the commands that a user may mean by the verb alone.
 _COMMANDS = {verb: (f"queue {verb}", f"message {verb}") for verb in ("change", "delete", "list", "show")}
 _PROGRAMS = {
     "forward": "spool-forward", "forwarder": "spool-forward", "intake": "spool-intake", "recover": "spool-recover",
@@ -38,7 +38,7 @@ _OPTIONS = {
     "--payload": "--body", "--processes": "--threads", "--text": "--body", "--ttl": "--time-to-live",
     "--wait": "--timeout", "--workers": "--threads",
 }  # fmt: skip
-# Commands. Each has the text that the user most likely meant by an extra argument, {}.
+# For each command, the most likely meaning of an extra argument, {}.
 _ARGUMENTS = {
     "spool-admin message put": "--body {}", "spool-admin queue list": "spool-admin queue show {}",
     "spool-forward": "--route {}", "spool-admin import": "-s {}", "spool-admin check": "-s {}",
@@ -70,7 +70,7 @@ def _near(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _command(name: str, context: click.Context) -> list[str]:
-    """Return the commands that a wrong name may mean: commands of the same group, or else of the whole program."""
+    """Return the commands that a wrong name may mean: from the same group, or otherwise from the whole program."""
     group, root = context.command, context.find_root()
     assert isinstance(group, click.Group)
     verbs = _VERBS.get(name, (name,))
@@ -99,7 +99,7 @@ def _option(name: str, context: click.Context, typed: list[str]) -> list[str]:
 
 
 def _with_option(name: str, context: click.Context, typed: list[str]) -> str:
-    """Return the typed line with the option ``name`` at its end. Return "" if the command has no such flag."""
+    """Return the typed line with the flag ``name`` at the end, or "" if the command has no such flag."""
     command = context.command
     for word in typed:
         if isinstance(command, click.Group) and word in command.commands:

@@ -4,8 +4,7 @@ import sys
 
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:
-    """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural, if it is not the singular with an
-    s."""
+    """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural, if it is irregular."""
     from spool.model import text  # (imported here, because help and completion do not need it)
 
     return text.plural(count, singular, plural_form)

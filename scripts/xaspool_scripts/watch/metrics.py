@@ -67,13 +67,13 @@ def metrics(listen: tuple[str, int] | None, published: bool, as_json: bool) -> N
 
 
 class Exporter:
-    """The metrics of one space. ``text`` may be called by several threads.
+    """The metrics of one space. Several threads may call ``text``.
 
     path: the directory of the space.
     """
 
     def __init__(self, path: str, read: "Callable[[], SpaceMetrics]") -> None:
-        """``read``: returns the figures of the space."""
+        """``read``: a function that returns the figures of the space."""
         self.path = os.path.abspath(path)
         self._read = read
         self._mutex = threading.Lock()
@@ -82,7 +82,7 @@ class Exporter:
         self._failure = ""
 
     def collect(self) -> prometheus.Collection:
-        """Read the figures of the space. Errors are those of the space."""
+        """Read the figures of the space. Errors of the space are raised."""
         begun = time.monotonic()
         found = self._read()
         return prometheus.Collection(found.space, found, seconds=time.monotonic() - begun)
@@ -98,7 +98,7 @@ class Exporter:
     def text(self) -> bytes:
         """Return the metrics. Figures that are less than a second old are not read again.
 
-        If the space gives an error, the text says that the space is not up.
+        If the space raises an error, the text says that the space is not up.
         """
         with self._mutex:
             if time.monotonic() >= self._text_until:
@@ -107,7 +107,7 @@ class Exporter:
             return self._text
 
     def _read_text(self) -> bytes:
-        """Read the figures. An error is logged once, until the space gives another error, or none."""
+        """Read the figures. A repeated error is logged only once."""
         from spool import SpaceStopped
 
         begun = time.monotonic()
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: "_Server"
     timeout = _SILENT_SECONDS
-    server_version, sys_version = "xaspool", ""  # (the version of Python is nobody's business)
+    server_version, sys_version = "xaspool", ""  # (do not publish the version of Python)
 
     def do_GET(self) -> None:
         self.server.mark_asked(self.request)
@@ -162,28 +162,26 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log no request: Prometheus sends one every few seconds."""
+        """Log no request, because Prometheus sends a request every few seconds."""
 
 
 class _Server(ThreadingMixIn, TCPServer):
     """Serves the metrics of one exporter, with at most 16 connections, each for at most ten seconds.
 
-    A further connection ends the oldest one, if possible one that has sent no whole request. So clients that send half
-    a request, or nothing, keep no other client out.
+    A further connection ends the oldest connection without a whole request, or otherwise the oldest connection. So
+    clients that send half a request, or nothing, keep no other client out.
     """
 
     allow_reuse_address = True
     daemon_threads = True
-    request_queue_size = 64  # of new connections
+    request_queue_size = 64  # the most connections that wait
 
     def __init__(self, exporter: Exporter, host: str, port: int) -> None:
         family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.address_family = family
         self.exporter = exporter
-        self._begun: dict[
-            Any, float
-        ] = {}  # the connections, with the monotonic times of their beginnings; oldest first
-        self._asked: set[Any] = set()  # those of them that have sent a whole request
+        self._begun: dict[Any, float] = {}  # the connections, oldest first, with the monotonic time of each beginning
+        self._asked: set[Any] = set()  # the connections that have sent a whole request
         self._begun_mutex = threading.Lock()
         super().__init__(at[:2], _Handler)  # type: ignore[arg-type]
 
@@ -192,7 +190,7 @@ class _Server(ThreadingMixIn, TCPServer):
         return int(self.socket.getsockname()[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a new thread. If there are too many connections, end one of the others."""
+        """Answer a connection in a new thread. If there are too many connections, first end another connection."""
         with self._begun_mutex:
             if len(self._begun) >= _MOST_CONNECTIONS:
                 silent = (each for each in self._begun if each not in self._asked)
@@ -213,14 +211,14 @@ class _Server(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End connections that last too long: a client that sends a byte now and then would keep its thread."""
+        """End connections that last too long, because a client that sends a byte now and then would keep its thread."""
         latest = time.monotonic() - _CONNECTION_SECONDS
         with self._begun_mutex:
             for request in [request for request, begun in self._begun.items() if begun < latest]:
                 self._end(request)
 
     def _end(self, request: Any) -> None:
-        """End a connection: its thread then closes the socket. The caller holds the mutex."""
+        """End a connection; the connection's thread then closes the socket. The caller holds the mutex."""
         del self._begun[request]
         self._asked.discard(request)
         try:
@@ -229,7 +227,7 @@ class _Server(ThreadingMixIn, TCPServer):
             pass  # the client has ended the connection
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an error of the server itself. A client that went away is none."""
+        """Report an error of the server itself. Do not report a client that has disconnected."""
         error = sys.exception()
         if error is not None and not isinstance(error, OSError):
             note(f"warning: {describe(error)}")

@@ -1,9 +1,9 @@
 """The metrics of a space in the text format of Prometheus.
 
-``METRICS`` is the one table of all metrics. The text and the table of docs/metrics.md are made from it.
+``METRICS`` is the table of all metrics. The text and the table in docs/metrics.md are made from ``METRICS``.
 
-Programs write some of the label values, e.g. the URLs of services. A label value therefore has no control characters,
-no passwords and at most 256 characters, and a metric has at most 2,000 sets of labels.
+Some label values come from other programs, e.g. the URLs of services. A label value therefore has no control
+characters, no passwords and at most 256 characters, and a metric has at most 2,000 sets of labels.
 """
 
 import math
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-MOST_LABEL_SETS = 2_000  # of one metric
+MOST_LABEL_SETS = 2_000  # the most sets of labels of one metric
 OMITTED = "xaspool_omitted_label_sets"
-MOST_CHARACTERS = 256  # of one label value
+MOST_CHARACTERS = 256  # the most characters of one label value
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """The figures of a space at one moment, or the failure to get the figures; a collector of prometheus_client.
+    """A collector of prometheus_client: the figures of a space at one moment, or the failure to get the figures.
 
     space: the directory of the space.
-    metrics: None if the space gave an error.
-    is_stopped: whether the space gave the error ``SpaceStopped``.
-    seconds: how long the space took.
+    metrics: the figures; None if the space raised an error.
+    is_stopped: whether the space raised the error ``SpaceStopped``.
+    seconds: the time of the read.
     """
 
     space: str
@@ -51,7 +51,7 @@ class Collection:
     def collect(self) -> "Iterator[Family]":
         """Yield the families of all metrics that have samples.
 
-        Of too many label sets, the first in alphabetical order remain, so that each call keeps the same label sets.
+        If a metric has too many label sets, the first in alphabetical order are kept, so that each call keeps the same.
         """
         omitted = 0
         for metric in METRICS:
@@ -106,7 +106,7 @@ def label_value(text: str) -> str:
 def without_secrets(service: str) -> str:
     """Return the name of a service without user, password, query and the arguments of a command.
 
-    The arguments of a command may have a password, too. So only the program of ``exec:`` remains.
+    The arguments of a command may also contain a password. So only the program of ``exec:`` remains.
     """
     scheme, colon, rest = service.partition(":")
     if not colon or scheme in ("python", "file"):
@@ -129,12 +129,12 @@ def without_secrets(service: str) -> str:
 
 
 def _of_space(found: "Callable[[SpaceMetrics], Samples]") -> Callable[[Collection], Samples]:
-    """Return a function that has no samples if the space gave an error."""
+    """Return a function that yields samples, or no samples if the space raised an error."""
     return lambda collection: () if collection.metrics is None else found(collection.metrics)
 
 
 def _number(found: "Callable[[SpaceMetrics], float | None]") -> Callable[[Collection], Samples]:
-    """Return a function with one sample without labels; with none if the figure is None."""
+    """Return a function that yields one sample without labels, or no sample if the figure is None."""
 
     def samples(metrics: "SpaceMetrics") -> Samples:
         value = found(metrics)
@@ -144,28 +144,27 @@ def _number(found: "Callable[[SpaceMetrics], float | None]") -> Callable[[Collec
 
 
 def _queues(field: str) -> Callable[[Collection], Samples]:
-    """Return a function with a figure of each queue. A figure without a value, e.g. the age of no message, is 0."""
+    """Return a function that yields a figure of each queue. A missing figure, e.g. an age without messages, is 0."""
     return _of_space(lambda metrics: [((name,), getattr(stats, field) or 0) for name, stats in metrics.queues.items()])
 
 
 def _count(name: str) -> Callable[[Collection], Samples]:
-    """Return a function with a count of all processes; 0 if no process has counted."""
+    """Return a function that yields a count of all processes, or 0 if no process has counted."""
     return _number(lambda metrics: _whole(metrics.counts.get((name,), 0)))
 
 
 def _counts(name: str, labels: int) -> Callable[[Collection], Samples]:
-    """Return a function with the counts of this name. ``labels``: the number of their labels."""
+    """Return a function that yields the counts of this name. ``labels``: the number of labels of a count."""
     return _of_space(lambda metrics: [(of, _whole(count)) for of, count in _keys(metrics.counts, name, labels)])
 
 
 def _states(name: str) -> Callable[[Collection], Samples]:
-    """Return a function with the states of this name, which have the label ``queue``."""
+    """Return a function that yields the states of this name, which have the label ``queue``."""
     return _of_space(lambda metrics: [(of, _whole(number)) for of, number in _keys(metrics.states, name, 1)])
 
 
 def _durations(name: str, labels: int = 0) -> Callable[[Collection], Samples]:
-    """Return a function with the durations of this name. Without labels, it has a sample although nothing is
-    counted."""
+    """Return a function that yields the durations of this name. Without labels, it always yields a sample."""
 
     def samples(metrics: "SpaceMetrics") -> Samples:
         found = histograms(metrics.counts)
@@ -177,14 +176,14 @@ def _durations(name: str, labels: int = 0) -> Callable[[Collection], Samples]:
 
 
 def _keys(meters: Mapping[tuple[str, ...], int], name: str, labels: int) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the labels and the values of the meters of this name. A damaged file may have keys of another length."""
+    """Yield the labels and values of the meters of this name. Skip keys of another length, e.g. from a damaged file."""
     for key, value in meters.items():
         if key[0] == name and len(key) == labels + 1:
             yield key[1:], value
 
 
 def _whole(count: int) -> int:
-    """Return a count. A damaged file may have a negative number, which no counter may have."""
+    """Return a count, but 0 for a negative number, which a damaged file may have."""
     return max(0, count)
 
 
@@ -211,7 +210,7 @@ def _depths(metrics: "SpaceMetrics") -> Samples:
 
 
 def _roles(metrics: "SpaceMetrics") -> Samples:
-    """Tell which queues are the error, reply or failure queue of another queue, so that an alert can choose them."""
+    """Yield the queues that are another queue's error, reply or failure queue, so that an alert can select them."""
     for role in ("error", "reply", "failure"):
         names = {getattr(of, f"{role}_queue") for of in metrics.roles.values()} - {None}
         yield from (((name, role), 1.0) for name in sorted(names))
@@ -254,7 +253,7 @@ def _folder_bytes(metrics: "SpaceMetrics") -> Samples:
 
 
 def _routes(metrics: "SpaceMetrics") -> Samples:
-    """Tell for each route whether it is up. A route that is down in one of several processes is down."""
+    """Return whether each route is up. A route that is down in one of several processes counts as down."""
     up: dict[tuple[str, ...], float] = {}
     for (queue, service), is_down in sorted(routes(metrics).items(), key=lambda route: route[1]):
         up[queue, without_secrets(service)] = float(not is_down)
@@ -262,8 +261,8 @@ def _routes(metrics: "SpaceMetrics") -> Samples:
 
 
 def _troubles(metrics: "SpaceMetrics") -> Samples:
-    """Count the troubles of each cause, also of causes without trouble. Failing queues need rates, as Prometheus has
-    them."""
+    """Count the troubles of each cause, also if the count is 0. Omit failing queues, because Prometheus has their
+    rates."""
     found = Counter(trouble.cause for trouble in troubles(metrics, time.time(), {}))
     severity = {True: "critical", False: "warning"}
     causes = [cause for cause in Cause if cause is not Cause.FAILING]
@@ -271,7 +270,7 @@ def _troubles(metrics: "SpaceMetrics") -> Samples:
 
 
 def _destinations(metrics: "SpaceMetrics") -> Samples:
-    """Tell which queues forward to which targets. Several processes may report the same target."""
+    """Yield each pair of a queue and a target to which it forwards. Several processes may report the same target."""
     found = {
         (queue, without_secrets(target)) for (queue, target), n in _keys(metrics.states, "destination", 2) if n > 0
     }
@@ -395,7 +394,7 @@ METRICS = (
            _of_space(_findings)),
 
     Metric(OMITTED, GAUGE, (), "The sets of labels that are left out, because a metric has more than 2,000.",
-           lambda collection: ()),  # the collector counts them
+           lambda collection: ()),  # the collector counts omitted sets
 )  # fmt: skip
 
 
@@ -433,7 +432,8 @@ def _family(metric: Metric, space: str, values: Mapping[tuple[str, ...], Value])
 def _cumulative(durations: Histogram) -> list[tuple[str, float]]:
     """Return the upper bounds as text, each with the number of durations up to the bound."""
     number, found = 0, []
-    # (all buckets from the first sample: Prometheus computes wrong rates for a bucket that appears later)
+    # (yield all buckets from the first sample on, because Prometheus computes wrong rates for buckets that appear
+    # later)
     for bound in sorted({*BOUNDS_SECONDS, *durations.buckets, math.inf}):
         number += durations.buckets[bound]
         found.append(("+Inf" if bound == math.inf else f"{bound:g}", float(number)))

@@ -21,7 +21,7 @@ published_option = click.option(
 
 @dataclass(frozen=True)
 class Watched:
-    """metrics: ``metrics()`` returns the current ``spool.SpaceMetrics``. space: None if the metrics are published."""
+    """metrics: returns the current ``spool.SpaceMetrics``. space: the open space; None for published metrics."""
 
     metrics: "Callable[[], spool.SpaceMetrics]"
     space: "spool.Space | None"
@@ -29,7 +29,7 @@ class Watched:
 
 @contextmanager
 def watched_space(*, published: bool) -> Iterator[Watched]:
-    """Yield the space of ``-s``. Errors are those of ``opened``."""
+    """Yield the space of ``-s``. The errors are the same as in ``opened``."""
     if published:
         import spool
 

@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from xaspool_scripts.watch.top.figures import Sample
     from xaspool_scripts.watch.top.model import State
 
-# Names of ``figures.SORTABLE``, which is not imported here, because help and completion do not need rich.
+# The names in ``figures.SORTABLE``. ``figures`` is not imported here, because it imports rich, and help and completion
+# do not need rich.
 SORTS = (
     "trouble", "queue", "ready", "age", "in/s", "out/s", "fail/s", "claimed", "doubt", "delayed", "bytes", "rate",
 )  # fmt: skip
 _DEFAULT_SECONDS = 2.0
-_MOST_SHARE, _LONGEST_PACE = 0.007, 10.0  # of a processor, and in seconds: for a program without --interval
+_MOST_SHARE, _LONGEST_PACE = 0.007, 10.0  # without --interval: a share of a processor, and a number of seconds
 _MOST_READ = 4_096
 _PATIENCE_SECONDS = 1.0
-_LOOK_SECONDS = 0.25  # between two looks at the signals and at the size of the terminal
+_LOOK_SECONDS = 0.25  # the time between two checks of the signals and of the terminal's size
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # another screen, no cursor, no wrapping of long lines
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # use the other screen, hide the cursor, do not wrap long lines
 _LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
@@ -118,10 +119,10 @@ class _Gone(Exception):
 
 
 class Screen:
-    """The terminal: its other screen while pictures are drawn, and its former state afterwards.
+    """The terminal. It shows the other screen while pictures are drawn, and its former state afterwards.
 
-    A signal interrupts only the waiting for keys and the writing, because a terminal that takes no output could delay
-    the end for ever. A second Ctrl-C also interrupts a reading of the space.
+    A signal interrupts only a wait for keys and a write, because a terminal that takes no output could delay the end
+    forever. A second Ctrl-C also interrupts a read of the space.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class Screen:
         self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
         self._mode = termios.tcgetattr(self._input)
         self._handlers: dict[int, Any] = {}
-        self._arrived: set[int] = set()  # the signals
+        self._arrived: set[int] = set()  # the signals that have arrived
         self._is_drawn = self._is_interruptible = False
 
     def __enter__(self) -> "Screen":
@@ -170,7 +171,7 @@ class Screen:
     def enter(self) -> None:
         """Raises _Gone."""
         mode = termios.tcgetattr(self._input)
-        mode[0] &= ~termios.IXON  # (Ctrl-S would stop the output, so that the program could not end)
+        mode[0] &= ~termios.IXON  # (Ctrl-S would stop the output, and the program could not end)
         mode[3] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         self._is_drawn = True
@@ -182,7 +183,7 @@ class Screen:
             raise _Gone if isinstance(error, termios.error) else error from error
 
     def _leave(self) -> None:
-        """Give the terminal back. If it takes no output within a second, only its mode is restored."""
+        """Restore the terminal. If the terminal takes no output within a second, restore only its mode."""
         self._is_drawn = self._is_interruptible = False
         with suppress(OSError, termios.error):  # (the terminal may be closed)
             termios.tcflush(self._input, termios.TCIOFLUSH)
@@ -192,7 +193,7 @@ class Screen:
             termios.tcsetattr(self._input, termios.TCSANOW, self._mode)
 
     def resume(self) -> bool:
-        """Stop this process if Ctrl-Z wants that. Return whether it goes on after a stop, with an empty screen."""
+        """Stop this process after Ctrl-Z. Return whether the process was stopped, so that the screen is now empty."""
         if signal.SIGTSTP in self._arrived:
             self._leave()
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -230,7 +231,7 @@ class Screen:
 
 @contextmanager
 def _warnings() -> "Iterator[deque[logging.LogRecord]]":
-    """Keep the last warnings of the engine, which would be written into the picture. Print them afterwards."""
+    """During the block, keep the engine's last warnings, which would damage the picture. Print them afterwards."""
     import logging
 
     class Kept(logging.Handler):
@@ -249,7 +250,7 @@ def _warnings() -> "Iterator[deque[logging.LogRecord]]":
 
 
 class _Live:
-    """The loop: read the space when the interval has passed, follow keys and signals, draw the picture."""
+    """The loop: read the space at each interval, follow keys and signals, draw the picture."""
 
     def __init__(
         self, watched: Watched, state: "State", screen: Screen, warnings: "deque[logging.LogRecord]", automatic: bool
@@ -260,12 +261,12 @@ class _Live:
         self._warnings, self._is_automatic = warnings, automatic
         self._decoder, self._painter = Decoder(), Painter(sys.stdout.encoding or "utf-8")
         self._drawn: State | None = None
-        self._due = 0.0  # the time of the next reading, by time.monotonic
+        self._due = 0.0  # the time of the next read, by time.monotonic
         self._chosen = state.interval
 
     def run(self) -> None:
         self._screen.enter()
-        self._draw()  # at once, because the first reading may take long
+        self._draw()  # at once, because the first read may take long
         while not self._state.is_ended:
             began = time.thread_time()
             is_read = not self._state.is_paused and time.monotonic() >= self._due
@@ -290,16 +291,16 @@ class _Live:
         self._state = replace(self._state, warning=warning)
 
     def _pace(self, cost: float) -> None:
-        """Choose the time of the next reading. Without --interval, an expensive picture is made less often."""
+        """Choose the time of the next read. Without --interval, an expensive picture is drawn less often."""
         if self._state.interval != self._chosen:
-            self._chosen, self._is_automatic = self._state.interval, False  # the user has chosen it
-        if self._is_automatic and self._state.rates:  # (the first rates come early)
+            self._chosen, self._is_automatic = self._state.interval, False  # the user has chosen an interval
+        if self._is_automatic and self._state.rates:  # (before the first rates, the pace is fast)
             self._chosen = max(_DEFAULT_SECONDS, min(_LONGEST_PACE, float(round(cost / _MOST_SHARE))))
             self._state = replace(self._state, interval=self._chosen)
         self._due = time.monotonic() + self._state.interval
 
     def _draw(self) -> None:
-        """Draw the picture if the state, the size of the terminal or its contents have changed."""
+        """Draw the picture if the state, the terminal's size or the terminal's contents have changed."""
         from xaspool_scripts.watch.top.model import resized
 
         if self._screen.resume():
@@ -311,8 +312,8 @@ class _Live:
             self._drawn = self._state
 
     def _follow_keys(self) -> None:
-        """Wait for keys, for a time in which a signal or a new size of the terminal may wait, or for the next
-        reading."""
+        """Wait for keys, but no longer than until the next read, or the next check of signals and of the terminal's
+        size."""
         from xaspool_scripts.watch.top.model import pressed
 
         left = _LOOK_SECONDS if self._state.is_paused else min(_LOOK_SECONDS, self._due - time.monotonic())

@@ -1,4 +1,4 @@
-"""The figures of ``spool-admin top``: rates, latencies, troubles in words, and a row for each queue. Pure."""
+"""The figures of ``spool-admin top``: rates, latencies, troubles in words, and a row for each queue. No I/O."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from xaspool_scripts.watch.top.texts import cut, number, old, rate
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics
 
-_NAMED = 60  # columns of a name in a sentence
+_NAMED = 60  # the most columns of a name in a sentence
 _QUARANTINE, _TRANSACTIONS = "spool-admin quarantine list", "spool-admin transaction list"
 _COMMANDS = {
     Cause.DAMAGE: _QUARANTINE, Cause.QUARANTINE: _QUARANTINE, Cause.REFUSED: _QUARANTINE,
@@ -26,7 +26,7 @@ _WORST_LAST = list(Cause)[::-1]
 class Sample:
     """The metrics of one moment.
 
-    moment: the time of the reading, in seconds, by a clock that differs between two samples as time does.
+    moment: the monotonic time of the read in seconds; for published metrics, the time of the publication.
     """
 
     metrics: "SpaceMetrics"
@@ -35,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """A queue. ``troubles``: the causes of its troubles, the worst first."""
+    """A queue. ``troubles``: the causes of its troubles, with the worst first."""
 
     name: str
     stats: "QueueStats"
@@ -65,7 +65,7 @@ def total_rates(rates: Mapping[str, Rates]) -> Rates:
 def quantiles(now: Histogram, before: Histogram) -> tuple[float | None, float | None]:
     """Return the upper bounds of the median and of the 99th percentile, in seconds.
 
-    These are of the durations between two readings; if there are none, of all durations of ``now``.
+    The durations between two reads count; if there are none, all durations of ``now`` count.
     """
     counted = Histogram(now.buckets - before.buckets or now.buckets)
     return counted.quantile(0.5), counted.quantile(0.99)
@@ -81,7 +81,7 @@ def make_rows(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> list[Row]:
 
 
 def findings(metrics: "SpaceMetrics", rates: Mapping[str, Rates], now: float) -> list[str]:
-    """Return the sentences of the verdict, the worst first, with the commands of the next steps."""
+    """Return the sentences of the verdict, with the worst first, and with the commands for the next steps."""
     return [
         f"{sentence.removesuffix('.')}: {_COMMANDS[trouble.cause]}" if trouble.cause in _COMMANDS else sentence
         for trouble, sentence in told(troubles(metrics, now, rates), lambda name: cut(name, _NAMED))
@@ -95,7 +95,7 @@ def findings(metrics: "SpaceMetrics", rates: Mapping[str, Rates], now: float) ->
 class Column:
     """A column of the queues.
 
-    order: the value by which the rows are sorted, the greatest first unless ``is_ascending``.
+    order: the value by which the rows are sorted, with the greatest first unless ``is_ascending``.
     text: the text of a cell.
     """
 
@@ -111,7 +111,7 @@ def _trouble_order(row: Row) -> tuple[float, ...]:
     return (rank, row.stats.oldest_age or 0.0, row.stats.ready)
 
 
-# In the order of the picture. The first is the default order.
+# The columns in the order of the picture. The first column is the default order.
 COLUMNS = (
     Column("trouble", 10, _trouble_order, lambda row: row.troubles[0].value if row.troubles else ""),
     Column("ready", 6, lambda row: row.stats.ready, lambda row: number(row.stats.ready)),
@@ -125,7 +125,7 @@ COLUMNS = (
     Column("bytes", 7, lambda row: row.stats.bytes, lambda row: size(row.stats.bytes)),
 )
 NAME = Column("queue", 12, lambda row: row.name, lambda row: row.name, is_ascending=True)
-# Puts and gets together. No picture has this column.
+# An order by the rate of puts and gets together. No picture has this column.
 RATE = Column("rate", 0, lambda row: (row.rates.enqueued or 0) + (row.rates.dequeued or 0), lambda row: "")
 _ORDERS = {column.name: column for column in (COLUMNS[0], NAME, *COLUMNS[1:], RATE)}
 SORTABLE = tuple(_ORDERS)

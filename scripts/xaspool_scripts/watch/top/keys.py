@@ -1,7 +1,7 @@
-"""The keys of a terminal, from the bytes that they send.
+"""Convert the bytes that a terminal sends to keys.
 
-A printable key is its character. Any other key has a name, e.g. ``enter`` or ``page down``. Unknown sequences give no
-key, so a pasted text or a mouse cannot type commands by parts of their sequences.
+A printable key is represented by its character. Any other key has a name, e.g. ``enter`` or ``page down``. An unknown
+sequence is no key, so a part of a pasted text's or a mouse's sequence is never taken for a command.
 """
 
 import re
@@ -21,7 +21,7 @@ _KEYS = {
     b"\x1bOP": "f1", b"\x1b[11~": "f1", b"\x1b[[A": "f1", b"\x1bOS": "f4", b"\x1b[14~": "f4", b"\x1b[[D": "f4",
     b"\x1b[17~": "f6", b"\x1b[21~": "f10",
 }  # fmt: skip
-# A byte, or a whole sequence. A sequence that another ESC interrupts is whole.
+# A byte, or a whole sequence. A sequence also ends at another ESC.
 _WHOLE = re.compile(rb"[^\x1b]|\x1b(?:\[\[.|\[(?!\[)[ -?]*(?:[^ -?\x1b]|(?=\x1b))|O.|[^\[O])", re.DOTALL)
 
 
@@ -33,7 +33,7 @@ class Decoder:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a sequence has begun, so that ``finish`` has to be called if no byte follows."""
+        """Whether a sequence has begun. If no byte follows, the caller has to call ``finish``."""
         return bool(self._pending)
 
     def feed(self, data: bytes) -> list[str]:

@@ -1,7 +1,7 @@
-"""The state of ``spool-admin top``, and the effect of keys, samples and sizes on it. Pure: no clock, no terminal.
+"""The state of ``spool-admin top``, and its changes by keys, samples and sizes. No clock and no terminal are used.
 
-Each function returns a new state. The order of the rows is computed when a sample, the order or the filter changes,
-not for each picture.
+Each function returns a new state. The rows are sorted when a sample, the order or the filter changes, and not for each
+picture.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,10 +28,10 @@ from xaspool_scripts.watch.top.texts import clean
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 3_600.0
 FILTER, INTERVAL = "filter", "interval in seconds"  # the texts that a user can type
 _MOST_TYPED = 64
-_HISTORY = 30  # samples over which latencies are counted
-_MOST_FINDINGS = 10  # that the header shows
+_HISTORY = 30  # the number of samples from which latencies are computed
+_MOST_FINDINGS = 10  # the most findings that the header shows
 _MOST_ERROR_LINES = 2
-_FIXED_LINES = 5  # three lines of the header, the heading of the list, and the last line
+_FIXED_LINES = 5  # three header lines, the heading of the list, and the last line
 _SORT_KEYS = {
     "!": "trouble", "N": "ready", "A": "age", "R": "rate", "F": "fail/s", "C": "claimed", "D": "doubt", "B": "bytes",
 }  # fmt: skip
@@ -39,15 +39,15 @@ _SORT_KEYS = {
 
 @dataclass(frozen=True)
 class State:
-    """All that a picture depends on.
+    """The data on which a picture depends.
 
-    sample: the last one. rates, rows, findings: computed from it and the one before; ``rows`` has the filtered queues
-        in their order, ``every`` all queues by name.
+    sample: the last sample. rates, rows, findings: computed from the last two samples. ``rows`` has the filtered queues
+        in their order; ``every`` has all queues by name.
     history: the histograms of the last samples, the oldest first.
     now: the time of the picture, in seconds since the epoch.
-    error: the reason why the last reading failed. warning: the last warning of the engine.
+    error: the reason why the last read failed. warning: the last warning of the engine.
     prompt: FILTER, INTERVAL or "". typed: the text so far. remark: the reason why the text was refused.
-    selected: the name of the selected queue; None for the first queue, whichever that is.
+    selected: the name of the selected queue; None means the queue that is first at the time.
     cursor: the index of the selected queue.
     opened: the name of the queue whose details are shown, or "". is_help: whether the keys are shown.
     place: the first visible line of the details or the keys.
@@ -109,7 +109,7 @@ def sampled(state: State, sample: Sample, now: float) -> State:
 
 
 def failed(state: State, error: str, now: float) -> State:
-    """Return the state after a reading that failed. The figures of the last sample remain."""
+    """Return the state after a failed read. The figures of the last sample remain."""
     return _clamped(replace(state, error=error, now=now))
 
 
@@ -125,7 +125,7 @@ def _ordered(state: State) -> State:
 
 
 def _clamped(state: State) -> State:
-    """Return the state with the selection and the place within their lists. A selected queue remains selected."""
+    """Return the state with selection and place moved into their lists. A selected queue remains selected."""
     cursor = 0
     if state.selected is not None:
         names = [row.name for row in state.rows]
@@ -138,8 +138,7 @@ def _clamped(state: State) -> State:
 
 
 def shown_findings(state: State) -> list[str]:
-    """Return the sentences of the header: errors of the reading first, and as many as a third of the picture has room
-    for."""
+    """Return the sentences of the header, with read errors first, and with at most a third of the picture's lines."""
     every = [*_error(state)[:_MOST_ERROR_LINES], *state.findings]
     every += [f"Warning: {state.warning}"] if state.warning else []
     most = max(1, min(_MOST_FINDINGS, (state.height - _FIXED_LINES) // 3))
@@ -149,7 +148,7 @@ def shown_findings(state: State) -> list[str]:
 
 
 def _error(state: State) -> list[str]:
-    """Return the error of the last reading as lines, because its text may begin with a long path."""
+    """Return the error of the last read as several lines, because the text may begin with a long path."""
     text = clean(f"The space cannot be read: {state.error}")
     return chop_cells(text, max(20, state.width - 2)) if state.error else []
 
@@ -240,7 +239,7 @@ _ACTIONS: dict[str, Callable[[State], State]] = {
 }  # fmt: skip
 
 _FAR = 10**9
-# By key: lines, and pages.
+# For each key, the number of lines and the number of pages.
 _MOVES = {
     keys.UP: (-1, 0), "k": (-1, 0), keys.DOWN: (1, 0), "j": (1, 0), keys.PAGE_UP: (0, -1), keys.PAGE_DOWN: (0, 1),
     keys.HOME: (-_FAR, 0), keys.END: (_FAR, 0),
@@ -254,7 +253,7 @@ def _moved(state: State, key: str) -> State:
     if not state.is_list:
         return _clamped(replace(state, place=state.place + step))
     cursor = max(0, min(len(state.rows) - 1, state.cursor + step))
-    # At the first row the selection follows the order: the worst queue is then always in sight.
+    # At the first row, the selection follows the order, so the worst queue is always visible.
     return replace(state, cursor=cursor, selected=state.rows[cursor].name if cursor else None)
 
 

@@ -1,4 +1,4 @@
-"""The pages of ``spool-admin top`` besides the list of queues: the details of a queue, and the keys. Pure."""
+"""The pages of ``spool-admin top`` besides the list of queues: the details of a queue, and the keys. No I/O."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics
 
 HEADING, WARNING = "bold", "bold red"
-_LABEL = 19  # columns
-_MOST_NAMED = 20  # queues and holders that a page lists
+_LABEL = 19  # the width of a label, in columns
+_MOST_NAMED = 20  # the most queues and holders that a page lists
 
 HELP = f"""\
 up down, k j       move the selection; page up, page down, home, end

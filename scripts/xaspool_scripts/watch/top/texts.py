@@ -1,6 +1,6 @@
 """Short texts for the columns of ``spool-admin top``: numbers, ages, and names that are cut to a width.
 
-A name may come from any program. It is made printable, so that it cannot control the terminal, and its length is
+A name may come from any program. A name is made printable, so that it cannot control the terminal, and its length is
 limited before any other work.
 """
 
@@ -13,8 +13,8 @@ from xaspool_scripts.terminal.wording import printable
 UNKNOWN = "-"
 _CUT = "…"
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
-_MOST_FULL = 99_999  # the greatest number that is written with all its digits
-_MOST_CHARACTERS = 2_000  # of a text that is shown whole
+_MOST_FULL = 99_999  # the greatest number that is written with all digits
+_MOST_CHARACTERS = 2_000  # the most characters of a text
 
 
 def number(value: float) -> str:
@@ -37,7 +37,7 @@ def old(seconds: float | None) -> str:
 
 
 def milliseconds(*seconds: float | None) -> str:
-    """Return upper bounds in milliseconds, e.g. ``≤0.5/2.5 ms``; "inf" for a duration beyond the last bound."""
+    """Return upper bounds in milliseconds, e.g. ``≤0.5/2.5 ms``; a duration beyond the last bound is "inf"."""
     known = [f"{each * 1_000:g}" for each in seconds if each is not None]
     return f"≤{'/'.join(known)} ms" if known else UNKNOWN
 
@@ -49,7 +49,7 @@ def clean(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 def cut(text: str, width: int) -> str:
     """Return a text as printable characters that take at most ``width`` columns. A cut text ends with ``…``."""
-    # (characters without a width could make a text of one column endless)
+    # (a text of one column could have any number of characters without a width)
     line = Text(clean(text, 4 * width + 16))
     line.truncate(width, overflow="ellipsis")
     return line.plain

@@ -1,7 +1,7 @@
 """The picture of ``spool-admin top``: the lines of the header, of the view, and of the keys, as rich texts.
 
-Each text is made of printable characters, and rich interprets no markup in it, so a name cannot change the picture. A
-trouble has a sign and a word besides its colour. Only the visible rows are written.
+Each text has only printable characters, and rich interprets no markup in the text, so a name cannot change the picture.
+A trouble has a sign and a word in addition to a colour. Only the visible rows are written.
 """
 
 import io
@@ -21,11 +21,11 @@ from xaspool_scripts.watch.top.texts import cut, fit, milliseconds, number, old,
 
 _TITLE, _SELECTED, _DIM = "bold underline", "reverse", "dim"
 _PROGRAM = "spool-admin top  "
-_WIDE, _NARROW = 70, 60  # columns: a narrower terminal has no room for the interval, or for the program's name, too
+_WIDE, _NARROW = 70, 60  # columns: narrower terminals lack the interval, and then the program's name
 _SHORTEST_NAME = 12
-_LEAST_NAME = 4  # columns of a name beside the last column that a very narrow terminal keeps
+_LEAST_NAME = 4  # the columns of a name beside the last column that a very narrow terminal shows
 _GAP = 1
-# The columns that a narrow terminal keeps longest come first.
+# The columns in the order of importance: a narrow terminal omits the last columns first.
 _IMPORTANCE = ("ready", "trouble", "age", "in/s", "out/s", "doubt", "fail/s", "claimed", "delayed", "bytes")
 _KEYS = "h help  / filter  <> sort  enter details  p pause  q quit"
 
@@ -57,7 +57,7 @@ def header(state: State, *, is_live: bool = True) -> list[Text]:
 
 
 def _title(state: State, is_live: bool) -> Text:
-    """Return the state of the space before its path. A narrow terminal cuts the path, and then the end of the line."""
+    """Return the space's state and path. A narrow terminal cuts the path, and then the end of the line."""
     begin = "" if state.width < _NARROW else _PROGRAM
     path = state.sample.metrics.space if state.sample is not None else ""
     standing, is_broken = _standing(state)
@@ -72,7 +72,7 @@ def _title(state: State, is_live: bool) -> Text:
 
 
 def _standing(state: State) -> tuple[str, bool]:
-    """Return the state of the space in one word, and whether a person has to act."""
+    """Return the space's state in one word, and whether a person has to act."""
     if state.error:
         return "UNREADABLE", True
     if state.sample is None:
@@ -81,7 +81,7 @@ def _standing(state: State) -> tuple[str, bool]:
 
 
 def _time(state: State) -> str:
-    """Return the time of the figures, or their age if it is more than usual or if no newer figures can be read."""
+    """Return the time of the figures, or the age of the figures if it is unusual or no newer figures can be read."""
     if state.sample is None:
         return ""
     at = state.sample.metrics.at
@@ -114,7 +114,7 @@ def _figures(state: State) -> list[Text]:
 
 
 def _joined(parts: list[str], width: int) -> str:
-    """Return the first parts, as many as have room."""
+    """Return the first parts that fit into the width."""
     line = parts[0]
     for part in parts[1:]:
         if len(line) + 2 + len(part) > width:
@@ -127,7 +127,7 @@ def _joined(parts: list[str], width: int) -> str:
 
 
 def _visible_columns(width: int) -> tuple[Column, ...]:
-    """Return the columns that fit whole. The name is narrowed first, then the least important columns go."""
+    """Return the columns that fit. First the name is narrowed, then the least important columns are omitted."""
     columns = list(COLUMNS)
     for least in reversed(_IMPORTANCE):
         shortest = _SHORTEST_NAME if len(columns) > 1 else _LEAST_NAME
@@ -155,7 +155,7 @@ def _no_rows(state: State) -> str:
 
 
 def _heading(state: State, columns: tuple[Column, ...], width: int) -> Text:
-    """Return the names of the columns. A sign marks the column of the order."""
+    """Return the names of the columns. A sign marks the column by which the rows are sorted."""
     sign = "↑" if state.is_reversed else "↓"
 
     def title(column: Column) -> str:
@@ -210,7 +210,7 @@ def _last_line(state: State) -> Text:
 
 
 class Painter:
-    """Turns pictures into bytes that draw them. A line that has not changed is not drawn again."""
+    """Turns pictures into bytes for the terminal. A line that has not changed is not drawn again."""
 
     def __init__(self, encoding: str) -> None:
         self._console = Console(
@@ -228,7 +228,8 @@ class Painter:
         out = [] if self._drawn else ["\x1b[2J"]
         for place, line in enumerate(lines):
             if place >= len(self._drawn) or line != self._drawn[place]:
-                # The line is cleared before it is written: afterwards, that would erase the last column of a full line.
+                # Clear the line before the write, because clearing it afterwards would erase the last column of a full
+                # line.
                 out.append(f"\x1b[{place + 1};1H\x1b[K{self._styled(line, state.width)}\x1b[0m")
         self._drawn = lines
         return "".join(out).encode(self._encoding, "replace")
