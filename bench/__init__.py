@@ -1,1 +1,1 @@
-"""Speed, as ratios in one interleaved run: ``python -m bench --help``. docs/performance.md says how it is measured."""
+"""Compare speeds in one interleaved run: ``python -m bench --help``. docs/performance.md explains the measurements."""

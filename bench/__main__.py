@@ -1,7 +1,7 @@
 """``python -m bench``: measure the cases, print the table, and on request write docs/performance.md.
 
-Without options a short run, which shows in a few minutes that everything works; its numbers are for trying only.
-``python -m bench capacity`` tells what a forwarder can do: see ``bench/capacity_run.py``.
+A run without options is short. It shows in a few minutes that everything works, but its numbers are not meaningful.
+``python -m bench capacity`` measures the capacity of a forwarder: see ``bench/capacity_run.py``.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def without_directory(words: list[str]) -> str:
-    """The command as others may give it: without the place where the measured disk is mounted here."""
+    """Return the command for other machines: without the directory of the measured disk."""
     kept, here = [], False
     for word in words:
         kept += [] if here or word.startswith("--directory") else [word]
@@ -62,7 +62,7 @@ def without_directory(words: list[str]) -> str:
 
 
 def run(bench: Bench, keys: list[str], report: Report) -> None:
-    """Measure the cases; a row of the others says that it was left out. Ctrl-C leaves out the rest."""
+    """Measure the cases. The rows of other cases note that they were left out. Ctrl-C leaves out all further cases."""
     report.skipped = bench.skipped
     calm = calm_of(bench.directory)
     for case in CASES:
@@ -72,7 +72,7 @@ def run(bench: Bench, keys: list[str], report: Report) -> None:
                 print(f"The disk is still busy: case {case.key} is measured all the same.", flush=True)
             try:
                 why = _measured(case, bench, report)
-            except KeyboardInterrupt:  # hours of other cases are not lost with this one
+            except KeyboardInterrupt:  # keep the results of the earlier cases, which took hours
                 print(f"Interrupted in case {case.key}: what was measured is kept.", flush=True)
                 keys = []
         done = {outcome.row.key for outcome in report.outcomes}
@@ -80,7 +80,7 @@ def run(bench: Bench, keys: list[str], report: Report) -> None:
 
 
 def _measured(case: Case, bench: Bench, report: Report) -> str:
-    """Why a row of the case was not. One case that fails does not spoil the hours of the others."""
+    """Measure a case; return the reason why some of its rows were not measured. A failed case does not end the run."""
     try:
         for outcome in _results(case, bench, report):
             print(line_of(outcome), flush=True)
@@ -108,7 +108,7 @@ def _print_setting(report: Report, bench: Bench) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     keys = [case.key for case in CASES]
     found = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     found.add_argument("cases", nargs="*", type=_case, metavar="CASE", help=f"default: all of {', '.join(keys)}")
@@ -140,5 +140,5 @@ def _peers(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the servers end, too
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the servers also end
     main()

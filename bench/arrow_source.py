@@ -1,6 +1,7 @@
-"""A data source that does as little as one in Python can: each task sends one batch of Arrow again and again.
+"""A data source with the least possible work in Python: each task sends the same Arrow batch again and again.
 
-What reads messages is measured beside it: the difference is what reading costs, and the rest is Spark's.
+A read of messages is measured beside a read of this source. The difference is the cost of the messages; the rest is the
+cost of Spark.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ _BODY = b"x" * 1024
 
 
 class ArrowSource(DataSource):
-    """The format ``arrow_source``, with the columns of a message. Options: ``rows`` and ``tasks``, how many of them."""
+    """The format ``arrow_source``, with the columns of a message. Options: the numbers ``rows`` and ``tasks``."""
 
     @classmethod
     def name(cls) -> str:
@@ -30,19 +31,19 @@ class ArrowSource(DataSource):
         return columns(True)
 
     def reader(self, schema: StructType) -> "Reader":
-        """Return what reads."""
+        """Return the reader of the rows."""
         return Reader(schema, int(self.options["rows"]), int(self.options["tasks"]))
 
 
 class Reader(DataSourceReader):
-    """Sends rows that all are alike."""
+    """Sends rows that are all alike."""
 
     def __init__(self, schema: StructType, rows: int, tasks: int) -> None:
         self._schema = schema
         self._rows, self._tasks = rows, tasks
 
-    def partitions(self) -> list[InputPartition]:  # (Spark takes no other sequence)
-        """Return tasks with the same number of rows each, but for the first."""
+    def partitions(self) -> list[InputPartition]:  # (Spark accepts only a list)
+        """Return the tasks. All tasks have the same number of rows, but the first task also has the remainder."""
         share, left = divmod(self._rows, self._tasks)
         return [InputPartition(share + (left if task == 0 else 0)) for task in range(self._tasks)]
 

@@ -1,10 +1,10 @@
-"""``python -m bench.before``: is this tree as fast as the one that ``bench/baseline`` pins?
+"""``python -m bench.before``: compare the speed of this tree with the speed of the commit in ``bench/baseline``.
 
-A comparison with a pinned commit shows small losses that add up. Another tree can be named instead. A process of each
-tree, and a second one of the older tree, have a space each on the same disk and take turns in random order, a few
-milliseconds each; so have four producing and four consuming processes of each. What the two of the older tree differ by
-is the run's noise; what this tree differs by beyond that is its own. Medians of the turns' ratios, of the time and of
-the processor's time: above 1 is slower.
+The baseline is pinned, so that small losses add up visibly. Another tree can be named instead. Three processes, one of
+this tree and two of the older tree, take turns of a few milliseconds in random order. Each process has a space on the
+same disk. Teams of producing and consuming processes are compared in the same way. The difference between the two
+processes of the older tree is the noise of the run. Only a larger difference is a difference of this tree. The printed
+figures are medians of the turns' ratios, for the time and the processor time; above 1 is slower.
 """
 
 import argparse
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parents[1]
 BASELINE = Path(__file__).with_name("baseline")
 _JOURNAL_MEGABYTES = 2_000
-# How many times a turn does each of these; with that, a turn takes about as long as one of the others.
+# The number of repetitions of each step in one turn. With these numbers, all turns take about the same time.
 STEPS = {
     "put, 1 a commit": 100,
     "get, 1 at a time": 100,
@@ -50,18 +50,18 @@ _OF_EACH = {"through 1 + 1 processes": 1, "through 4 + 4 processes": 4}
 _OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
 _BODY = os.urandom(1024)
 _MIXED = [os.urandom(200 + 700 * place % 2_801) for place in range(97)]  # 200 to 3,000 bytes
-_READY = 4_500  # messages in the queue before each step
+_READY = 4_500  # the least number of messages in the queue before a step
 
 
 class Turn(NamedTuple):
-    """Seconds, of the clock and of the processor, that one step took."""
+    """The seconds of one step: the elapsed time and the processor time."""
 
     elapsed: float
     busy: float
 
 
 class Ratios(NamedTuple):
-    """Of a step: microseconds in the older tree and in this one, and the ratios to the older tree's turns."""
+    """The results of a step: microseconds in the older and in this tree, and the ratios to the older tree's turns."""
 
     older_us: float
     newer_us: float
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--journal", action="store_true", help="on ext4 with a journal, in a file there (as root)")
     parser.add_argument("--rounds", type=int, default=40, help="turns of each (40)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only steps with this in their name")
-    parser.add_argument("--play", type=Path, metavar="SPACE", help=argparse.SUPPRESS)  # be one of the processes
+    parser.add_argument("--play", type=Path, metavar="SPACE", help=argparse.SUPPRESS)  # run as one of the processes
     asked = parser.parse_args(arguments)
     if asked.play is not None:
         play(asked.checkout, asked.play)
@@ -120,7 +120,7 @@ def extracted(commit: str, target: Path) -> Path:
 
 
 def compare(checkout: Path, directory: Path, rounds: int, steps: list[str]) -> dict[str, Ratios]:
-    """By step."""
+    """Return the ratios of each step."""
     trees = {_OLDER: checkout.resolve(), _AGAIN: checkout.resolve(), _NEWER: HERE}
     turns: dict[tuple[str, str], list[Turn]] = {}
     with ExitStack() as opened:
@@ -128,7 +128,7 @@ def compare(checkout: Path, directory: Path, rounds: int, steps: list[str]) -> d
             name: opened.enter_context(player(tree, directory / str(place)))
             for place, (name, tree) in enumerate(trees.items())
         }
-        for number in range(rounds + 1):  # the first one warms up
+        for number in range(rounds + 1):  # the first round warms up
             for step in steps:
                 for name in random.sample(list(askers), len(askers)):
                     turn = askers[name](step)
@@ -156,7 +156,7 @@ def _ratios(older: list[Turn], again: list[Turn], newer: list[Turn]) -> Ratios:
 
 @contextmanager
 def player(tree: Path, space: Path) -> Iterator[Callable[[str], Turn]]:
-    """A process with the tree's ``spool``, whatever else is installed."""
+    """Start a process with the tree's ``spool``; yield a function that runs a step in the process."""
     command = [sys.executable, "-m", "bench.before", str(tree), "--play", str(space)]
     with subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -177,8 +177,8 @@ def player(tree: Path, space: Path) -> Iterator[Callable[[str], Turn]]:
 
 
 def play(tree: Path, path: Path) -> None:
-    """Do the steps that are asked for, until the input ends."""
-    packages = path.with_name(f"{path.name}-packages")  # those alone: processes that this one starts use this bench
+    """Run each step that the input names, until the input ends."""
+    packages = path.with_name(f"{path.name}-packages")  # no bench: child processes use this tree's bench
     packages.mkdir()
     for name in ("forwarder", "recovery", "spool", "xa"):
         (packages / name).symlink_to(tree / name)
@@ -196,7 +196,7 @@ def play(tree: Path, path: Path) -> None:
         manager, teams = xa.ResourceManager(space), dict[str, "Team"]()
         for line in sys.stdin:
             step = line.strip()
-            while space.stats("q").ready < _READY:  # (with --only, no other step puts what the gets take)
+            while space.stats("q").ready < _READY:  # (with --only, no other step may put messages for the gets)
                 space.put_many("q", [_BODY] * 500)
             while "mixed" in step and space.stats("mixed").ready < _READY:
                 for body in _MIXED:  # (a file for each, as the puts of programs make them)
@@ -204,7 +204,7 @@ def play(tree: Path, path: Path) -> None:
             begun, busy = time.perf_counter(), time.process_time()
             if step in _OF_EACH:
                 team = teams.get(step) or teams.setdefault(step, _team(f"{path}-processes", _OF_EACH[step]))
-                begun = time.perf_counter()  # (the first time, its processes were started)
+                begun = time.perf_counter()  # (without the start of the team's processes)
                 team.slice(STEPS[step] // _OF_EACH[step])
                 spent = time.perf_counter() - begun, team.busy[-1] * STEPS[step]
             else:
@@ -217,7 +217,7 @@ def play(tree: Path, path: Path) -> None:
 
 
 def _team(directory: str, of_each: int) -> "Team":
-    """Producing and consuming processes with this process's ``spool``."""
+    """Return a team of producing and consuming processes with this process's ``spool``."""
     from bench.cases.processes import Team
     from bench.peers.ours import Ours
 

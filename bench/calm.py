@@ -1,4 +1,4 @@
-"""Waiting for the disk: what a case wrote or removed keeps it busy for a while, and the next should not pay for it."""
+"""Wait for the disk. The writes and removals of a case keep the disk busy, which must not slow down the next case."""
 
 import os
 import statistics
@@ -13,14 +13,14 @@ _TOLERATED = 1.5
 
 
 class Calm:
-    """How long a raw append takes at its best here; ``wait`` returns when it does so again, or the time is over."""
+    """Knows the best time of a raw append; ``wait`` waits until appends are almost as fast again."""
 
     def __init__(self, append: Callable[[], float]) -> None:
         self._append = append
         self._best = float("inf")
 
     def wait(self, most_seconds: float) -> bool:
-        """False if the disk did not calm down."""
+        """Return False if the disk was still busy at the end of the time."""
         deadline = time.monotonic() + most_seconds
         while True:
             median = statistics.median(self._append() for _ in range(_APPENDS))
@@ -33,7 +33,7 @@ class Calm:
 
 
 def calm_of(directory: str) -> Calm:
-    """Of the disk under a directory; what was written before is on it first."""
+    """Return a ``Calm`` for the disk under a directory, after a flush of all earlier writes."""
 
     def append() -> float:
         begun = time.perf_counter()
@@ -44,5 +44,5 @@ def calm_of(directory: str) -> Calm:
     path = f"{directory}/calm"
     line = RawLine(path)
     with suppress(OSError):
-        os.unlink(path)  # it stays open, and is gone with the process
+        os.unlink(path)  # the open file remains until the process ends
     return Calm(append)

@@ -1,10 +1,9 @@
-"""What a forwarder can do, from a few measured costs: a formula, and a simulation of its rounds step by step.
+"""Compute the capacity of a forwarder from a few measured costs, by a formula and by a simulation of its rounds.
 
-``python -m bench capacity`` measures the costs, and holds both against another run (``bench/capacity_run.py``). Times
-are in seconds. The formula is for planning; the simulation also knows how long a message takes, what a queue that is
-filled faster than it is emptied does, and calls that do not all take the same time. Both count a round's claim and
-commit as if no calls were made meanwhile, as it is until rounds have grown: what follows is on the safe side. Bodies
-have 1 KiB: larger ones make more branches.
+``python -m bench capacity`` measures the costs, and compares both results with another run (``bench/capacity_run.py``).
+Times are in seconds. The formula is for planning. The simulation also covers latencies, queues that grow, and calls of
+different durations. Both assume that no calls are made during a round's claim and commit. This is true until rounds
+have grown, so the results are on the safe side. Bodies have 1 KiB; larger bodies need more branches.
 """
 
 import heapq
@@ -21,12 +20,12 @@ DAY = 86_400
 
 @dataclass(frozen=True)
 class Costs:
-    """What the forwarder itself takes on one machine.
+    """The forwarder's own costs on one machine, in seconds.
 
-    round: of a round, whatever is in it: a claim, a job of Spark's, the commit of what its tasks have voted for.
-    message: of the driver, for each message.
-    task: of a task's core, for each message, beside what the service takes.
-    branch: of writing and flushing what a task votes for: twice a round, or more often if the round is large.
+    round: the fixed cost of a round: a claim, a Spark job, and the commit of the tasks' branches.
+    message: the driver's time for each message.
+    task: the time of a task's core for each message, without the time of the service.
+    branch: the time to write and flush a task's branch: twice per round, or more often in a large round.
     """
 
     round: float
@@ -39,9 +38,9 @@ class Costs:
 class Calls:
     """Calls of a service.
 
-    seconds: that one takes, without the task's core.
-    at_once: how many a task has under way at a time.
-    core: what one takes of the task's core.
+    seconds: the time of one call, without the time of the task's core.
+    at_once: the number of concurrent calls of a task.
+    core: the time that one call takes of the task's core.
     """
 
     seconds: float
@@ -50,16 +49,17 @@ class Calls:
 
 
 def seconds_a_message(costs: Costs, calls: Calls) -> float:
-    """Return how long a task takes for each of many messages: its core is the limit, or its calls are."""
+    """Return a task's time per message for many messages. Either the task's core or the calls are the limit."""
     core = costs.task + calls.core
     return max(core, (core + calls.seconds) / calls.at_once)
 
 
 def round_seconds(costs: Costs, calls: Calls, messages: int, tasks: int) -> float:
-    """Return how long a round of so many messages takes."""
+    """Return the duration of a round with this number of messages."""
     share = math.ceil(messages / tasks)
     chunks = _chunk_count(messages, tasks)
-    # The disk makes one flush at a time: the tasks, which come to theirs together, wait for each other once.
+    # The disk makes one flush at a time. The tasks reach their flushes at the same time, so they wait for each other
+    # once.
     branches = min(tasks, chunks) - 1 + math.ceil(chunks / tasks)
     return costs.round + costs.message * messages + branches * costs.branch + share * seconds_a_message(costs, calls)
 
@@ -69,7 +69,7 @@ def _chunk_count(messages: int, tasks: int) -> int:
 
 
 def steady_round(costs: Costs, calls: Calls, tasks: int) -> int:
-    """Return how many messages a round has, once rounds have grown, if there are always more."""
+    """Return the number of messages of a round after rounds have grown, if the queue always has messages."""
     limit = FIRST_ROUND_MESSAGES
     for _ in range(64):
         limit = next_limit(limit, limit, round_seconds(costs, calls, limit, tasks), tasks)
@@ -77,7 +77,7 @@ def steady_round(costs: Costs, calls: Calls, tasks: int) -> int:
 
 
 def rate(costs: Costs, calls: Calls, tasks: int) -> float:
-    """Return the messages a second of a forwarder with so many tasks, a core each, that always has more to do."""
+    """Return the messages per second of a forwarder with one core per task, if the queue always has messages."""
     messages = steady_round(costs, calls, tasks)
     return messages / round_seconds(costs, calls, messages, tasks)
 
@@ -87,7 +87,7 @@ def rate(costs: Costs, calls: Calls, tasks: int) -> float:
 
 @dataclass(frozen=True)
 class Need:
-    """What a load takes. ``calls``: under way at a time; ``flushes`` and ``megabytes``: a second, of all spaces."""
+    """The needs of a load. ``calls``: the concurrent calls. ``flushes``, ``megabytes``: per second, for all spaces."""
 
     messages: float
     calls: float
@@ -100,11 +100,11 @@ class Need:
 def need(
     costs: Costs, calls: Calls, a_day: float, *, peak: float = 3.0, cores: int = 16, body_bytes: int = 1024
 ) -> Need:
-    """Return what it takes to forward so many messages a day.
+    """Return the needs of forwarding ``a_day`` messages per day.
 
     Args:
-        peak: how many times the mean of the day the busiest hour has.
-        cores: for the tasks of one space: of its machine, or of the cluster.
+        peak: the load of the busiest hour, as a multiple of the day's mean.
+        cores: the number of cores for the tasks of one space, on its machine or in the cluster.
     """
     messages = a_day / DAY * peak
     tasks = spaces = 1
@@ -114,7 +114,7 @@ def need(
         tasks += 1
     in_round = steady_round(costs, calls, tasks)
     rounds = messages / in_round
-    # A body is written when it is put, once more when its file is compacted, and read by a task.
+    # A body is written by the put, written again by the compaction of its file, and read by a task.
     return Need(
         messages, messages * calls.seconds, tasks * spaces, spaces, rounds * (1 + _chunk_count(in_round, tasks)),
         messages * body_bytes * 3 / 1e6,
@@ -126,7 +126,7 @@ def need(
 
 @dataclass(frozen=True)
 class Sample:
-    """One round that was measured: its messages, how long it took, and the processor's time of the driver."""
+    """One measured round: the number of messages, the duration, and the driver's processor time."""
 
     messages: int
     seconds: float
@@ -134,7 +134,7 @@ class Sample:
 
 
 def fitted(samples: Sequence[Sample], branch: float) -> Costs:
-    """Return the costs that explain rounds of one task and a service that takes no time: a line through the samples."""
+    """Fit a line to the samples, and return the costs. The rounds had one task and a service that takes no time."""
     counts = [sample.messages for sample in samples]
     whole = statistics.linear_regression(counts, [sample.seconds for sample in samples])
     driver = statistics.linear_regression(counts, [sample.processor for sample in samples])
@@ -147,7 +147,7 @@ def fitted(samples: Sequence[Sample], branch: float) -> Costs:
 
 @dataclass
 class Simulated:
-    """What a simulation came to. ``latencies``: from a message's arrival to the commit of its outcome, sorted."""
+    """The result of a simulation. ``latencies``: the sorted times from a message's arrival to its outcome's commit."""
 
     messages: int = 0
     seconds: float = 0.0
@@ -159,17 +159,17 @@ class Simulated:
         return self.messages / self.seconds if self.seconds else 0.0
 
     def latency(self, share: float) -> float:
-        """Return the time within which such a share of the messages was done: 0.5 for the median."""
+        """Return the time within which this share of the messages was done, e.g. the median for 0.5."""
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
 def simulate(
     costs: Costs, calls: Calls, tasks: int, arrivals: Iterable[float], took: Callable[[], float] | None = None
 ) -> Simulated:
-    """Forward messages that arrive at these times, in order, until the last is done.
+    """Simulate forwarding of messages that arrive at these times, in order, until the last message is done.
 
     Args:
-        took: called for each call, for the seconds that it takes; without it, each takes ``calls.seconds``.
+        took: returns the seconds of the next call; without ``took``, each call takes ``calls.seconds``.
     """
     took = took or (lambda: calls.seconds)
     coming = iter(arrivals)
@@ -197,11 +197,11 @@ def simulate(
 
 
 def _round(costs: Costs, calls: Calls, tasks: int, messages: int, took: Callable[[], float]) -> float:
-    """Return how long a round takes: the tasks beside each other, with one disk, which makes one flush at a time."""
+    """Return the duration of a round. The tasks run concurrently, and share a disk that makes one flush at a time."""
     begun = costs.round + costs.message * messages
     ends = [begun] * tasks
     chunks = list(_chunks(messages, tasks))
-    # (when its calls have ended, its task, its place): what ends first is flushed first.
+    # (the end of a chunk's calls, the task, the chunk's place). The chunk that ends first is flushed first.
     events = [(_called(costs, calls, begun, chunks[task], took), task, task) for task in range(min(tasks, len(chunks)))]
     heapq.heapify(events)
     disk_free = 0.0
@@ -214,17 +214,17 @@ def _round(costs: Costs, calls: Calls, tasks: int, messages: int, took: Callable
 
 
 def _chunks(messages: int, tasks: int) -> Iterator[int]:
-    """Yield the messages of each chunk, as ``forwarder.round.split`` makes them."""
+    """Yield the number of messages in each chunk, as in ``forwarder.round.split``."""
     most = chunk_messages(messages, tasks)
     yield from (min(most, messages - begin) for begin in range(0, messages, most))
 
 
 def _called(costs: Costs, calls: Calls, begun: float, messages: int, took: Callable[[], float]) -> float:
-    """Return when a task has made the calls of a chunk: its core does one thing at a time, calls run beside it."""
+    """Return the end of a task's calls for a chunk. The calls run concurrently, but share the task's core."""
     core, ends = begun, [begun] * calls.at_once
     for _ in range(messages):
         core = (
             max(core, heapq.heappop(ends)) + costs.task + calls.core
-        )  # (a call begins when one of those under way has ended)
+        )  # (a call begins when an earlier call has ended)
         heapq.heappush(ends, core + took())
     return max(ends)

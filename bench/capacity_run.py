@@ -1,7 +1,7 @@
-"""``python -m bench capacity``: measure what a forwarder costs, predict a second run from that, and measure it.
+"""``python -m bench capacity``: measure a forwarder's costs, predict a second run from the costs, and measure this run.
 
-The first run has one task and a function that does nothing; the second two workers and one that takes 20 ms. Then what
-a million to a billion messages a day take is printed, as these costs say.
+The first run has one task and a function that does nothing. The second run has two workers and a function that takes 20
+ms. Then the command prints the needs of a million to a billion messages per day, computed from the costs.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _A_COMMIT = 1000
 _FLUSHES = 20
 _WORKERS = 2
 _LOADS = (1e6, 1e7, 1e8, 1e9)
-_WEB_CORE = 0.0006  # of a core, for a request by HTTP: what the case of forwarding to a web service comes to
+_WEB_CORE = 0.0006  # seconds of a core for an HTTP request, from the results of the case ``web``
 _SERVICES = (
     ("a function that does nothing", Calls(0.0)),
     ("a function, 20 ms, one call at a time", Calls(SERVICE_SECONDS)),
@@ -81,7 +81,7 @@ def _costs(text: str) -> Costs:
 
 
 def measured_costs(directory: str, messages: int, endpoint: "Endpoint | None" = None) -> Costs:
-    """Measure rounds of all sizes with one task, and flushes. ``endpoint``: for workers that do not see the space."""
+    """Measure flushes, and rounds of all sizes with one task. ``endpoint``: for workers that do not see the space."""
     with session_on("local[1]") as spark:
         forward(spark, f"{directory}/warm", "nothing", 500, endpoint)
         samples = forward(spark, f"{directory}/nothing", "nothing", messages, endpoint)
@@ -89,7 +89,7 @@ def measured_costs(directory: str, messages: int, endpoint: "Endpoint | None" = 
 
 
 def compared(costs: Costs, directory: str, messages: int, endpoint: "Endpoint | None" = None) -> str:
-    """Predict a run of two workers whose service takes 20 ms, measure it, and tell both."""
+    """Predict a run of two workers whose service takes 20 ms, measure the run, and return both results as text."""
     calls = Calls(SERVICE_SECONDS)
     formula = rate(costs, calls, _WORKERS)
     simulated = simulate(costs, calls, _WORKERS, itertools.repeat(0.0, messages)).rate
@@ -112,7 +112,7 @@ def told(costs: Costs) -> str:
 
 
 def table(costs: Costs, cores: int = 16) -> Iterator[str]:
-    """The lines of a table in Markdown: what loads take. ``cores``: for the tasks of one space."""
+    """Yield the lines of a Markdown table with the needs of loads. ``cores``: the cores for the tasks of one space."""
     head = ("messages a day", "service", "a second, at the peak", "calls under way", "cores", "spaces")
     yield from ("", f"| {' | '.join((*head, 'flushes a second', 'MB a second'))} |", "|---|---" + "|---:" * 6 + "|")
     for a_day, (name, calls) in itertools.product(_LOADS, _SERVICES):
@@ -147,7 +147,7 @@ def forward(
 
 
 def flush_seconds(path: str) -> float:
-    """Return what a commit of one message takes."""
+    """Return the seconds of a commit of one message."""
     with spool.create(path) as space:
         space.create_queue(QUEUE)
         space.put(QUEUE, BODY)

@@ -1,4 +1,4 @@
-"""The charts of docs/performance.md, as SVG: bars of medians, with a line from the least to the most."""
+"""Draw the charts of docs/performance.md as SVG: bars with medians, and lines from the least to the greatest value."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _OURS, _LIMIT, _DURABLE, _NOT_DURABLE = "#1f6f8b", "#444444", "#8fb8c9", "#d9d9d
 
 
 def draw(chart: Chart, path: str) -> None:
-    """One chart into one file, the same bytes for the same numbers."""
+    """Draw a chart into a file. The same numbers give the same bytes."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -56,7 +56,7 @@ def _colour(figure: Figure) -> str:
 
 
 def _tenths(samples: Sequence[float]) -> tuple[float, float]:
-    """Between what lie eight tenths of the samples: single stalls would make the bars unreadable."""
+    """Return the bounds of the middle eight tenths of the samples. Single stalls would make the charts unreadable."""
     if len(samples) < 10:
         return min(samples), max(samples)
     found = statistics.quantiles(samples, n=10)

@@ -2,7 +2,7 @@
 
     python -m bench.console [--queues 1000] [--messages 200000] [--seconds 60]
 
-A visible page asks for its changing part every five seconds, as this program does. A hidden page asks for nothing.
+A visible page requests its changing part every five seconds, like this program. A hidden page requests nothing.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def build(path: Path, queues: int, messages: int) -> None:
-    """Create a space whose messages lie in ten of its queues."""
+    """Create a space with all messages in ten of its queues."""
     spool.create(path).close()
     with open(path / "space.toml", "a") as settings:
         settings.write("".join(f"[queues.queue-{number:04}]\n" for number in range(queues)))
@@ -43,7 +43,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def fetch(address: str, page: str, *, is_refresh: bool = False) -> float:
-    """Return the seconds until the whole answer is here."""
+    """Return the seconds until the whole answer has arrived."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     begun = time.perf_counter()
     connection.request("GET", page, headers={"X-Fragment": "1"} if is_refresh else {})
@@ -56,7 +56,7 @@ def fetch(address: str, page: str, *, is_refresh: bool = False) -> float:
 
 
 def per_minute(pid: int, seconds: float, address: str = "") -> float:
-    """Return the CPU seconds per minute of the console, with a visible page at the address or without any page."""
+    """Return the console's CPU seconds per minute. ``address``: the address of a visible page, if any."""
     before, begun = cpu_seconds(pid), time.monotonic()
     while (left := begun + seconds - time.monotonic()) > 0:
         if address:

@@ -1,7 +1,7 @@
-"""docs/performance.md: hand-written text around a block that runs write.
+"""docs/performance.md has hand-written text, and a block that the runs write.
 
-A run replaces the rows and charts of its cases. Those of other cases stay if they were measured on the same machine and
-with the same sizes: contenders are compared within a case, never across cases.
+A run replaces the rows and charts of its cases. The rows and charts of other cases are kept if they were measured on
+the same machine and with the same sizes. This is correct because contenders are compared only within a case.
 """
 
 import re
@@ -16,7 +16,7 @@ END = "<!-- end -->"
 
 
 def block(text: str) -> str:
-    """What lies between the markers; ValueError unless there is exactly one pair."""
+    """Return the text between the markers. ValueError unless the document has exactly one pair of markers."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the document needs one line {BEGIN!r} and one {END!r}")
     before, _, rest = text.partition(BEGIN)
@@ -27,20 +27,20 @@ def block(text: str) -> str:
 
 
 def replaced(text: str, inside: str) -> str:
-    """The document with another block."""
+    """Return the document with another block."""
     block(text)
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{inside.strip()}\n\n{END}{rest.partition(END)[2]}"
 
 
 def rows_that_were_ok(document: Path = DOCUMENT) -> set[tuple[str, str]]:
-    """Case and target of each row to which the document says ok."""
+    """Return the case and the target of each row that is ok in the document."""
     rows = _rows(block(document.read_text()), len(COLUMNS))
     return {(row[0], row[1]) for row in rows if row[3] == Verdict.OK.value}
 
 
 def _rows(inside: str, columns: int) -> list[list[str]]:
-    """The cells of all lines of tables that have so many, but for those of their heads."""
+    """Return the cells of all table lines with this number of columns, except for the heads."""
     lines = (line.strip().strip("|") for line in inside.splitlines() if line.startswith("|"))
     found = ([cell.strip() for cell in line.split(" | ")] for line in lines)
     heads = [*COLUMNS], [*PEER_COLUMNS], ["---"] * columns
@@ -48,7 +48,7 @@ def _rows(inside: str, columns: int) -> list[list[str]]:
 
 
 def earlier(inside: str, setting: dict[str, str]) -> Earlier:
-    """What the block says of runs on the same machine; nothing if it is of another."""
+    """Return the results in the block if they are from the same machine; otherwise return no results."""
     if not set(setting.items()) <= {(row[0], row[1]) for row in _rows(inside, 2)}:
         return Earlier()
     rows = {(row[0], row[1]): row for row in _rows(inside, len(COLUMNS)) if row[-1]}
@@ -59,7 +59,7 @@ def earlier(inside: str, setting: dict[str, str]) -> Earlier:
 
 
 def write(report: Report, document: Path = DOCUMENT) -> None:
-    """The block, and the charts beside the document; those that it does not show any more go."""
+    """Write the block into the document, and the charts beside it. Remove charts that the document no longer shows."""
     text = document.read_text()
     inside = markdown(report, earlier(block(text), report.setting))
     for chart in report.charts:

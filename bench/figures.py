@@ -1,4 +1,4 @@
-"""Numbers of one contender, and what becomes of them: least, median, most; ratios of medians."""
+"""The numbers of one contender: least, median and greatest value; and ratios of medians."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured of one contender, several times, in one unit. ``durable``: None where that says nothing."""
+    """Several measurements of one contender in one unit. ``durable``: None if durability does not apply."""
 
     who: str
     samples: Sequence[float]
@@ -27,7 +27,7 @@ class Figure:
         return max(self.samples)
 
     def spread(self) -> str:
-        """The three of them, e.g. ``120 / 4,100 / 5,200``."""
+        """Return least, median and greatest value as text, e.g. ``120 / 4,100 / 5,200``."""
         return " / ".join(number(value) for value in (self.low, self.median, self.high))
 
     def __str__(self) -> str:
@@ -35,19 +35,19 @@ class Figure:
 
 
 def number(value: float) -> str:
-    """With three digits that mean something."""
+    """Return a number with three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.001 else f"{value:.1g}"
 
 
 def ratio(over: Figure, under: Figure) -> float:
-    """Of the medians."""
+    """Return the ratio of the medians."""
     return over.median / under.median if under.median else float("inf")
 
 
 def in_turns(steps: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Each contender does one step a round, alternately, so that noise hits all alike; what each step returned."""
+    """Let each contender make one step per round, so that noise affects all alike; return the results of the steps."""
     found: dict[str, list[float]] = {who: [] for who in steps}
     for _ in range(rounds):
         for who, step in steps.items():

@@ -1,4 +1,4 @@
-"""How often each contender really flushes: counted by strace while a contender puts and gets, instead of believed."""
+"""Count the flushes of each contender with strace, while the contender puts and gets."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ _CALLS = "fsync,fdatasync,sync_file_range,syncfs,sync,msync"
 
 
 def count_flushes(bench: Bench) -> list[tuple[str, ...]]:
-    """The table of contenders; a dash where strace is not there, or may not look."""
+    """Return the table of contenders. A dash means that strace is not installed, or may not trace."""
     rows: list[tuple[str, ...]] = []
     for name, peer in bench.peers.items():
         flushes = _flushes(peer)
@@ -55,13 +55,13 @@ def _count(worker: Connection, pids: list[int], what: str) -> int | None:
         worker.recv()
         strace.send_signal(signal.SIGINT)
         strace.wait()
-        # An interrupted call has two lines, of which the second does not look like this.
+        # An interrupted call has two lines; only the first line matches this pattern.
         calls = sum(1 for line in found if re.match(r"\d+ +[a-z_]+\(", line))
     return calls if attached else None
 
 
 def _wait_until_traced(pids: list[int], strace: "subprocess.Popen[bytes]") -> bool:
-    """True once every process has a tracer; False if that may not be."""
+    """Return True when every process has a tracer, and False if strace may not trace."""
     deadline = time.monotonic() + _ATTACHED_SECONDS
     while time.monotonic() < deadline and strace.poll() is None:
         if all(_traced(pid) for pid in pids):
@@ -74,7 +74,7 @@ def _traced(pid: int) -> bool:
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return True  # it ended
+        return True  # the process has ended
     for task in tasks:
         try:
             with open(f"/proc/{pid}/task/{task}/status", encoding="ascii", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""ext4 with a journal, which most users have, in a file on the disk under test: for a while, and always taken down."""
+"""Mount ext4 with a journal, which most users have, in a file on the measured disk, and unmount it at the end."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ _CHUNK = bytes(1 << 20)
 
 @contextmanager
 def ext4_with_a_journal(directory: str, megabytes: int) -> Iterator[str]:
-    """Where it is mounted; Missing if it cannot be. Its file is full of zeros first: no append pays for its growth."""
+    """Yield the mount point; Missing if the mount fails. The file is filled before, so that no append extends it."""
     if os.geteuid() != 0:
         raise Missing("needs root, to mount a file as ext4 with a journal")
     if shutil.which("mkfs.ext4", path=_PATH) is None:
@@ -38,7 +38,7 @@ def ext4_with_a_journal(directory: str, megabytes: int) -> Iterator[str]:
 
 
 def _unmount(mounted: str) -> None:
-    """Later if a case that failed left a file of it open: the mount ends with that."""
+    """Unmount. If a failed case left a file open, the mount ends when the file is closed."""
     try:
         _run("umount", mounted)
     except Missing:

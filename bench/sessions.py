@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def elsewhere() -> Iterator[None]:
-    """Tell workers that start during the block that the space is on another machine, so that they use the network."""
+    """Let workers that start during the block assume that the space is on another machine, so they use the network."""
     from forwarder.flight.place import Place
 
     with mock.patch.object(Place, "of", lambda path: Place(path, None, "another boot")):
@@ -20,7 +20,7 @@ def elsewhere() -> Iterator[None]:
 
 @contextmanager
 def session_on(master: str) -> "Iterator[SparkSession]":
-    """A session of Spark that is up; SparkUnavailable if none can be started."""
+    """Yield a running Spark session; SparkUnavailable if no session can be started."""
     from forwarder import session
 
     conf = {"spark.app.name": "xaspool-bench", "spark.driver.host": "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""Where and on what a run takes place: directory, sizes, the peers that are here, the machine."""
+"""The setting of a run: the directory, the sizes, the available peers, and the machine."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ from spool.disk import Disk
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything. The defaults are the short run, which takes minutes and only shows that all works."""
+    """The sizes of the cases. The defaults are for the short run, which takes minutes and only shows that all works."""
 
     label: str = "short: small sizes, for trying only"
     calm_seconds: float = 5.0
@@ -90,24 +90,24 @@ ONCE = Sizes(
     image_megabytes=64,
 )
 
-# Those that a target of a case on ext4 with a journal names.
-_DATABASE_MEGABYTES = 300  # before anything is in it
+# The peers that the targets of the cases on ext4 with a journal name.
+_DATABASE_MEGABYTES = 300  # the size of an empty database
 _ON_JOURNAL = ("raw append", "xaspool", "SQLite", "Redis", "PostgreSQL")
 
 
 @dataclass
 class Bench:
-    """What every case is given."""
+    """The argument of every case."""
 
     directory: str
     sizes: Sizes
     peers: dict[str, Peer] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
-    ending: ExitStack = field(default_factory=ExitStack)  # what to do at the end of the run, the last first
+    ending: ExitStack = field(default_factory=ExitStack)  # the actions at the end of the run, with the last first
 
     @cached_property
     def on_journal(self) -> "Bench | Missing":
-        """The same on ext4 with a journal, with those peers that its cases need; or why not."""
+        """The same bench on ext4 with a journal, with the peers that its cases need; or the error ``Missing``."""
         try:
             megabytes = self.sizes.image_megabytes + _DATABASE_MEGABYTES * ("PostgreSQL" in self.peers)
             directory = self.ending.enter_context(ext4_with_a_journal(self.directory, megabytes))
@@ -121,29 +121,29 @@ class Bench:
 
     @cached_property
     def spaces(self) -> Spaces:
-        """Those with a backlog, which several cases share."""
+        """The spaces with a backlog, which several cases share."""
         return Spaces(self.directory)
 
     @cached_property
     def has_journal(self) -> bool:
         """Whether the disk is ext4 with a journal, for which some targets are higher."""
-        from spool.disk.durability import Journaled  # (``bench.before`` runs this module with older trees, too)
+        from spool.disk.durability import Journaled  # (``bench.before`` also runs this module with older trees)
 
         return isinstance(Disk(self.directory).durability, Journaled)
 
     def lines(self, queue: str, names: Iterable[str] | None = None) -> dict[str, Line]:
-        """One line to a queue of that name in each contender that was asked for and is here."""
+        """Return a line to the queue of this name for each named contender that is available."""
         wanted = self.peers if names is None else [name for name in names if name in self.peers]
         return {name: self.peers[name].line(queue) for name in wanted}
 
     def best_durable(self, medians: dict[str, float]) -> str | None:
-        """The peer with the least time; neither ours nor the raw append is one."""
+        """Return the durable peer with the least time, apart from xaspool and the raw append."""
         names = [n for n in medians if self.peers[n].durable and n not in ("xaspool", "raw append")]
         return min(names, key=medians.__getitem__, default=None)
 
     @contextmanager
     def scratch(self, what: str) -> Iterator[str]:
-        """A directory for one case, removed afterwards."""
+        """Yield a directory for one case. It is removed afterwards."""
         path = tempfile.mkdtemp(prefix=f"{what}-", dir=self.directory)
         try:
             yield path
@@ -153,9 +153,9 @@ class Bench:
 
 @contextmanager
 def running(where: str, sizes: Sizes, names: Iterable[str]) -> Iterator[Bench]:
-    """A bench with the named peers started, in a directory of its own that is removed afterwards."""
+    """Yield a bench with the named peers, in a separate directory that is removed afterwards."""
     directory = tempfile.mkdtemp(prefix="xaspool-bench-", dir=os.path.abspath(where))
-    os.chmod(directory, 0o711)  # a server of another user walks through
+    os.chmod(directory, 0o711)  # a server of another user needs to pass through
     with ExitStack() as ending:
         ending.callback(shutil.rmtree, directory, ignore_errors=True)
         bench = Bench(directory, sizes, ending=ending)
@@ -178,7 +178,7 @@ def _start(bench: Bench, peer: Peer) -> None:
 
 
 def describe(directory: str, sizes: Sizes) -> dict[str, str]:
-    """The machine and its disk, as the document's reader needs them."""
+    """Return a description of the machine and its disk for readers of the document."""
     disk = Disk(directory)
     return {
         "sizes": sizes.label,

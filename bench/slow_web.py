@@ -1,4 +1,4 @@
-"""A web service that answers each request 20 ms after it came: ``python -m bench.slow_web``, whose line is its port."""
+"""A web service that answers each request after 20 ms: ``python -m bench.slow_web``, which prints its port."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class SlowWeb(asyncio.Protocol):
-    """One connection. It costs a core as little as a server in Python can."""
+    """One connection. It uses as little processor time as is possible in Python."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

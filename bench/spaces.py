@@ -1,6 +1,6 @@
 """Spaces with a backlog.
 
-Those of ``Spaces`` are built once a run, and without flushing: only what they hold matters, not how it came.
+The spaces of ``Spaces`` are built once per run, without flushes, because only their contents matter.
 """
 
 import os
@@ -19,7 +19,7 @@ _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
 class _Unflushed(Disk):
-    """Writes, and lets the kernel flush when it likes; nothing is compacted meanwhile."""
+    """A disk without flushes: the kernel decides when to flush. Nothing is compacted meanwhile."""
 
     def run_beside(self, name: str, work: Callable[[], None]) -> bool:
         return False
@@ -36,7 +36,7 @@ class _Unflushed(Disk):
 
 @dataclass
 class Built:
-    """A space that is not open. ``ids``: of some messages in its middle, to be taken one by one."""
+    """A space that is not open. ``ids``: the ids of some messages in the middle of the queue, for gets."""
 
     path: str
     messages: int
@@ -45,14 +45,14 @@ class Built:
 
 
 class Spaces:
-    """Those of one run, by what they hold."""
+    """The spaces of one run, by the number of messages and the messages per commit."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._built: dict[tuple[int, int], Built] = {}
 
     def get(self, messages: int, a_commit: int) -> Built:
-        """Built now if it is not there."""
+        """Return a space. Build the space if it does not exist."""
         key = messages, a_commit
         if key not in self._built:
             self._built[key] = build(f"{self._directory}/waiting-{messages}-{a_commit}", messages, a_commit)
@@ -60,7 +60,7 @@ class Spaces:
 
 
 def build(path: str, messages: int, a_commit: int) -> Built:
-    """A new space with so many messages in commits of one size."""
+    """Create a space with this number of messages in commits of one size."""
     built = Built(path, messages, a_commit)
     os.mkdir(path)
     middle = messages // 2
@@ -70,12 +70,12 @@ def build(path: str, messages: int, a_commit: int) -> Built:
             ids = space.put_many(QUEUE, [BODY] * a_commit)
             if done + a_commit > middle and len(built.ids) < _KEPT_IDS:
                 built.ids += ids[:_KEPT_IDS]
-    os.sync()  # now, not while something is measured
+    os.sync()  # flush now, and not during a measurement
     return built
 
 
 def fill(path: str, messages: int, a_commit: int) -> None:
-    """Make a new space with so many messages, put as a program puts them: flushed."""
+    """Create a space with this number of messages, put by usual, flushed commits."""
     with spool.create(path) as space:
         space.create_queue(QUEUE)
         for begin in range(0, messages, a_commit):
@@ -83,12 +83,12 @@ def fill(path: str, messages: int, a_commit: int) -> None:
 
 
 def files(path: str) -> int:
-    """How many numbered files there are."""
+    """Return the number of files with commits."""
     return sum(1 for _ in os.scandir(f"{path}/committed"))
 
 
 def compact(built: Built) -> float | None:
-    """Hold the space open until its many files have become few; the seconds that takes, None if they do not."""
+    """Keep the space open until its files are compacted. Return the seconds, or None if the time is over."""
     enough = max(64, built.messages // 1000)
     with spool.open(built.path):
         begun = time.monotonic()
@@ -96,12 +96,12 @@ def compact(built: Built) -> float | None:
         while files(built.path) > enough:
             if time.monotonic() >= deadline:
                 return None
-            time.sleep(_LOOK_SECONDS)  # to count a million names takes the interpreter from the thread that compacts
+            time.sleep(_LOOK_SECONDS)  # counting a million names slows down the thread that compacts
         return time.monotonic() - begun
 
 
 def forget_checkpoint(path: str) -> None:
-    """The next open has nothing but the files themselves."""
+    """Remove the checkpoint, so that the next open has to read the files."""
     for directory, _, names in os.walk(path):
         for name in names:
             if "checkpoint" in name:
@@ -109,7 +109,7 @@ def forget_checkpoint(path: str) -> None:
 
 
 def cool(path: str) -> str:
-    """Take the space's files out of the page cache; says how."""
+    """Remove the space's files from the page cache; return a description of the way."""
     os.sync()
     try:
         with open(_DROP_CACHES, "w", encoding="ascii") as file:

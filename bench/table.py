@@ -1,4 +1,4 @@
-"""The table: what each case must reach, and what it did reach. Knows nothing of how a case is measured."""
+"""The table: the target of each case, and the reached value. This module does not depend on the measurements."""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from bench.figures import Figure
 
 
 class Verdict(enum.Enum):
-    """Of one row. UNKNOWN: it was not measured, or not as its target asks; the note says why."""
+    """The verdict about one row. UNKNOWN: the row was not measured as its target requires; the note has the reason."""
 
     OK = "ok"
     NOT_OK = "not reached"
@@ -21,7 +21,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One thing to reach."""
+    """A row of the table: a case and its target."""
 
     key: str
     case: str
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What became of a row."""
+    """The outcome of a row."""
 
     row: Row
     reached: str
@@ -38,7 +38,7 @@ class Outcome:
     ours: Figure | None = None
     others: Sequence[Figure] = ()
     note: str = ""
-    against: Figure | None = None  # the one of the others that the target names
+    against: Figure | None = None  # the figure of the contender that the target names
 
 
 _UNMEASURED = "not measured"
@@ -50,7 +50,7 @@ def unmeasured(row: Row, why: str) -> Outcome:
 
 @dataclass
 class Chart:
-    """Bars of one case, for the documents."""
+    """A chart with bars of one case, for the document."""
 
     key: str
     title: str
@@ -59,7 +59,7 @@ class Chart:
 
 @dataclass
 class Report:
-    """All of a run."""
+    """All results of a run."""
 
     setting: dict[str, str]
     command: str
@@ -67,12 +67,12 @@ class Report:
     peers: list[tuple[str, ...]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
-    measured: str = ""  # the version, and the day
+    measured: str = ""  # the version and the day of the run
 
 
 @dataclass
 class Earlier:
-    """What a document shows of earlier runs, as it stands there: rows by case and target, contenders, charts by key."""
+    """The text of earlier runs in a document: rows by case and target, contenders by name, and charts by key."""
 
     rows: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
     peers: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Earlier:
 
 
 def line_of(outcome: Outcome) -> str:
-    """A row as it is printed when it is done."""
+    """Return the lines about a row that are printed after its measurement."""
     figures = [figure for figure in (outcome.ours, *outcome.others) if figure is not None]
     lines = [f"[{outcome.verdict.value:^11}] {outcome.row.case}: {outcome.row.target}"]
     lines.append(f"           reached: {outcome.reached}{f'; {outcome.note}' if outcome.note else ''}")
@@ -92,7 +92,7 @@ def line_of(outcome: Outcome) -> str:
 
 
 def summary(report: Report) -> str:
-    """All rows that were measured, a line each: the verdict, the case, its target, what it reached."""
+    """Return a line for each measured row: the verdict, the case, the target, and the reached value."""
     done = [outcome for outcome in report.outcomes if outcome.reached != _UNMEASURED]
     rows = [(outcome.verdict.value, outcome.row.case, outcome.row.target, outcome.reached) for outcome in done]
     widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
@@ -100,7 +100,7 @@ def summary(report: Report) -> str:
 
 
 def no_longer_ok(report: Report, were_ok: set[tuple[str, str]]) -> list[str]:
-    """A line for each row that was ok once and is not now."""
+    """Return a line for each row that was ok before and is not ok now."""
     return [
         f"It was ok before: {outcome.row.case}: {outcome.row.target}; now {outcome.reached}"
         for outcome in report.outcomes
@@ -121,7 +121,7 @@ FIGURE_COLUMNS = ("", "least", "median", "most")
 
 
 def markdown(report: Report, earlier: Earlier | None = None) -> str:
-    """The generated part of the document; what was not measured now stands there as it was measured earlier."""
+    """Return the generated part of the document. A row that was not measured now keeps its earlier text."""
     earlier = earlier or Earlier()
     rows = [_row(outcome, report, earlier) for outcome in report.outcomes]
     peers = {**earlier.peers, **{row[0]: row for row in report.peers}}

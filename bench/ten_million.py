@@ -1,8 +1,8 @@
-"""``python -m bench.ten_million``: ten million messages in, all present at once, then out, in little memory.
+"""``python -m bench.ten_million``: put ten million messages, count them, then take them, in little memory.
 
-One process puts them, another takes them; each runs under RLIMIT_DATA and, where it may make one, in a cgroup with
-``memory.max``. Each body begins with its sequence number, so the taker knows at once, and in bounded memory, whether
-one is lost, doubled or out of order. In between a third process counts that all are there.
+One process puts the messages, a second process counts them, and a third process takes them. Each process runs under
+RLIMIT_DATA and, if the user may create one, in a cgroup with ``memory.max``. Each body begins with a sequence number.
+So the third process detects a lost, doubled or misplaced message at once and in bounded memory.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _CGROUPS = "/sys/fs/cgroup"
 
 
 def put(path: str, messages: int, a_commit: int) -> None:
-    """All of them, numbered from 0."""
+    """Put all messages, numbered from 0."""
     with spool.create(path) as space:
         space.create_queue(_QUEUE)
         for first in _progress("put", messages, a_commit):
@@ -37,7 +37,7 @@ def put(path: str, messages: int, a_commit: int) -> None:
 
 
 def count(path: str, messages: int, a_commit: int) -> None:
-    """They are all there, ready, and nothing else."""
+    """Check that exactly all messages are ready."""
     with spool.open(path) as space:
         found = space.stats(_QUEUE)
     if (found.ready, found.enqueued, found.dequeued) != (messages, messages, 0):
@@ -45,7 +45,7 @@ def count(path: str, messages: int, a_commit: int) -> None:
 
 
 def take(path: str, messages: int, a_commit: int) -> None:
-    """All of them, in order, each once; then there is none left."""
+    """Take all messages, in order, each once, and check that none is left."""
     expected = 0
     with spool.open(path) as space:
         for first in _progress("got", messages, a_commit):
@@ -60,7 +60,7 @@ def take(path: str, messages: int, a_commit: int) -> None:
 
 
 def _progress(what: str, messages: int, a_commit: int) -> Iterator[int]:
-    """The first number of each commit, with a line now and then."""
+    """Yield the first number of each commit, and print a progress line every few seconds."""
     begun = said = time.monotonic()
     for first in range(0, messages, a_commit):
         yield first
@@ -84,7 +84,7 @@ def _status(field: str) -> float:
 
 
 def in_limits(phase: Callable[[str, int, int], None], limit_bytes: int, *arguments: Any) -> tuple[float, float]:
-    """Seconds that it took, and MB of memory at its most; RuntimeError if it failed."""
+    """Run a phase; return its seconds and its peak memory in MB. RuntimeError if the phase failed."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     with cgroup(limit_bytes) as group:
@@ -115,7 +115,7 @@ def _limited(
 
 @contextmanager
 def cgroup(limit_bytes: int) -> Iterator[str | None]:
-    """A cgroup (v2, or v1's memory controller) with that limit; None where this user may not make one."""
+    """Yield a cgroup (v2, or v1's memory controller) with this limit; None if the user may not create a cgroup."""
     for parent, limit in ((_CGROUPS, "memory.max"), (f"{_CGROUPS}/memory", "memory.limit_in_bytes")):
         path = f"{parent}/xaspool-bench-{os.getpid()}"
         try:

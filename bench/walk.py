@@ -1,10 +1,10 @@
-"""``python -m bench.walk``: what a put, a get and a transaction go through: modules of ``spool``, and calls.
+"""``python -m bench.walk``: count the modules of ``spool`` and the calls in a put, a get and a transaction.
 
-Each step is done on a real space, in a directory of its own, under ``sys.setprofile``, some times over; the median
-is shown, so that what happens once in a while (a table that is read anew, a descriptor that is closed) is left out.
-Where a step is one more call in a transaction, it is the mean of many, so that what comes once in a few such calls
-is counted. Commits take recycled files, as they do in a space that has been in use for a while; nothing is done beside
-them. Counted are the calls of the caller's thread alone. Layers are those that pyproject.toml has import-linter prove.
+Each step runs several times on a real space in a separate directory, under ``sys.setprofile``. The table shows the
+median, which leaves out occasional work, e.g. a table that is read again, or a descriptor that is closed. For a further
+call in a transaction, the table shows the mean of many calls, which includes work that only some calls do. Commits use
+recycled files, as in a space that has been in use for a while. Only the calls of the caller's thread are counted, and
+no other thread works. The layers are the layers of import-linter in pyproject.toml.
 """
 
 import argparse
@@ -28,16 +28,16 @@ from spool.model.layout import CLAIM_FILES
 
 ROOT = Path(__file__).parents[1]
 _TIMES, _BODY = 20, b"b" * 1024
-_CONSUMED = 400  # messages, whose files wait to be used again: more than the steps need
-_FURTHER, _FURTHER_TIMES = 50, 4  # calls that one figure is the mean of, and how often they are made
+_CONSUMED = 400  # the number of consumed messages, whose files can be used again: more than the steps need
+_FURTHER, _FURTHER_TIMES = 50, 4  # the number of calls in one mean, and the repetitions
 _FLUSHES = (os.fsync, os.fdatasync)
 
 Step = Callable[[], object]
-Ready = Callable[[], AbstractContextManager[Step]]  # what prepares a step, and undoes it if need be
+Ready = Callable[[], AbstractContextManager[Step]]  # prepares a step, and undoes it if necessary
 
 
 def layers() -> dict[str, int]:
-    """By package or module directly under ``spool``: its layer, 0 the lowest."""
+    """Return the layer of each package or module directly under ``spool``. The lowest layer is 0."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (staircase,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["spool"]]
     return {
@@ -47,18 +47,18 @@ def layers() -> dict[str, int]:
 
 @dataclass
 class Walk:
-    """What one step's calls came to."""
+    """The counts of one step."""
 
-    frames: int = 0  # of Python, each resumption of a generator too
+    frames: int = 0  # Python frames, including each resumption of a generator
     c_calls: int = 0
-    flush_depth: int = 0  # frames of Python on the stack at a flush, the deepest
-    entered: Counter[str] = field(default_factory=Counter)  # modules of spool: how many calls each
-    changes: int = 0  # calls of a function of another module of spool than the caller's
-    climbs: Counter[str] = field(default_factory=Counter)  # of those, into a higher layer: "module -> module: function"
-    calls: list[tuple[int, str]] = field(default_factory=list)  # functions of spool in order, with their depth
+    flush_depth: int = 0  # the most Python frames on the stack at a flush
+    entered: Counter[str] = field(default_factory=Counter)  # the number of calls into each module of spool
+    changes: int = 0  # calls from one module of spool into another
+    climbs: Counter[str] = field(default_factory=Counter)  # such calls to a higher layer: "module -> module: function"
+    calls: list[tuple[int, str]] = field(default_factory=list)  # the functions of spool in order, each with its depth
 
     def each(self, times: int) -> "Walk":
-        """The mean, of a step that was many calls; the modules are those of all."""
+        """Return the mean of a step with many calls. The modules are the modules of all calls."""
         counts = {name: round(getattr(self, name) / times) for name in ("frames", "c_calls", "changes")}
         return replace(self, **counts, climbs=Counter({name: n // times for name, n in self.climbs.items()}))
 
@@ -68,12 +68,12 @@ class Walk:
 
 
 class Tracer:
-    """A profile function. What calls it is the interpreter, so it must see the end of each frame that it saw begin."""
+    """A profile function, which the interpreter calls at the beginning and at the end of each frame."""
 
     def __init__(self) -> None:
         self.walk = Walk()
         self._layers = layers()
-        self._stack: list[str | None] = []  # of each frame, the module of spool that is at work
+        self._stack: list[str | None] = []  # for each frame, the module of spool to which it belongs
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -87,7 +87,7 @@ class Tracer:
 
     def _enter(self, frame: FrameType) -> None:
         walk, caller = self.walk, self._stack[-1] if self._stack else None
-        generated = frame.f_code.co_filename.startswith("<")  # by a dataclass, say: no code that a reader reads
+        generated = frame.f_code.co_filename.startswith("<")  # e.g. by a dataclass, without source code
         name = "" if generated else frame.f_globals.get("__name__", "")
         module = name.removeprefix("spool.") if name.startswith("spool.") else None
         self._stack.append(module or caller)
@@ -107,7 +107,7 @@ class Tracer:
 
 
 def traced(ready: Ready, times: int = _TIMES) -> Walk:
-    """The median of some times, the first of which warm up."""
+    """Return the median of several runs; the first runs warm up."""
     walks = []
     for _ in range(times):
         with ready() as step:
@@ -122,7 +122,7 @@ def traced(ready: Ready, times: int = _TIMES) -> Walk:
 
 
 class Steps:
-    """What is counted, on a space that ``_fill`` filled."""
+    """The counted steps, on a space with messages."""
 
     def __init__(self, space: spool.Space) -> None:
         self.space = space
@@ -131,7 +131,7 @@ class Steps:
 
     @property
     def single(self) -> dict[str, Ready]:
-        """By name, those that are one step."""
+        """The single steps, by name."""
         return {
             "put": lambda: nullcontext(partial(self.space.put, "orders", _BODY)),
             "get": lambda: nullcontext(partial(self.space.get, "orders")),
@@ -142,7 +142,7 @@ class Steps:
 
     @property
     def further(self) -> dict[str, Ready]:
-        """Those that are many calls in a transaction which has had one already."""
+        """The steps with many calls in a transaction, which has already had one call."""
         return {
             "each further put of a transaction": self._puts,
             "each further get of a transaction, of messages of one commit": partial(self._gets, "together"),
@@ -189,7 +189,7 @@ class Steps:
 
 
 class _Alone(Disk):
-    """Nothing is done beside the caller: what is counted depends on no other thread."""
+    """A disk without work in other threads, so the counts depend on no other thread."""
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
         return False
@@ -197,7 +197,7 @@ class _Alone(Disk):
 
 @contextmanager
 def _unflushed(disk: Disk) -> Iterator[None]:
-    """Meanwhile it flushes nothing: what the steps find is there sooner."""
+    """Let the disk flush nothing during the block, so that the preparation takes less time."""
     for name in ("flush", "flush_directory", "make_durable"):
         setattr(disk, name, lambda *_, **__: None)
     yield
@@ -206,7 +206,7 @@ def _unflushed(disk: Disk) -> Iterator[None]:
 
 
 def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered") -> dict[str, Walk]:
-    """By step, on a new space with some messages."""
+    """Return the counts of each step, on a new space with some messages."""
     path = f"{directory}/space"
     os.mkdir(path)
     with _unflushed(disk := _Alone(path)), spool.create(path, sync_method=flush, disk=disk) as space:
@@ -216,7 +216,7 @@ def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered
             space.put("orders", _BODY)
         for _ in range(_CONSUMED):
             space.get("orders")
-    # They were reclaimed when it was closed. What the steps take is put by the process that takes it.
+    # The close has reclaimed the consumed messages. This process itself puts the messages that the steps take.
     with spool.open(path, disk=(disk := _Alone(path))) as space:
         with _unflushed(disk):
             _fill(space)
@@ -230,7 +230,7 @@ def _fill(space: spool.Space) -> None:
     for _ in range(CLAIM_FILES + 4 * _TIMES):
         space.put("orders", _BODY)
     for _ in range(CLAIM_FILES):
-        space.get("orders")  # from each claim file once, which is opened then
+        space.get("orders")  # take once from each claim file, which opens the file
     for _ in range(_FURTHER_TIMES):
         space.put_many("together", [_BODY] * (1 + _FURTHER))
         for _ in range(1 + _FURTHER):
@@ -238,7 +238,7 @@ def _fill(space: spool.Space) -> None:
 
 
 def table(found: dict[str, Walk]) -> str:
-    """In Markdown, a row a step."""
+    """Return a Markdown table with a row for each step."""
     lines = [
         "| step | modules entered | in packages | calls into another module | of those, up a layer | Python frames"
         " | C calls | frames at the flush |",

@@ -1,4 +1,4 @@
-"""The cases of the table, in its order; each module measures what belongs together."""
+"""The cases of the table, in the table's order. Each module measures related cases."""
 
 from bench.cases import (
     by_id,

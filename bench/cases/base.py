@@ -1,4 +1,4 @@
-"""What a case is, and what several of them use."""
+"""The class of a case, and functions that several cases use."""
 
 import multiprocessing
 import time
@@ -13,7 +13,7 @@ from bench.setting import Bench
 from bench.table import Chart, Outcome, Row, Verdict, unmeasured
 
 Result = Outcome | Chart
-_LOST_SECONDS = 10  # a server may hand over a little later what it has confirmed
+_LOST_SECONDS = 10  # a server may deliver a confirmed message a little later
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Case:
 
 
 def compare(row: Row, ours: Figure, others: list[Figure], against: str | None, least: float, note: str = "") -> Outcome:
-    """Whether ours reaches so many times the one that the target names; None: that one is not here."""
+    """Judge whether our figure reaches ``least`` times the figure of ``against``, if that contender was measured."""
     other = next((figure for figure in others if figure.who == against), None)
     if other is None:
         return Outcome(row, "–", Verdict.UNKNOWN, ours, others, _joined("the peer to compare with is not here", note))
@@ -53,7 +53,7 @@ def with_spark(rows: tuple[Row, ...], measure: Callable[[], Iterator[Result]]) -
 
 
 def drain(line: Line, expected: int) -> None:
-    """Take all that is there: RuntimeError unless it is as many messages as there must be."""
+    """Take all messages of a queue. RuntimeError unless their number is the expected number."""
     found, last = 0, time.monotonic()
     while found < expected and time.monotonic() < last + _LOST_SECONDS:
         if taken := line.get(1000):
@@ -64,6 +64,6 @@ def drain(line: Line, expected: int) -> None:
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns there; a process that has imported nothing of what this one uses."""
+    """Run a function in a new process without this process's imports; return its result."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()

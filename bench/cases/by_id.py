@@ -1,4 +1,4 @@
-"""Get by id: how much is done for it as the backlog grows, counted in executed lines and calls, not in time."""
+"""Get by id: the work for a get as the backlog grows, counted in executed lines, and not in time."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ _IN_MEMORY = Row("by-id", "get by id, in memory", "O(1), shown by counts")
 _COMPACTED = Row(
     "by-id-compacted", "get by id, in a compacted segment", "one binary search per segment, shown by counts"
 )
-# A search through n entries looks at log2(n) of them, each a few lines.
+# A search through n entries compares log2(n) entries, with a few lines of code for each.
 _LINES_A_STEP = 12
 
 
@@ -46,7 +46,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
 
 
 def _counted(built: spaces.Built) -> Figure:
-    """Lines that were executed by each of several gets from the middle of the backlog."""
+    """Count the executed lines of several gets from the middle of the backlog."""
     with spool.open(built.path) as space:
         space.get(spaces.QUEUE, message_id=built.ids.pop())
         counts = [_lines_of(space, built.ids.pop()) for _ in range(_TIMES)]

@@ -1,4 +1,4 @@
-"""How many Python frames and C calls the steps of ``bench.walk`` take: the same numbers on any disk and any machine."""
+"""The numbers of Python frames and C calls in the steps of ``bench.walk``, which do not depend on disk and machine."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from bench.setting import Bench
 from bench.table import Outcome, Row, Verdict
 from bench.walk import walks
 
-# By step: the row's key, Python frames, C calls.
+# For each step, the row's key, and the numbers of Python frames and of C calls.
 _MOST = {
     "put": ("calls-put", 50, 80),
     "get": ("calls-get", 70, 110),

@@ -1,7 +1,7 @@
-"""One thread: put, and get with acknowledgement, alternately, in commits of 1, 100 and 1,000 messages.
+"""One thread puts and gets (with acknowledgement), alternating, in commits of 1, 100 and 1,000 messages.
 
-A hundred are put and taken with one call each, too, in a transaction, as a loop is written; and a loop takes a message,
-works, and puts what comes of it.
+Another case puts and gets a hundred messages in one transaction with a call for each message, as programs do in a loop.
+A last case takes a message, works, and puts the result, in a loop.
 """
 
 import hashlib
@@ -16,21 +16,21 @@ from bench.peers.base import Line, Peer
 from bench.setting import Bench
 from bench.table import Chart, Outcome, Row, Verdict
 
-# Commits that wait in the queue all the time: a queue that is always empty stays in SQLite's cache.
+# The number of commits that always wait in the queue, because SQLite would keep an empty queue in its cache.
 _BACKLOG = 50
-# Commits in a row of one contender: with one, each would find the processor's caches full of all the others, which
-# costs the contenders most that do their work in Python.
+# The number of consecutive commits of one contender. After a single commit, the processor's caches would be full of the
+# other contenders' data. This would slow down the contenders in Python most.
 _AT_A_TURN = 10
 
 
 @dataclass(frozen=True)
 class Target:
-    """A row, and how many times which contender it must reach."""
+    """A row, and its target: at least ``least`` times the speed of the contender ``against``."""
 
     row: Row
     against: str
     least: float
-    with_journal: float | None = None  # where that is another ratio on ext4 with a journal
+    with_journal: float | None = None  # the ratio on ext4 with a journal, if it differs
 
     def judged(self, bench: Bench, ours: Figure, others: list[Figure], note: str) -> Outcome:
         least = self.with_journal if self.with_journal is not None and bench.has_journal else self.least
@@ -39,7 +39,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Way:
-    """How commits are made: of so many messages, in one call or in a call each."""
+    """A way to commit: the number of messages, in one call or with a call for each message."""
 
     key: str
     size: int
@@ -119,7 +119,7 @@ def _lines(bench: Bench, queue: str, takes_part: Callable[[Peer], bool], size: i
 
 
 def _end(lines: dict[str, Line], size: int) -> None:
-    """Each has what it had at the beginning, and nothing else."""
+    """Check that each contender has the same number of messages as at the beginning."""
     for name, line in lines.items():
         if name != "raw append":
             drain(line, _BACKLOG * size)
@@ -134,7 +134,7 @@ def _figures(bench: Bench, seconds: Mapping[str, list[float]], size: int) -> dic
 
 
 def _rounds(lines: dict[str, Line], way: Way, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each put and of each get: in turns, each contender puts a few commits, then each gets as many."""
+    """Return the seconds of each put and get. In each round, each contender puts a few commits, then gets as many."""
     found: dict[str, dict[str, list[float]]] = {what: {name: [] for name in lines} for what in way.steps}
     for _ in range(max(1, rounds // _AT_A_TURN)):
         for what, seconds in found.items():
@@ -151,7 +151,7 @@ def _timed(step: Callable[[], object]) -> float:
 
 
 def _details(ours: Figure, others: list[Figure], seconds: dict[str, list[float]]) -> str:
-    """The other ratios that a reader asks for. Totals contain what is done now and then: checkpoints, reclaim."""
+    """Return further ratios for readers. Total times include occasional work such as checkpoints and reclaim."""
     parts = [f"{ratio(ours, other):.2f} × {other.who}" for other in others if other.who in ("SQLite", "PostgreSQL")]
     if "raw append" in seconds:
         parts.append(f"by total time {sum(seconds['raw append']) / sum(seconds['xaspool']):.2f} × raw append")

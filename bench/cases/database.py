@@ -1,4 +1,4 @@
-"""Take a message and write a row, both or neither, beside the same work in PostgreSQL alone.
+"""Take a message and write a row in one transaction, compared with the same work in PostgreSQL alone.
 
 PostgreSQL alone has the queue as a table (``bench.peers.postgresql``), so one commit covers both. With two phases,
 PostgreSQL alone prepares and commits its one transaction by ``PREPARE TRANSACTION``.
@@ -54,7 +54,7 @@ class _Alone:
         name = f"'bench-{self._run}-{next(self._names)}'"
         line.db.execute("begin")
         self._move(line)
-        line.db.execute(f"prepare transaction {name}", prepare=False)  # another statement each time
+        line.db.execute(f"prepare transaction {name}", prepare=False)  # each statement is different
         line.db.execute(f"commit prepared {name}", prepare=False)
 
     def _move(self, line: PostgreSQLLine) -> None:
@@ -115,7 +115,7 @@ def _measure(row: Row, threads: int, two_phase: bool, least: float, bench: Bench
 
 
 def _slice(pool: ThreadPoolExecutor, one: _Alone | _Together, threads: int, commits: int) -> float:
-    """Transactions a second of one slice."""
+    """Return the transactions per second of one slice."""
     one.fill(threads * commits)
     together = threading.Barrier(threads + 1)
 

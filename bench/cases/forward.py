@@ -1,4 +1,4 @@
-"""Messages forwarded by Spark to a function that does nothing, and one at a time through an idle forwarder."""
+"""Spark forwards many messages to a function that does nothing; an idle forwarder forwards one message at a time."""
 
 import multiprocessing
 import statistics
@@ -81,13 +81,13 @@ def _seconds_to_forward(spark: "SparkSession", path: str, count: int) -> float:
 
 
 def _seconds_to_read(path: str, count: int) -> float:
-    """How long two processes take that read half of the files each, prove each body, and call the function with it."""
+    """Return the seconds in which two processes read half of the files each, verify bodies, and call the function."""
     spawn = multiprocessing.get_context("spawn")
     pipes = [spawn.Pipe() for _ in range(2)]
     readers = [spawn.Process(target=_read, args=(path, part, there)) for part, (_, there) in enumerate(pipes)]
     for reader, (here, _) in zip(readers, pipes, strict=True):
         reader.start()
-        here.recv()  # it is ready
+        here.recv()  # the reader is ready
     begun = time.perf_counter()
     for here, _ in pipes:
         here.send("begin")

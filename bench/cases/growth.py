@@ -1,4 +1,4 @@
-"""What a put and a get cost, one message a commit, as the backlog grows: spaces of all sizes take turns."""
+"""The cost of a put and a get of one message per commit as the backlog grows. Spaces of all sizes take turns."""
 
 import time
 from collections.abc import Callable, Iterator

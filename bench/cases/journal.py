@@ -1,5 +1,5 @@
-"""Cases again on ext4 with a journal, in a file on the disk under test: most users have one, and it is flushed
-otherwise."""
+"""Repeat cases on ext4 with a journal, in a file on the measured disk. Most users have such a file system, which needs
+other flushes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ _WORDS = ", on ext4 with a journal"
 
 
 def on_journal(case: Case) -> Case:
-    """The same rows, measured there. Charts are of the disk under test only."""
+    """Return a case with the same rows, measured on ext4 with a journal. Only the measured disk itself has charts."""
     return Case(f"{case.key}-journal", tuple(map(_there, case.rows)), partial(_measure, case))
 
 

@@ -1,4 +1,4 @@
-"""From put in one process to get returning in another, on an idle system; and what an idle waiting process costs."""
+"""On an idle system, the time from a put to the end of a get in another process; the cost of a waiting process."""
 
 import multiprocessing
 import statistics
@@ -31,7 +31,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
 
 
 def _latencies(space: spool.Space, count: int) -> list[float]:
-    """Milliseconds, each after a pause in which nothing happened."""
+    """Return the milliseconds of each message. An idle pause precedes each message."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     other = spawn.Process(target=_take, args=(space.path, there), daemon=True)
@@ -59,7 +59,7 @@ def _take(path: str, back: Connection) -> None:
 
 
 def _idle(path: str, seconds: float) -> float:
-    """The share of a core that a get takes while nothing comes."""
+    """Return the share of a core that a waiting get uses while no message arrives."""
     with spool.open(path) as space:
         begun, used = time.monotonic(), time.process_time()
         try:

@@ -1,4 +1,4 @@
-"""What a process that has a backlog open needs above one that has an empty space open."""
+"""The memory of a process with a large space open, minus the memory of a process with an empty space open."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
 
 
 def _judged(row: Row, built: spaces.Built, nothing: Figure, most: float, messages: int) -> Outcome:
-    """Judged at the size that the target names only."""
+    """Return the outcome. It is judged only if the backlog is as large as the target says."""
     above = [resident - nothing.median for resident in _resident(built)]
     ours = Figure("xaspool", above, "MB above")
     note = f"with {built.messages:,} messages in {spaces.files(built.path):,} files"
@@ -39,7 +39,7 @@ def _resident(built: spaces.Built) -> list[float]:
 
 
 def _resident_here(path: str) -> float:
-    """MB that this process occupies with the space open, after it has looked at the front."""
+    """Return the resident MB of this process with the space open, after it has counted the messages."""
     with spool.open(path) as space:
         space.stats(spaces.QUEUE)
         with open("/proc/self/status", encoding="ascii") as file:

@@ -1,6 +1,6 @@
-"""Spark on machines that do not see the space, through loopback: reads, writes, forwarding, beside the same from files.
+"""Spark without sight of the space, over loopback: reads, writes and forwarding, compared with the same from files.
 
-The tasks run on this machine, and are told that the space is on another one.
+The tasks run on this machine, but assume that the space is on another machine.
 """
 
 import signal
@@ -40,7 +40,7 @@ _ROWS = (_READ, _WRITE, _FORWARD, _WORKERS)
 _NO_OP = "python:bench.capacity_run:nothing"
 _A_COMMIT = 1_000
 _BODY_BYTES = 1_024
-_SHARE = 25  # a run with the service of 20 ms has a so-much smaller part of the messages
+_SHARE = 25  # a run with the service of 20 ms has fewer messages by this factor
 
 
 def _measure(bench: Bench) -> Iterator[Result]:
@@ -61,7 +61,7 @@ def _measured(bench: Bench) -> Iterator[Result]:
 
 @contextmanager
 def _served(path: str) -> Iterator[str]:
-    """Serve a space in another process; yields its address."""
+    """Serve a space in another process; yield the address."""
     words = ["-m", "xaspool_scripts.serve", f"bench={path}", "--listen", "127.0.0.1:0"]
     with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

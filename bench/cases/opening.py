@@ -1,4 +1,4 @@
-"""Opening a space with a backlog, each time in a new process: in few commits, in many after a compaction, and cold."""
+"""Open a space in a new process, with a backlog in few commits, in many commits after a compaction, and cold."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from bench.table import Outcome, Row, Verdict, unmeasured
 
 _FRONT_BYTES = 16 << 10
 _COLD_ROUNDS = 3
-# Of the targets: with fewer nothing is judged.
+# The number of messages in the targets. A smaller backlog is not judged.
 _MESSAGES = 1_000_000
 
 _FEW = Row("open-few", "open with 1,000,000 messages in 1,000 commits", "≤ 0.5 s")
@@ -60,7 +60,7 @@ def _opens(built: spaces.Built, times: int) -> list[float]:
 
 
 def _within(row: Row, ours: Figure, messages: int) -> Outcome:
-    """Judged at the size that the target names only."""
+    """Return the outcome. It is judged only if the backlog is as large as the target says."""
     reached = f"{ours.median:.3f} s, the first time {ours.samples[0]:.3f} s"
     if messages < _MESSAGES:
         return Outcome(row, reached, Verdict.UNKNOWN, ours, note=f"with {messages:,} messages only")

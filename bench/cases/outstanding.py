@@ -1,4 +1,4 @@
-"""A thousand puts under way at once: ``submit`` from one thread, and asyncio tasks, beside the raw append."""
+"""A thousand concurrent puts, by ``submit`` in one thread or by asyncio tasks, compared with the raw append."""
 
 import asyncio
 import importlib

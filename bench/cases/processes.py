@@ -1,4 +1,4 @@
-"""Producing and consuming processes on one queue, one message a commit: one, four or sixteen of each, or 8 putters."""
+"""Producing and consuming processes on one queue, one message per commit: 1, 4 or 16 of each kind, or 8 producers."""
 
 import multiprocessing
 import statistics
@@ -23,7 +23,7 @@ _PUTTERS = Row("putters", "8 processes that only put, 1 a commit", "≥ 1.2 × P
 
 
 def _in_turns(teams: "dict[str, Team]", bench: Bench) -> dict[str, list[float]]:
-    """Messages a second of each team, in one interleaved run."""
+    """Return the messages per second of each team, in one interleaved run."""
     try:
         steps = {name: partial(team.slice, bench.sizes.process_messages) for name, team in teams.items()}
         in_turns(steps, 2)
@@ -73,17 +73,17 @@ def _measure(row: Row, of_each: int, bench: Bench) -> Iterator[Result]:
 
 
 class Team:
-    """The processes of one contender: between its slices they wait, and cost nothing."""
+    """The processes of one contender. Between the contender's slices, they wait and use no processor time."""
 
     def __init__(self, peer: Peer, queue: str, producers: int, consumers: int | None = None) -> None:
-        """``consumers``: None for as many as producers."""
+        """``consumers``: None means the same number as producers."""
         spawn = multiprocessing.get_context("spawn")
         self.peer, self.queue, self.producers = peer, queue, producers
         consumers = producers if consumers is None else consumers
-        self.left = 0  # messages that no process takes
+        self.left = 0  # the number of messages that no process takes
         self._takes = consumers > 0
-        self.busy: list[float] = []  # by slice, the processor's seconds that a message took of all its processes
-        self.shares: list[float] = []  # by slice, the speed of the slowest process beside the mean speed
+        self.busy: list[float] = []  # for each slice, the processor seconds per message, of all processes
+        self.shares: list[float] = []  # for each slice, the slowest process's share of the mean speed
         peer.line(queue).close()
         self.ends: list[Connection] = []
         self.members: list[Any] = []
@@ -98,7 +98,7 @@ class Team:
             end.recv()
 
     def slice(self, messages: int) -> float:
-        """Messages a second, from the word until the last is taken: each process puts, or takes, so many."""
+        """Return the messages per second from the start to the last take. Each process puts or takes ``messages``."""
         begun = time.monotonic()
         for end in self.ends:
             end.send(messages)
@@ -110,7 +110,7 @@ class Team:
         return count / max(seconds)
 
     def check(self) -> None:
-        """RuntimeError unless all messages that no process took are left, and no other one."""
+        """Check the queue. RuntimeError unless exactly the messages that no process took remain."""
         line = self.peer.line(self.queue)
         drain(line, self.left)
         line.close()
@@ -132,7 +132,7 @@ def _work(peer: Peer, queue: str, produces: bool, orders: Connection) -> None:
                 line.put(1)
             else:
                 line.get_waiting()
-        orders.send((time.monotonic(), time.process_time() - before))  # one clock for all processes of a machine
+        orders.send((time.monotonic(), time.process_time() - before))  # all processes of a machine have the same clock
     line.close()
 
 

@@ -1,4 +1,4 @@
-"""Messages as a DataFrame of Spark, beside a data source that only sends such rows: to a count, and to a function."""
+"""Spark counts messages, and calls a function with them, compared with a data source that only sends such rows."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -56,12 +56,12 @@ def _compared(row: Row, bench: Bench, spark: "SparkSession", path: str, columns:
         reader = spark.read.format(kind).options(**options)
         return (reader if columns is None else reader.schema(columns)).load(*where)
 
-    tasks = frame("spool", (path,)).rdd.getNumPartitions()  # as many of the other: to begin one costs both the same
+    tasks = frame("spool", (path,)).rdd.getNumPartitions()  # the other source gets the same number
     steps = {
         "xaspool": partial(_rate, count, lambda: action(frame("spool", (path,)))),
         "Arrow": partial(_rate, count, lambda: action(frame("arrow_source", (), rows=count, tasks=tasks))),
     }
-    in_turns(steps, 1)  # Spark has compiled what it needs, and its workers have imported
+    in_turns(steps, 1)  # warm up: Spark compiles code, and the workers import modules
     rates = in_turns(steps, bench.sizes.spark_reads)
     ours, minimal = (Figure(who, rates[who], "messages/s") for who in steps)
     reached = ratio(ours, minimal)
@@ -84,7 +84,7 @@ def _counted(frame: "DataFrame") -> int:
 
 
 def _summed(frame: "DataFrame") -> int:
-    """Have a Python function look at each body's length; how many bodies of the right length it has seen."""
+    """Call a Python function with the bodies; return the number of bodies of the right length."""
 
     def look(batches: Any) -> Any:
         import pyarrow as pa

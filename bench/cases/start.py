@@ -1,7 +1,7 @@
-"""How long a command takes to start, and the import of ``spool``, each in a new process, beside one that does nothing.
+"""The time of a command and of the import of ``spool`` in a new process, compared with a process that does nothing.
 
-All run this tree, installed or not. The targets are for a machine where ``python -c pass`` takes 15 ms; where it takes
-longer, they are as much longer.
+All processes use this tree, even if it is not installed. The targets are for a machine where ``python -c pass`` takes
+15 ms. On a slower machine, the targets are longer in proportion.
 """
 
 import os
@@ -34,7 +34,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
             "import spool": partial(_seconds, "import spool"),
             "spool-admin": partial(_seconds, _PROGRAM, "-s", f"{directory}/space", "queue", "list"),
         }
-        in_turns(steps, 1)  # what is compiled is compiled
+        in_turns(steps, 1)  # warm up: Python compiles the modules
         seconds = in_turns(steps, bench.sizes.starts)
     nothing = Figure("python -c pass", [1000 * one for one in seconds["python -c pass"]], "ms")
     admin = Figure("spool-admin", [1000 * one for one in seconds["spool-admin"]], "ms")

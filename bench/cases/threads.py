@@ -1,4 +1,4 @@
-"""Eight threads of one process, each putting one message a commit."""
+"""Eight threads of one process put one message per commit."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
 def measured_threads(
     bench: Bench, queue: str, takes_part: Callable[[Peer], bool], put: Callable[[Line], None]
 ) -> dict[str, Figure]:
-    """Messages a second that eight threads put, of each contender that takes part."""
+    """Return the messages per second of eight threads, for each contender that takes part."""
     commits = bench.sizes.thread_commits
     lines: dict[str, list[Line]] = {}
     for name, peer in bench.peers.items():
@@ -48,7 +48,7 @@ def measured_threads(
 
 
 def _slice(pool: ThreadPoolExecutor, lines: list[Line], commits: int, put: Callable[[Line], None]) -> float:
-    """Messages a second of one slice, drained again afterwards."""
+    """Return the messages per second of one slice. The queues are drained afterwards."""
     together = threading.Barrier(len(lines) + 1)
 
     def puts(line: Line) -> None:

@@ -1,4 +1,4 @@
-"""Two-phase commit of one put, prepared and then committed by a coordinator: one thread, and eight."""
+"""Two-phase commits of one put by a coordinator, in one thread and in eight threads."""
 
 import time
 from collections.abc import Iterator

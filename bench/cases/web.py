@@ -1,4 +1,4 @@
-"""Messages forwarded to a web service that answers in 20 ms."""
+"""Forward messages to a web service that answers in 20 ms."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
 
 
 def _rate(bench: Bench, spark: "SparkSession", url: str, path: str) -> float:
-    """Forward all messages of a new space; return how many a second, from the first claim to the last commit."""
+    """Forward all messages of a new space; return the messages per second from the first claim to the last commit."""
     from forwarder import Forwarder
 
     count = bench.sizes.forwarded

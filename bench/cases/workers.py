@@ -1,4 +1,4 @@
-"""Two workers of Spark, as on a cluster, instead of one: messages forwarded to a function that takes 20 ms."""
+"""Forward messages to a function that takes 20 ms, with one Spark worker and with two workers, as on a cluster."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from bench.table import Outcome, Row, Verdict, unmeasured
 
 _LEAST = 1.8
 _ROW = Row("forward-workers", "forward to a service of 20 ms, two workers instead of one", f"≥ {_LEAST} ×")
-_SHARE = 25  # a run has a so-much smaller part of the messages of a run without the 20 ms
+_SHARE = 25  # a run has fewer messages by this factor than a run without the 20 ms
 _NAMES = {1: "one worker", 2: "two workers"}
 
 

@@ -1,4 +1,4 @@
-"""The contenders, each in a module of its own, behind one small interface (``base``)."""
+"""The contenders, each in a separate module, with one small interface (``base``)."""
 
 from bench.peers.base import Peer
 from bench.peers.diskcache import DiskCache

@@ -1,4 +1,4 @@
-"""What every contender looks like: a peer that may be missing, and lines to its queues."""
+"""The interface of a contender: a peer, which may be missing, and the lines to the peer's queues."""
 
 import importlib.metadata
 import importlib.util
@@ -13,38 +13,38 @@ _LOST_SECONDS = 60
 
 
 class Missing(Exception):
-    """A peer that is not on this machine, or cannot run here; the text says how to get it."""
+    """A peer is not on this machine, or cannot run here. The text explains the installation."""
 
 
 class Line(ABC):
-    """One caller's way to one queue, used by one thread at a time."""
+    """A connection of one caller to one queue. Only one thread at a time may use the line."""
 
     @abstractmethod
     def put(self, count: int) -> None:
-        """Put messages of 1 KiB, in one commit."""
+        """Put ``count`` messages of 1 KiB in one commit."""
 
     @abstractmethod
     def get(self, count: int) -> int:
-        """Take and acknowledge up to so many, in one commit; returns how many there were."""
+        """Take and acknowledge at most ``count`` messages in one commit; return the number of taken messages."""
 
     def put_each(self, count: int) -> None:
-        """Put so many in one transaction, with a call for each; of peers with ``transactions``."""
+        """Put ``count`` messages in one transaction, with a call for each. Only for peers with ``transactions``."""
         raise NotImplementedError
 
     def get_each(self, count: int) -> int:
-        """Take so many in one transaction, with a call for each; of peers with ``transactions``."""
+        """Take ``count`` messages in one transaction, with a call for each. Only for peers with ``transactions``."""
         raise NotImplementedError
 
     def move(self, work: Callable[[bytes], bytes]) -> None:
-        """Take one, and put at the end of the queue what the work makes of it, in one transaction; of the same."""
+        """Take a message and put the result of ``work``, in one transaction. Only for peers with ``transactions``."""
         raise NotImplementedError
 
     def put_in_two_phases(self) -> None:
-        """Put one in a transaction that a coordinator prepares, then commits; of peers with ``two_phase``."""
+        """Put a message in a transaction that is prepared and then committed. Only for peers with ``two_phase``."""
         raise NotImplementedError
 
     def get_waiting(self) -> None:
-        """Take and acknowledge one, waiting for it: a look a millisecond, unless the peer knows better."""
+        """Wait for a message, take and acknowledge it. Check every millisecond, unless the peer has a better way."""
         begun = time.monotonic()
         while not self.get(1):
             if time.monotonic() > begun + _LOST_SECONDS:
@@ -53,57 +53,57 @@ class Line(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
 
 class Peer(ABC):
-    """Something that keeps queues on disk. Picklable once started: another process calls ``line`` on its copy."""
+    """A system that keeps queues on disk. A started peer is picklable, so other processes can call ``line``."""
 
     name: ClassVar[str]
     durable: ClassVar[bool] = True
-    # What makes it durable here, or why it is not.
+    # The setting that makes the peer durable here, or the reason why the peer is not durable.
     how: ClassVar[str]
-    # Whether several messages can be one commit.
+    # Whether one commit can have several messages.
     batches: ClassVar[bool] = True
-    # Whether a transaction may be several calls, for messages one by one.
+    # Whether a transaction may have several calls with one message each.
     transactions: ClassVar[bool] = False
-    # Whether it takes part in a two-phase commit.
+    # Whether the peer supports two-phase commit.
     two_phase: ClassVar[bool] = False
-    # Whether several threads and processes may use one queue at once.
+    # Whether several threads and processes may use one queue concurrently.
     concurrent: ClassVar[bool] = True
-    # Whether the threads of a process share one line, instead of each having its own.
+    # Whether the threads of a process share one line. Otherwise each thread has a separate line.
     shared: ClassVar[bool] = False
-    # What a get is here, where it is not the same as elsewhere.
+    # The meaning of a get, if it is not the usual one.
     get_with: ClassVar[str] = ""
 
-    # The Python package that it needs, and the module that shows whether it is installed.
+    # The Python package that the peer needs, and a module of this package, to check whether it is installed.
     package: ClassVar[str] = ""
     module: ClassVar[str] = ""
 
     def start(self, directory: str) -> None:
-        """Begin in an empty directory; Missing if it cannot."""
+        """Start in an empty directory; Missing if the peer cannot start."""
         if self.module:
             need(self.module, self.package)
         self.directory = directory
 
     @abstractmethod
     def line(self, queue: str) -> Line:
-        """A line to a queue, which is made if need be."""
+        """Return a line to a queue. The queue is created if it does not exist."""
 
-    def stop(self) -> None:  # noqa: B027 (only servers have something to stop)
-        """End its processes; the code that made the directory removes it."""
+    def stop(self) -> None:  # noqa: B027 (only servers have to be stopped)
+        """End the peer's processes. The caller removes the directory."""
 
     def version(self) -> str:
-        """As a reader of the table would look for it."""
+        """Return the name and the version for the readers of the table."""
         return release(self.package)
 
     def servers(self) -> list[int]:
-        """The processes that flush for it, where it is not the caller's own."""
+        """Return the ids of the processes that flush for the peer, besides the caller's process."""
         return []
 
 
 def need(module: str, package: str) -> None:
-    """The Python package is there, or Missing says how to get it."""
+    """Raise Missing, with the way to install the package, if the Python package is not installed."""
     if importlib.util.find_spec(module) is None:
         raise Missing(f"not here: pip install '.[bench]' (it needs {package})")
 
@@ -113,7 +113,7 @@ def release(package: str) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all that came from it and still run."""
+    """Return the ids of a process and of all its running descendants."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
             children = [int(child) for child in file.read().split()]

@@ -1,4 +1,4 @@
-"""The queue under huey's SqliteHuey, with fsync=True; enqueue and dequeue without what huey itself adds to a task."""
+"""The queue under huey's SqliteHuey, with fsync=True; enqueue and dequeue without huey's own work for a task."""
 
 from bench.peers.base import BODY, Line, Peer
 

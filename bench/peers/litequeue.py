@@ -1,10 +1,10 @@
-"""litequeue: always synchronous=NORMAL, so a commit is in the log, but not on the disk."""
+"""litequeue: it always uses synchronous=NORMAL, so a commit is in the log, but not on the disk."""
 
 import base64
 
 from bench.peers.base import BODY, Line, Peer
 
-_TEXT = base64.b64encode(BODY[:768]).decode()  # it takes text only: 1 KiB of it
+_TEXT = base64.b64encode(BODY[:768]).decode()  # 1 KiB of text, because litequeue accepts only text
 
 
 class LiteQueue(Peer):

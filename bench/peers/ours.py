@@ -1,4 +1,4 @@
-"""A queue space, flushing as its file system asks for."""
+"""A queue space, with the flushes that its file system needs."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ class Ours(Peer):
 
 
 class OurLine(Line):
-    """A space of its own for each queue, so that no case inherits what another left."""
+    """A separate space for each queue, so that no case finds messages of another case."""
 
     def __init__(self, path: str, queue: str) -> None:
         with suppress(spool.SpaceExists), spool.create(path) as space:

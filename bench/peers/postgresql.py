@@ -1,6 +1,7 @@
-"""PostgreSQL as a queue: insert, and delete what FOR UPDATE SKIP LOCKED chose, over a Unix socket.
+"""PostgreSQL as a queue over a Unix socket: insert rows, and delete rows that FOR UPDATE SKIP LOCKED has chosen.
 
-The server is this machine's, run on the disk under test by a user of its own, with fsync and synchronous_commit on.
+The server is this machine's PostgreSQL. It runs on the measured disk, as a separate user, with fsync and
+synchronous_commit on.
 """
 
 import glob
@@ -16,7 +17,7 @@ from typing import Any
 from bench.peers.base import BODY, Line, Missing, Peer, descendants, need, release
 
 _PUT = "insert into {} (body) select unnest(%s::bytea[])"
-# Materialized: a subquery may be run once a row, and then takes more than it was asked for.
+# Materialized, because PostgreSQL may run a subquery once per row, and would then delete too many rows.
 _GET = (
     "with next as materialized (select id from {0} order by id limit %s for update skip locked) "
     "delete from {0} using next where {0}.id = next.id returning {0}.id, body"
@@ -97,7 +98,7 @@ class PostgreSQLLine(Line):
         else:
             raise Missing("its server did not answer within ten seconds")
         with self.db.transaction():
-            self.db.execute("select pg_advisory_xact_lock(1)")  # two that make one table at once would fail
+            self.db.execute("select pg_advisory_xact_lock(1)")  # otherwise concurrent creations of one table fail
             self.db.execute(f"create table if not exists {queue} (id bigserial primary key, body bytea)")
         self.db.prepare_threshold = 0
         self.sql_put, self.sql_get = _PUT.format(queue), _GET.format(queue)
@@ -127,7 +128,7 @@ class PostgreSQLLine(Line):
         name = f"'{self.run}-{next(self.branches)}'"
         self.db.execute("begin")
         self.put(1)
-        self.db.execute(f"prepare transaction {name}", prepare=False)  # another statement each time
+        self.db.execute(f"prepare transaction {name}", prepare=False)  # each statement is different
         self.db.execute(f"commit prepared {name}", prepare=False)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The limit: append to one file, fdatasync. A get has no counterpart; it is measured against appending the same."""
+"""The limit: append to one file, then fdatasync. A get has no counterpart, so it is compared with the same append."""
 
 import os
 

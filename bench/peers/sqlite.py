@@ -1,4 +1,4 @@
-"""A table as a queue: insert, and delete in order of the row id, one transaction a commit."""
+"""A table as a queue: insert rows, and delete rows in the order of the row id, with one transaction per commit."""
 
 import sqlite3
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Machines made of this machine, and a standalone cluster of Spark on them.
+"""Simulate several machines on this machine, and run a standalone Spark cluster on them.
 
-A machine has an address on a private bridge, and a network and a view of the file systems of its own: these are
-namespaces of Linux. A machine sees the files of this machine, but an empty directory instead of a hidden one. Only root
-can make machines.
+A simulated machine has an address on a private bridge, and a separate network and file system view, by Linux
+namespaces. It sees the files of this machine, but each hidden directory is empty. Only root can make simulated
+machines.
 """
 
 import os
@@ -17,12 +17,12 @@ import pyspark
 
 from forwarder.java import find_java
 
-# In its own mount namespace, a machine has an empty file system at the hidden directory ($0), and its own name ($1).
+# In a machine's mount namespace, an empty file system is mounted over the hidden directory ($0). $1 is its name.
 _BEGIN = 'mount -t tmpfs tmpfs "$0" && hostname "$1" && shift && exec "$@"'
 
 
 class Machines:
-    """Two machines, and the bridge between them and this machine. ``address``: that of this machine on the bridge.
+    """Simulated machines, connected with this machine by a bridge. ``address``: this machine's address on the bridge.
 
     Args:
         hidden: the directory whose content the machines do not see.
@@ -72,7 +72,7 @@ class Machines:
             return subprocess.Popen([*before, *begin, *command], env=environment, stdout=output, stderr=output)
 
     def connect(self, name: str, connected: bool = True) -> None:
-        """Connect a machine's cable, or pull it out."""
+        """Connect a machine with the bridge, or disconnect it."""
         _ip("link", "set", self._cable(name), "up" if connected else "down")
 
     def processes(self, name: str) -> list[int]:
@@ -92,7 +92,7 @@ class Machines:
 
 
 def _ip(*words: str) -> str:
-    """Run ``ip``; return its output. OSError with its reason if it fails."""
+    """Run ``ip`` and return the output. If ``ip`` fails, raise OSError with the reason."""
     try:
         return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
     except subprocess.CalledProcessError as error:
@@ -100,11 +100,11 @@ def _ip(*words: str) -> str:
 
 
 class SparkCluster:
-    """A master of Spark on this machine, and a worker on each of the machines. ``url``: of the master.
+    """A Spark master on this machine, and a worker on each simulated machine. ``url``: the master's URL.
 
     Args:
-        directory: for the logs and the files of Spark.
-        cores: the number of tasks that a machine runs at a time.
+        directory: the directory for Spark's logs and files.
+        cores: the number of concurrent tasks of a machine.
     """
 
     def __init__(self, machines: Machines, directory: Path, cores: int = 2) -> None:
@@ -136,7 +136,7 @@ class SparkCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of a driver on this machine, which waits for all workers."""
+        """The settings of a driver on this machine. The driver waits for all workers."""
         return {
             "spark.driver.host": self.machines.address,
             "spark.driver.bindAddress": self.machines.address,

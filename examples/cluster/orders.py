@@ -1,4 +1,4 @@
-"""The service of the example: it tells on which machine it ran, and checks that the space is not there."""
+"""The service of the example. It returns the name of its machine, and checks that this machine has no space."""
 
 import os
 import socket

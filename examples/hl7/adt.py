@@ -15,7 +15,7 @@ MODES = {"A": "archive", "R": "restore from archive", "I": "initial load", "T": 
 
 
 def split(message: spool.Message) -> list[Continue] | Error | Kill:
-    """An inbound hook: each message of a file becomes one message, in the order of the file and in one commit."""
+    """An inbound hook: put each message of a file as a separate message, in the file's order and in one commit."""
     try:
         text = message.body if isinstance(message.body, str) else message.body.decode("utf-8-sig")
         messages = messages_of(text)
@@ -25,7 +25,7 @@ def split(message: spool.Message) -> list[Continue] | Error | Kill:
 
 
 def read_header(message: spool.Message) -> Continue | Error | Kill:
-    """An inbound hook: the fields for the routes become headers. Other messages than ADT fail, tests are dropped."""
+    """An inbound hook: turn the fields for the routes into headers. Test messages are dropped; only ADT is accepted."""
     try:
         header = hl7.parse(message.body).segment("MSH")
         [[kind], [event]] = header[9][0][:2]
@@ -43,12 +43,12 @@ def read_header(message: spool.Message) -> Continue | Error | Kill:
 
 
 def to_json(message: spool.Message) -> Continue:
-    """A translation: the fields that the ward and the laboratory want, as JSON."""
+    """A translation: return the fields for the ward and the laboratory as JSON."""
     return Continue(patient(message), content_type="application/json")
 
 
 def to_record(message: spool.Message) -> Continue:
-    """A translation: a record of 80 characters for the billing system."""
+    """A translation: return a record of 80 characters for the billing system."""
     found = patient(message)
     record = (
         f"{found['event']:<3}{found['id']:<12.12}{found['family']:<20.20}{found['given']:<15.15}"
@@ -60,12 +60,12 @@ def to_record(message: spool.Message) -> Continue:
 
 
 def stamp(message: spool.Message) -> Continue:
-    """An outbound hook: the laboratory wants to know where a message comes from."""
+    """An outbound hook: add the sender for the laboratory."""
     return Continue(headers={"sender": "xaspool"})
 
 
 def patient(message: spool.Message) -> dict[str, Any]:
-    """Return the fields of a message that its receivers use."""
+    """Return the message fields that the receivers use."""
     found = hl7.parse(message.body)
     person, visit = found.segment("PID"), found.segment("PV1")
     name = person[5][0]
@@ -82,7 +82,7 @@ def patient(message: spool.Message) -> dict[str, Any]:
 
 
 def first(field: hl7.Field) -> str:
-    """Return the first component of a field, which may have one or several."""
+    """Return the first component of a field with one or several components."""
     return components(field, 1)[0]
 
 

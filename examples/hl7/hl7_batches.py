@@ -1,8 +1,8 @@
-"""The messages of a file of HL7 v2: one message, several one after the other, or batches (HL7 v2, chapter 2).
+"""Find the messages in an HL7 v2 file with one message, several messages, or batches (HL7 v2, chapter 2).
 
 A file has the structure ``[FHS] { [BHS] { MSH … } [BTS] } [FTS]``, and each MSH begins a message. A trailer may have a
-count: BTS-1 counts the messages of a batch, and FTS-1 the batches of a file. If a count is wrong, or a trailer is
-missing, the file may be incomplete. Then no message of the file is accepted.
+count: BTS-1 counts the messages of a batch, and FTS-1 counts the batches of a file. If a count is wrong or a trailer is
+missing, the file may be incomplete, so no message of the file is accepted.
 """
 
 import re
@@ -12,9 +12,9 @@ _HEADERS = {"FHS": "FTS", "BHS": "BTS"}
 
 
 def messages_of(text: str) -> list[str]:
-    """Return the messages, in their order, with CR at the end of each segment. ValueError if the file is malformed."""
+    """Return the messages in order, with CR at the end of each segment. ValueError if the file is malformed."""
     found: list[list[str]] = []
-    opened: list[str] = []  # the headers whose trailers are still to come
+    opened: list[str] = []  # the headers whose trailers have not yet come
     batches = in_batch = 0
     ended = is_in_message = False
     for segment in _segments(text):
@@ -48,7 +48,7 @@ def messages_of(text: str) -> list[str]:
 
 
 def _segments(text: str) -> list[str]:
-    """Return the segments. Each ends with CR; LF, CR LF and the frames of MLLP are accepted, too."""
+    """Return the segments. A segment ends with CR; LF, CR LF and the frames of MLLP are also accepted."""
     segments = [line for line in re.split("[\r\n\x0b\x1c]+", text) if line.strip()]
     for segment in segments:
         if _SEGMENT.fullmatch(segment) is None:

@@ -1,6 +1,6 @@
-"""A laboratory system for the example: prints each message that is POSTed to it, on one line.
+"""A laboratory system for the example. It receives messages by POST, and prints each message on one line.
 
-Its address is that of the destination in adt.toml.
+The address is the same as in the destination in adt.toml.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The worker of the shop. The order leaves its queue and the parcel enters "shipped" in one commit."""
+"""The worker of the shop. One commit removes the order from its queue and puts the parcel into "shipped"."""
 
 import spool
 

@@ -1,4 +1,4 @@
-"""The web shop: an order is on the disk when the client gets 202, and a repeated order is the same order."""
+"""The web shop. An order is on the disk when the client gets 202. A repeated order creates no second order."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,5 +29,5 @@ app = FastAPI(lifespan=lifespan)
 async def order(item: str, idempotency_key: Annotated[str, Header()]) -> str:
     try:
         return await app.state.space.put("orders", {"item": item}, deduplication_key=idempotency_key)
-    except spool.Full as full:  # the shop has more orders than it can ship: the client tries again
+    except spool.Full as full:  # the shop has too many orders: the client has to try again
         raise HTTPException(503, str(full), {"Retry-After": "10"}) from None
