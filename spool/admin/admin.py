@@ -290,7 +290,8 @@ class Administration:
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
-        """Return, by message id, the holders of the queue's claimed and undecided messages. Raises QueueNotFound."""
+        """Return, by message id, the holders of the queue's messages that are claimed or in doubt. Raises
+        QueueNotFound."""
         within(Administration._look)(self, queue)
         return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 
@@ -385,7 +386,8 @@ class Administration:
 
     @public_call("resuming queue {queue}")
     def resume(self, queue: str) -> int:
-        """Attempt the queue's failed messages now, e.g. after a service was repaired. Returns the number of messages.
+        """Make the queue's failed messages ready now, e.g. after a service was repaired. Returns the number of
+        messages.
 
         Failed messages that wait for their next attempt become ready. The workers and routes of the queue end their
         pauses within a second. Other delayed messages are not changed. Raises QueueNotFound.

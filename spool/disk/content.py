@@ -168,7 +168,7 @@ def replace_by_copy(disk: Disk, name: str, temporary: str) -> None:
 
 
 def unlink_if_there(disk: Disk, name: str) -> None:
-    """Remove a file that a dead process may have left."""
+    """Remove a file that an earlier process may have left."""
     if disk.exists(name):
         disk.unlink(name)
 
