@@ -1,6 +1,6 @@
 """A data source with the least possible work in Python: each task sends the same Arrow batch again and again.
 
-A read of messages is measured beside a read of this source. The difference is the cost of the messages; the rest is the
+A read of messages is compared with a read of this source. The difference is the cost of the messages; the rest is the
 cost of Spark.
 """
 

@@ -2,8 +2,9 @@
 
 ``python -m bench capacity`` measures the costs, and compares both results with another run (``bench/capacity_run.py``).
 Times are in seconds. The formula is for planning. The simulation also covers latencies, queues that grow, and calls of
-different durations. Both assume that no calls are made during a round's claim and commit. This is true until rounds
-have grown, so the results are on the safe side. Bodies have 1 KiB; larger bodies need more branches.
+different durations. The formula and the simulation assume that no calls are made during a round's claim and commit.
+After rounds have grown, calls are made then, so the real capacity is higher than the results. Bodies have 1 KiB; larger
+bodies need more branches.
 """
 
 import heapq
@@ -69,7 +70,7 @@ def _chunk_count(messages: int, tasks: int) -> int:
 
 
 def steady_round(costs: Costs, calls: Calls, tasks: int) -> int:
-    """Return the number of messages of a round after rounds have grown, if the queue always has messages."""
+    """Return the size of a round after rounds have grown, if the queue always has messages."""
     limit = FIRST_ROUND_MESSAGES
     for _ in range(64):
         limit = next_limit(limit, limit, round_seconds(costs, calls, limit, tasks), tasks)

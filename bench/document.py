@@ -1,7 +1,8 @@
 """docs/performance.md has hand-written text, and a block that the runs write.
 
 A run replaces the rows and charts of its cases. The rows and charts of other cases are kept if they were measured on
-the same machine and with the same sizes. This is correct because contenders are compared only within a case.
+the same machine and with the same sizes. Rows of several runs may stand together, because contenders are compared only
+within a case.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Measure large numbers of things: ``python -m bench.many queues|waiting|dropped|large|doubt [NUMBER]``.
 
-Each figure is one run in an empty directory: 10,000 queues; 200 processes that wait for one queue; 100,000 dropped
-files; a message of 2.5 GiB; 3,000 branches in doubt.
+Each figure is one run in an empty directory. The things are 10,000 queues, 200 processes that wait for one queue,
+100,000 dropped files, a message of 2.5 GiB, or 3,000 branches in doubt.
 """
 
 import multiprocessing

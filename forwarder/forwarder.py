@@ -67,7 +67,7 @@ class Forwarder(BaseForwarder):
         say: called with a few words about each step; without this function, the words are logged.
 
     is_held: whether a worker, e.g. after a network failure, still had a call to the endpoint ten seconds after the run.
-        Then the interpreter does not end by itself: end the process with ``os._exit``.
+        In this case, the interpreter does not end by itself: end the process with ``os._exit``.
 
     Raises:
         ServiceError: a route is wrong, so it cannot work.
@@ -131,7 +131,7 @@ class Forwarder(BaseForwarder):
         if self._endpoint is None:
             yield None
             return
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (otherwise gRPC would also print lines for our errors)
         try:
             from forwarder.serving.offers import OfferServer
         except ImportError as error:

@@ -35,7 +35,7 @@ exec {{java}} "$@"
 
 
 class JavaNotFound(RuntimeError):
-    """No Java can run Spark. The text is one line that says what to do."""
+    """No Java can run Spark. The text is one line, with advice."""
 
 
 def find_java(

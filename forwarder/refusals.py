@@ -14,8 +14,8 @@ class Refusals:
     """Reports a few refusals in each minute; of the other refusals, it reports only the number.
 
     Args:
-        tell: called with the sentence of a refusal.
-        tell_number: called with the number of refusals that were not told.
+        tell: called with the sentence about a refusal.
+        tell_number: called with the number of refusals that were not reported.
     """
 
     def __init__(

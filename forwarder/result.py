@@ -64,7 +64,7 @@ class RoundResult:
     retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
     full: why a queue had no room for replies; "" if every queue had room.
     locked: the lock of the space that did not become free for the commit; "" if the commit got every lock.
-    waiting: the kept messages whose own reply or failure queue has no room. The route goes on with other messages.
+    waiting: the kept messages whose own reply queue or failure queue is full. The route goes on with other messages.
     over_network: the number of messages whose workers do not see the space.
     """
 

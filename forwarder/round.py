@@ -79,7 +79,7 @@ class RoundSize:
 class Round:
     """One round of a route: ``claim``, ``call``, ``commit``.
 
-    As a context manager, a round gives back the messages that it has not committed.
+    As a context manager, a round releases the messages that it has not committed.
 
     held: the claimed messages, in the queue's order.
     claimed_at: the time of the claim, in seconds of the monotonic clock.
@@ -108,7 +108,7 @@ class Round:
         self.close()
 
     def close(self) -> None:
-        """Give back the claimed messages that were not committed. A second call does nothing."""
+        """Release the claimed messages that were not committed. A second call does nothing."""
         self._coordinator.close()
 
     def claim(self, limit: int, *, timeout: float, passed: Set[Position] = frozenset()) -> bool:
@@ -135,7 +135,7 @@ class Round:
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
         """Call the service with the claimed messages until the time is over.
 
-        If a queue has no room for answers, make no call.
+        If a queue for answers is full, make no call.
 
         Args:
             job: runs chunks in tasks.
@@ -210,8 +210,8 @@ class Round:
     def _found_full(self, full: Full) -> RoundResult:
         """Return the result of a round whose commit found no room in a queue.
 
-        If the round has only one message, and the full queue takes only the answers to this message, the message waits
-        and the route goes on.
+        The message waits and the route goes on, if the round has only one message, and no other message has answers for
+        the full queue.
         """
         held = self.held[0]
         config = self._engine.config().queues.get(held.queue)

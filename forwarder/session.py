@@ -42,12 +42,12 @@ _LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
 _CHATTER = re.compile(r"WARNING:|Picked up |Using Spark|Setting |To adjust |\S+ \S+ WARN ")
 # Lines before and between the tracebacks of workers whose job has ended.
 _BETWEEN_TRACEBACKS = re.compile(r"PySpark daemon failed to flush|During handling of the above exc|The above exc")
-# The prefix of the text of a log line or an exception.
+# The prefix of a log line's or an exception's text.
 _PROVENANCE = re.compile(r'^(\S+ \S+ ERROR \w+: )?(Exception in thread "[^"]*" )?(([\w$]+\.)+[\w$]+: )?')
 
 
 class SparkUnavailable(RuntimeError):
-    """Spark cannot be used; the message is one line that says why and what to do."""
+    """Spark cannot be used; the message is one line, with the reason and advice."""
 
 
 def start(
@@ -269,7 +269,7 @@ class _Bridge:
         self._reader = threading.Thread(target=self._read, args=(readable,), daemon=True)
         self._reader.start()
         try:
-            launch: Any = launch_gateway  # it has no types
+            launch: Any = launch_gateway  # (pyspark has no types for this function)
             with deferred():  # otherwise a signal could end the start before the process is stored
                 self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
@@ -356,7 +356,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _java_message(error: BaseException) -> str:
-    """Return the first line of a Java exception's text, or "" if it says nothing useful.
+    """Return the first line of a Java exception's text, or "" if the line is not useful.
 
     If the text has a worker's traceback, return the last line of the traceback instead.
     """

@@ -207,7 +207,7 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
 def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
     """Return whether the task begins no further call after this outcome.
 
-    This is the case if the service was not reached, or if a message remains in an ordered queue.
+    The task stops if the service was not reached, or if a message remains in an ordered queue.
     """
     if next_state(State.CALLING, end_of_call(outcome)) is State.ABANDONED:
         return True

@@ -18,8 +18,8 @@ from bench.table import Chart, Outcome, Row, Verdict
 
 # The number of commits that always wait in the queue, because SQLite would keep an empty queue in its cache.
 _BACKLOG = 50
-# The number of consecutive commits of one contender. After a single commit, the processor's caches would be full of the
-# other contenders' data. This would slow down the contenders in Python most.
+# The number of consecutive commits of one contender. With a single commit, each contender would find the processor's
+# caches full of other contenders' data, which would slow down the contenders in Python most.
 _AT_A_TURN = 10
 
 

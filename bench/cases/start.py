@@ -1,4 +1,4 @@
-"""The time of a command and of the import of ``spool`` in a new process, compared with a process that does nothing.
+"""The time in which a new process runs a command or imports ``spool``, compared with a process that does nothing.
 
 All processes use this tree, even if it is not installed. The targets are for a machine where ``python -c pass`` takes
 15 ms. On a slower machine, the targets are longer in proportion.

@@ -253,7 +253,7 @@ class StreamOptions(ReadOptions):
 
 
 def chosen_columns(given: Options) -> StructType:
-    """Return the columns of a read with these options. Spark has not yet told whether it reads a batch or a stream.
+    """Return the columns of a read with these options. Spark has not yet chosen between a batch and a stream.
 
     Raises InvalidArgument for an option that neither a batch nor a stream takes.
     """

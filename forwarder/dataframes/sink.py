@@ -173,7 +173,7 @@ class Written(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A batch write. Spark creates the writer beside the driver before the tasks, and sends the writer to each task."""
+    """A batch write. Spark creates the writer on the driver's machine before the tasks, and sends it to each task."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -183,7 +183,7 @@ class BatchWriter(DataSourceArrowWriter):
         return self.job.write(self.coordinator, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit the branches of the tasks. The errors are those of ``Job.commit``."""
+        """Commit the branches of the tasks. The errors are the same as in ``Job.commit``."""
         batch = self.job.batch
         if not self.job.commit(self.coordinator, messages, batch) and batch is not None:
             log_repetition(batch, is_numbered=self.job.is_numbered)
@@ -227,7 +227,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return replace(self.job.write(self.coordinator, iterator), query=query)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Commit the branches, unless the batch was committed before. The errors are those of ``Job.commit``."""
+        """Commit the branches, unless the batch was committed before. The errors are the same as in ``Job.commit``."""
         first: Written = messages[0]
         batch = BatchOf(self.application or first.query, batchId, first.query)
         if not self.job.commit(first.coordinator, messages, batch):
@@ -264,7 +264,7 @@ def write_branch(
 ) -> tuple[Vote | None, int]:
     """Write rows into a branch, and prepare the branch; return the vote and the number of rows.
 
-    ``partition``: the number of the partition, for errors. The errors are those of ``Job.write``.
+    ``partition``: the number of the partition, for errors. The errors are the same as in ``Job.write``.
     """
     branch = RemoteBranch(path, xid)
     try:

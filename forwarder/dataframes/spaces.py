@@ -34,12 +34,12 @@ def spaces_of(options: Mapping[str, str]) -> list[str]:
 
 
 def of_space(options: Mapping[str, str], space: str) -> dict[str, str]:
-    """Return the options of a read of one of the spaces."""
+    """Return the options for reading one of the spaces."""
     return {**{name: value for name, value in options.items() if name.lower() != "spaces"}, "path": space}
 
 
 def with_space(columns: StructType) -> StructType:
-    """Return the columns of a read of several spaces."""
+    """Return the columns for reading several spaces."""
     return StructType([StructField(SPACE, StringType(), nullable=False), *columns.fields])
 
 
@@ -71,7 +71,7 @@ class SpacesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks of all spaces. If one space cannot be read, the whole read fails, with the error of the space.
 
-        The errors are those of ``scan.BatchReader``.
+        The errors are the same as in ``scan.BatchReader``.
         """
         planned = enumerate(reader.partitions() for reader in self._readers)
         return [SpacePartition(place, part) for place, parts in planned for part in parts]

@@ -128,9 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _within(self, begin: int, newest: int, most: float, most_bytes: float) -> int:
         """Return the last commit up to which the messages after ``begin`` fit into these limits.
 
-        The first commit with messages always counts as fitting. With a subscription, the returned commit is one that
-        put messages, so this commit is durable. A power cut may undo later commits that only count attempts. New
-        messages would then get the same commit numbers, and the query would skip these messages.
+        The first commit with messages always counts as fitting. With a subscription, the returned commit has put
+        messages, so it is durable. A power cut may undo later commits that only count attempts. New messages would then
+        get the same commit numbers, and the query would skip these messages.
         """
         self._forget_up_to(begin)
         end, messages, size, at = begin, 0, 0, 0

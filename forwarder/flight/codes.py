@@ -31,7 +31,7 @@ def decode(data: bytes, **expected: type | tuple[type, ...]) -> dict[str, Any]:
         expected: the types of each value, with ``type(None)`` if the value may be missing.
 
     Raises:
-        ProtocolError: the values are not those of the request.
+        ProtocolError: the values are not the values of the request.
     """
     if len(data) > MOST_BYTES:
         raise ProtocolError(f"a request has at most {MOST_BYTES >> 20} MiB, not {len(data):,} bytes")

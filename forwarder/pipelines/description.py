@@ -186,7 +186,7 @@ class Description:
         return [*stages, self.errors, self.failures]
 
     def is_of_another_shape(self, queue: str) -> bool:
-        """Return whether the queue's name is that of a stage which this description does not have."""
+        """Return whether the queue is named like the queue of a stage, but this description has no such stage."""
         is_stage = queue == f"{self.name}.translate" or queue.startswith(f"{self.name}.to.")
         return is_stage and queue not in self.queue_names
 

@@ -22,7 +22,7 @@ BODY: Final = Kept.BODY
 class Changes(TypedDict, total=False):
     """The control fields that a disposition changes. A value of None removes a field.
 
-    The names of the fields are those of ``spool.PutOptions``.
+    The fields have the same names as in ``spool.PutOptions``.
 
     headers: headers to merge into the message's headers. A value of None removes a header.
 

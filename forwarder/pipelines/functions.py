@@ -21,7 +21,7 @@ class Function:
 
     @classmethod
     def of(cls, value: object) -> "Function":
-        """Convert a value of a description into a Function. ValueError if it is neither a name nor a function."""
+        """Return a value of a description as a Function. ValueError if it is neither a name nor a function."""
         if isinstance(value, Function):
             return value
         if isinstance(value, str) and value.count(":") == 1:

@@ -88,8 +88,10 @@ class Loop(ABC):
 
     @property
     def _service_name(self) -> str:
-        """The name of the service in the space's meters, without passwords. A user's own service may have no such name;
-        then the property then returns the name of its class."""
+        """The name of the service in the space's meters, without passwords.
+
+        If a user's own service has no such name, this is the name of the service's class.
+        """
         return getattr(self.route.service, "shown_name", type(self.route.service).__name__)
 
     def _add(self, result: RoundResult) -> None:

@@ -34,7 +34,7 @@ def as_routes(
     timeout: float | None = None,
     threads: int | None = None,
 ) -> list[Route]:
-    """Return routes in any form as ``Route`` objects. The arguments and errors are those of ``Forwarder``."""
+    """Return routes in any form as ``Route`` objects. ``Forwarder`` describes the arguments and errors."""
     options = {"on_failure": on_failure, "timeout": timeout, "threads": threads}
     set_here = [name for name, value in options.items() if value is not None]
     for name in set_here:

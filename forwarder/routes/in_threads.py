@@ -29,9 +29,9 @@ from spool.workers.worker import Worker
 class ThreadForwarder(BaseForwarder):
     """Take messages from queues, and call a service for each message in a thread.
 
-    The arguments are those of ``Forwarder``.
+    ``Forwarder`` describes the arguments.
 
-    The number of threads of a queue is the number of calls that its service allows. A watched service has one thread.
+    A queue has as many threads as its service allows concurrent calls. A watched service has one thread.
 
     Raises:
         ServiceError: a route cannot work.

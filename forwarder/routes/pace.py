@@ -32,8 +32,8 @@ class Pace(Pauses):
     def claims_ahead(self, calling: RoundSize) -> bool:
         """Return whether the next round is claimed while this round calls the service.
 
-        A prefetched round saves time under three conditions: the present round is full, so that more messages are
-        likely; the previous round handled all its messages; and rounds no longer grow. If the present round is not
+        A prefetched round saves time under three conditions. The present round is full, so that more messages are
+        likely. The previous round handled all its messages. And rounds no longer grow. If the present round is not
         full, messages that arrive during the round are claimed afterwards, together in one round.
         """
         if calling.in_order or calling.is_bounded or self.down:

@@ -59,7 +59,7 @@ def check_workers(
     Args:
         path: the directory of the space. This process has the space open.
         say: called with a short text during a wait for the cluster, and for each machine that does not see the space.
-        client: a client of the forwarder's endpoint; None if there is no endpoint.
+        client: a client of the forwarder's endpoint; None without an endpoint.
 
     Raises:
         SparkUnavailable: the cluster starts no worker, or a worker cannot work for this space.

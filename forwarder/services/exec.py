@@ -27,7 +27,7 @@ from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
 
 REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, os.EX_PROTOCOL, os.EX_NOPERM})
-"""Exit statuses that tell of a wrong message: every further attempt would end with the same status (sysexits.h)."""
+"""Exit statuses that mean a wrong message: every further attempt would end with the same status (sysexits.h)."""
 
 NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
 """Exit statuses that do not depend on the message: something that the command needs is missing."""
@@ -185,7 +185,7 @@ def _write(pipe: IO[bytes], left: memoryview) -> memoryview:
 def _bytes_in(pipe: IO[bytes]) -> int:
     """Return the number of bytes that a pipe has now.
 
-    If the command has ended, its output has no more than these bytes. A process that left the command's group may write
+    If the command has ended, these bytes are the rest of its output. A process that left the command's group may write
     more bytes later, and may never close the pipe.
     """
     return int.from_bytes(fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -129,7 +129,7 @@ class Tokens:
 
 
 class TokenFile(Tokens):
-    """The tokens of a file. When the file has changed, it is read again, at most once a second.
+    """The tokens of a file. A changed file is read again, at most once a second.
 
     While a changed file is wrong, the previous tokens remain valid.
     """

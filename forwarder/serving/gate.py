@@ -23,8 +23,8 @@ from forwarder.flight.endpoint import listening
 from spool.errors import InvalidArgument
 
 STRANGER_BYTES, READER_BYTES = 256 << 10, 20 << 20
-"""The most bytes of a client without an accepted call; the most bytes of calls that are not yet accepted, for a client
-that may only read. A request has at most 16 MiB."""
+"""The most bytes of a client without an accepted call, and the most unaccepted bytes of a client that may only read. A
+request has at most 16 MiB."""
 _CALL_BYTES = 512  # the most bytes of a call besides its request: headers, frames, token
 _READ_SHARE = 1024  # a client confirms the bytes that it reads, with at most one byte for this many bytes
 MOST_READERS, MOST_OF_A_TOKEN = 256, 64
@@ -320,7 +320,7 @@ class Gate:
 
 
 def check_room(owners: Collection[str], token: str, most: int, most_of_a_token: int, things: str) -> None:
-    """Raise InvalidArgument if the server, or a token, can have no further one of these things.
+    """Raise InvalidArgument if the server or the token has the most allowed things of a kind.
 
     ``owners``: the tokens of the present ones. ``token``: "" if the server has no tokens.
     """

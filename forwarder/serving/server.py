@@ -1,8 +1,8 @@
 """The server: reads and writes of DataFrames for machines that do not see the space.
 
-The server runs on the machine of its spaces. For a client, it does the work of a local Spark task: it plans a read
-(``get_flight_info``), sends the messages of a ticket (``do_get``), writes the rows of a task into a branch and votes
-(``do_put``), and begins, commits and ends a write (``do_action``). So each promise is kept by the same code.
+The server runs on the machine of its spaces, and does the work of a local Spark task for a client. It plans a read
+(``get_flight_info``), and sends the messages of a ticket (``do_get``). It writes the rows of a task into a branch and
+votes (``do_put``). It begins, commits and ends a write (``do_action``). So each promise is kept by the same code.
 """
 
 import threading
@@ -229,7 +229,7 @@ class SpaceServer(Server):
             yield chunk.data
 
     def commit(self, context: Any, data: bytes) -> Answer:
-        """Commit the branches of a write; the answer tells whether the batch had been committed before."""
+        """Commit the branches of a write; the answer says whether the batch was committed before."""
         asked = decode(data, space=str, session=bytes, votes=list, rows=int, batch=(list, type(None)))
         space = self._opened_space(context, asked["space"], Right.WRITE)
         bounds.check_rows(asked["rows"])

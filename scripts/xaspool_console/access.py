@@ -120,7 +120,7 @@ class Session:
 
     @property
     def root(self) -> str:
-        """The common beginning of the addresses of the login's pages."""
+        """The beginning of all page addresses of the login."""
         return f"/s/{self.key}"
 
 

@@ -247,7 +247,7 @@ def _counted(counts: Mapping[str, int], preposition: str) -> str:
 
 
 def _named(xid: Xid) -> str:
-    """Return the text of an xid, and the gtrid if it is text."""
+    """Return the text of an xid, and also its gtrid if the gtrid is text."""
     text = gtrid(str(xid))
     return f"{xid} “{text}”" if text else str(xid)
 

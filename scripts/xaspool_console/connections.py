@@ -1,12 +1,12 @@
 """The connections of the console have time limits, so that no client can keep a connection forever.
 
-uvicorn limits the time between two requests. It does not limit the time until the first request, the time of a request
-that arrives byte by byte, or the time in which a client reads no answer. With too many connections, uvicorn refuses all
-requests. So if many connections exist, a new connection ends the oldest connection that waits for its client. Clients
-that send half a request, or read no answer, then keep no other client out.
+uvicorn limits the time between two requests. But a client may wait with the first request, send a request byte by byte,
+or read no answer, for any time. With too many connections, uvicorn refuses all requests. So if many connections exist,
+a new connection ends the oldest connection that waits for its client. Clients that send half a request, or read no
+answer, then keep no other client out.
 
-A download occupies one of few places. So the kernel, which knows the bytes that a client has taken, ends a connection
-whose client takes no byte of an answer for some seconds.
+A download occupies one of few places. The kernel knows the bytes that a client has taken. So the kernel ends a
+connection whose client takes no byte of an answer for some seconds.
 
 uvicorn also logs each request that it cannot read, without the client's address. The console instead logs these lines
 as refusals, with the address, and limits their number.

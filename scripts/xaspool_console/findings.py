@@ -47,7 +47,7 @@ def _link(trouble: Trouble) -> str:
 
 
 def quarantine_summary(metrics: "SpaceMetrics") -> str:
-    """Return the number of files in quarantine, and the number of those with acknowledged messages."""
+    """Return the number of all files in quarantine, and the number of files with acknowledged messages."""
     count, damaged = metrics.quarantined, metrics.damaged
     if count == 1:
         return f"1 file is in quarantine. It had {'' if damaged else 'no '}acknowledged messages."

@@ -23,8 +23,7 @@ Node = tuple[str, str]
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow. kinds: the words at the arrow. depth: the number of messages that wait at the arrow's queue. is_down:
-    whether the service of the arrow is down."""
+    """An arrow. kinds: its words. depth: the messages that wait at its queue. is_down: whether its service is down."""
 
     source: Node
     target: Node

@@ -227,7 +227,7 @@ def _seconds(text: str) -> float:
 
 
 def _moment(name: str, text: str) -> datetime:
-    """Return the time in the field "since" or "until", in the server's time zone. InvalidArgument if it is no time."""
+    """Return the time in the field "since" or "until", in the server's time zone. InvalidArgument for other texts."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):

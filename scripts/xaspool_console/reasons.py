@@ -47,7 +47,7 @@ class Failed:
 
 
 def count_failed(space: "Space", queue: str, most: int | None = None, **filters: Any) -> Failed:
-    """Count the failed messages that match the filters. Damaged messages have no reason, so they are left out.
+    """Count the failed messages that match the filters. Damaged messages are omitted, because they have no reason.
 
     ``most``: the number of messages to check; None means ``MOST_COUNTED``.
     """

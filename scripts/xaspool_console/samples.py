@@ -48,7 +48,7 @@ class Snapshot:
 
     @cached_property
     def rates(self) -> dict[str, Rates]:
-        """The average rates of each queue over the last seconds, or since the last sample if it is older."""
+        """The average rates of each queue over the last seconds, or since the previous sample if this is longer."""
         newest = self.samples[-1]
         earlier = [each for each in self.samples[:-1] if each.at < newest.at]
         recent = [each for each in earlier if each.at >= newest.at - _RATE_SECONDS] or earlier[-1:]

@@ -20,7 +20,7 @@ _MOST_WAITING = 1024  # connections that wait until the server accepts them
 
 
 class _Server(uvicorn.Server):
-    """Lets many connections wait. asyncio lets only as many wait as it accepts at a time, and drops all others."""
+    """Lets many connections wait. By default, asyncio lets few connections wait, and drops further connections."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -1,8 +1,8 @@
 """Detect other distributions with packages of the same names: PyPI has ``spool``, ``xa`` and ``forwarder``.
 
 pip silently overwrites files of xaspool with files of another distribution. The removal of the other distribution then
-removes these files, so xaspool is incomplete. This module imports no package of xaspool, because its files may belong
-to the other distribution.
+removes these files, so xaspool is incomplete. This module imports no package of xaspool, because the imported files may
+belong to the other distribution.
 """
 
 import os

@@ -140,7 +140,7 @@ def _started(
     token_file: str | None,
     max_write: int,
 ) -> "SpaceServer":
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (gRPC would print lines of its own for our errors)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (otherwise gRPC would also print lines for our errors)
     try:
         from forwarder.serving.access import TokenFile, Tokens
         from forwarder.serving.server import SpaceServer

@@ -2,14 +2,15 @@
 
 The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
 
-* ``writer()`` or ``streamWriter()`` runs in a Python worker beside the driver, never in the program's own process. The
-  call runs once for each write or micro-batch, before the tasks. The worker may end after a minute without work.
+* ``writer()`` or ``streamWriter()`` runs in a Python worker on the driver's machine, and never in the program's own
+  process. The call runs once for each write or micro-batch, before the tasks. The worker may end after a minute without
+  work.
 * ``write()`` runs in a worker of an executor, once for each attempt at a task. A task that failed or was lost with its
   machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one
   attempt among those that returned a result.
-* ``commit()`` or ``abort()`` runs in another worker beside the driver, with the messages of the chosen attempts. For a
-  task without a chosen attempt, the message is None. Spark calls ``abort()`` when a task failed for good. Spark also
-  calls ``abort()`` when ``commit()`` raised an error or the process of ``commit()`` died. The rows may already be
+* ``commit()`` or ``abort()`` runs in another worker on the driver's machine, with the messages of the chosen attempts.
+  For a task without a chosen attempt, the message is None. Spark calls ``abort()`` when a task failed for good. Spark
+  also calls ``abort()`` when ``commit()`` raised an error or the process of ``commit()`` died. The rows may already be
   committed at that time. For a stream, Spark calls ``abort()`` on a separate writer, which has only the options.
 
 So each of these processes may end before the write ends. A separate small process, the holder (``lock_holder``), holds
@@ -25,8 +26,8 @@ the holder, which inherits only these two locks. The holder ends
 * when the holder is killed. The branches are then rolled back, and ``commit()`` finds no branch and raises. A commit
   and a rollback of the same branch exclude each other, so no write is committed in part.
 
-The holder takes no part in the decision. The process that runs ``commit()`` decides: its commit in the space adopts the
-branches. So only the space, and never the holder, tells whether a write is committed.
+The holder does not decide about the write. The process that runs ``commit()`` decides: its commit in the space adopts
+the branches. So only the space, and never the holder, knows whether a write is committed.
 
 A process ends the holder through a socket in Linux's abstract namespace, which leaves no file. If a micro-batch is
 aborted without any message, the writer does not know its coordinator. For a stream, the name of the socket is therefore

@@ -71,7 +71,7 @@ def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as
 
 
 def _object(message_id: str) -> dict[str, Any]:
-    """Return an id for JSON. After a put with a deduplication key, also tell whether an earlier message has this id."""
+    """Return an id for JSON. After a put with a deduplication key, also say whether an earlier message has this id."""
     from spool import MessageId
 
     return {"id": message_id, **({"duplicate": message_id.duplicate} if isinstance(message_id, MessageId) else {})}

@@ -262,8 +262,8 @@ def new_space_path() -> str:
 def space_path(context: click.Context | None = None, otherwise: str = "") -> str:
     """Return the path of the command's space.
 
-    Without -s and $SPOOL_SPACE, the path is the current directory if it is a space, and otherwise `otherwise`. If
-    `otherwise` is also empty, the command ends with wrong usage.
+    Without -s and $SPOOL_SPACE, the path is the current directory if it is a space. If not, the path is `otherwise`;
+    without `otherwise`, the command ends with wrong usage.
     """
     named = named_space(context)
     if named is not None:

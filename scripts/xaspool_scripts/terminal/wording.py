@@ -16,7 +16,7 @@ def on_terminal() -> bool:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape the control characters of a text, except those in `keep`."""
+    """Escape the control characters of a text, except the characters in `keep`."""
     if text.isprintable():
         return text
     from spool.model.text import printable as escaped  # (imported here, because help and completion do not need it)

@@ -65,7 +65,7 @@ def total_rates(rates: Mapping[str, Rates]) -> Rates:
 def quantiles(now: Histogram, before: Histogram) -> tuple[float | None, float | None]:
     """Return the upper bounds of the median and of the 99th percentile, in seconds.
 
-    The durations between two reads count; if there are none, all durations of ``now`` count.
+    The bounds are computed from the durations between two reads, or without such durations, from all of ``now``.
     """
     counted = Histogram(now.buckets - before.buckets or now.buckets)
     return counted.quantile(0.5), counted.quantile(0.99)

@@ -1,7 +1,7 @@
 """Convert the bytes that a terminal sends to keys.
 
 A printable key is represented by its character. Any other key has a name, e.g. ``enter`` or ``page down``. An unknown
-sequence is no key, so a part of a pasted text's or a mouse's sequence is never taken for a command.
+sequence gives no key. So a part of a sequence, e.g. from a mouse or a paste, is never taken for a command.
 """
 
 import re

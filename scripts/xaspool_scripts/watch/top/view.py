@@ -23,7 +23,7 @@ _TITLE, _SELECTED, _DIM = "bold underline", "reverse", "dim"
 _PROGRAM = "spool-admin top  "
 _WIDE, _NARROW = 70, 60  # columns: narrower terminals lack the interval, and then the program's name
 _SHORTEST_NAME = 12
-_LEAST_NAME = 4  # the columns of a name beside the last column that a very narrow terminal shows
+_LEAST_NAME = 4  # the columns of a name if a very narrow terminal shows only one other column
 _GAP = 1
 # The columns in the order of importance: a narrow terminal omits the last columns first.
 _IMPORTANCE = ("ready", "trouble", "age", "in/s", "out/s", "doubt", "fail/s", "claimed", "delayed", "bytes")
