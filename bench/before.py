@@ -28,13 +28,9 @@ if TYPE_CHECKING:
     from xa import ResourceManager
 
 HERE = Path(__file__).parents[1]
-<<<<<<< HEAD
 BASELINE = Path(__file__).with_name("baseline")
 _JOURNAL_MEGABYTES = 2_000
-# The number of repetitions of each step in one turn. With these numbers, all turns take about the same time.
-=======
 # The repetitions of each step in one turn. With these numbers, all turns take about the same time.
->>>>>>> 04e70c82 (Sentences of forwarder, scripts and bench that were still read twice)
 STEPS = {
     "put, 1 a commit": 100,
     "get, 1 at a time": 100,
