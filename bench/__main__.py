@@ -62,7 +62,7 @@ def without_directory(words: list[str]) -> str:
 
 
 def run(bench: Bench, keys: list[str], report: Report) -> None:
-    """Measure the cases. The rows of other cases note that they were left out. Ctrl-C leaves out all further cases."""
+    """Measure the cases. The rows of other cases are marked as left out. Ctrl-C leaves out all further cases."""
     report.skipped = bench.skipped
     calm = calm_of(bench.directory)
     for case in CASES:

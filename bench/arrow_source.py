@@ -59,7 +59,7 @@ class Reader(DataSourceReader):
 
 
 def _some(field: "pa.Field[Any]") -> Any:
-    """Return a value that the column takes, and that a message might have."""
+    """Return a possible value of a message for the column."""
     if pa.types.is_binary(field.type):
         return _BODY
     if pa.types.is_string(field.type):

@@ -76,7 +76,7 @@ def main(words: list[str]) -> None:
 
 
 def _costs(text: str) -> Costs:
-    """Parse the seconds of a round, a message of the driver, a message of a task, and a branch."""
+    """Parse the seconds of a round, of a message in the driver, of a message in a task, and of a branch."""
     return Costs(*map(float, text.split(",", 3)))
 
 

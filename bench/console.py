@@ -1,4 +1,4 @@
-"""The cost of the web console: the time of its pages for a large space, and the CPU time of an open console.
+"""The cost of the web console: the time to get pages of a large space, and the CPU time of an open console.
 
     python -m bench.console [--queues 1000] [--messages 200000] [--seconds 60]
 

@@ -4,7 +4,7 @@ Each step runs several times on a real space in a separate directory, under ``sy
 median, which leaves out occasional work, e.g. a table that is read again, or a descriptor that is closed. For a further
 call in a transaction, the table shows the mean of many calls, which includes work that only some calls do. Commits use
 recycled files, as in a space that has been in use for a while. Only the calls of the caller's thread are counted, and
-no other thread works. The layers are the layers of import-linter in pyproject.toml.
+no other thread works. pyproject.toml defines the layers, for import-linter.
 """
 
 import argparse

@@ -49,7 +49,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import the object of this name at its first use; afterwards the object is an attribute of the module."""
+    """Import the object of this name at its first use, and make it an attribute of the module."""
     from importlib import import_module
 
     for module, names in _MODULES.items():

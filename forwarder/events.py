@@ -32,8 +32,8 @@ class Done:
 
     effects: the number of messages for each ``Effect``. Claimed messages without an effect went back to the queue.
     seconds: the seconds since the claim.
-    over_network: the number of messages that went to workers over the network, because the workers do not see the
-        space. All other messages were read from the space's files.
+    over_network: the number of messages for workers that do not see the space and got the messages over the network.
+        All other messages were read from the space's files.
     """
 
     queue: str

@@ -1,4 +1,4 @@
-"""Forward queues to services, in rounds: the routes run independently, all on one Spark session."""
+"""Forward queues to services in rounds. All routes use one Spark session, but run independently."""
 
 import os
 import re
@@ -62,8 +62,8 @@ class Forwarder(BaseForwarder):
             URLs and allow concurrent calls. The default depends on the kind of service.
         idle: the longest time in seconds that `run` waits for a message to forward. `run` then ends. None means no
             limit.
-        on_event: called with each event (``forwarder.Event``), e.g. a round, a pause, the end. Any thread may make the
-            call, one call at a time. The function must not wait for the forwarder.
+        on_event: called with each event (``forwarder.Event``), e.g. a round, a pause, the end. Any thread may call the
+            function, but only one thread at a time. The function must not wait for the forwarder.
         say: called with a few words about each step; without this function, the words are logged.
 
     is_held: whether a worker, e.g. after a network failure, still had a call to the endpoint ten seconds after the run.
@@ -102,7 +102,7 @@ class Forwarder(BaseForwarder):
     def run(self, once: bool = False) -> Summary:
         """Forward until `stop` is called; return a summary.
 
-        An error that ends one route ends all routes, and is in the summary.
+        An error that ends one route ends all routes. The summary contains the error.
 
         Args:
             once: end when this run has made an attempt for every message that can be forwarded now.
@@ -208,7 +208,7 @@ def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[
 
 @contextmanager
 def _asking_java(context: "SparkContext") -> Iterator[None]:
-    """Convert the errors of Java, and of the connection to Java, into the errors of ``spark_job``."""
+    """During the block, convert errors of Java and of the connection to Java into the errors of ``spark_job``."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:

@@ -111,7 +111,7 @@ def _write_wrapper(home: Path, script: str) -> Path:
     if java.is_file() and java.read_bytes() == script.encode() and os.access(java, os.X_OK):
         return home
     java.parent.mkdir(parents=True, exist_ok=True)
-    # Write under another name and rename: another process may start the wrapper at this moment.
+    # Write under another name and rename, because another process may start the wrapper at this moment.
     descriptor, temporary = tempfile.mkstemp(dir=java.parent)
     with open(descriptor, "w") as file:
         file.write(script)
@@ -136,7 +136,7 @@ def _can_run_spark(home: Path, timeout: float) -> bool:
     try:
         text, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        # End the whole process group: the children of a script hold the pipe open.
+        # End the whole process group, because the children of a script hold the pipe open.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return False

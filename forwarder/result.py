@@ -62,7 +62,7 @@ class RoundResult:
     effects: the number of messages for each `Effect`.
     attempted: the failed messages that are still in a queue.
     retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
-    full: why a queue had no room for replies; "" if every queue had room.
+    full: the reason why a queue had no room for replies; "" if every queue had room.
     locked: the lock of the space that did not become free for the commit; "" if the commit got every lock.
     waiting: the kept messages whose own reply queue or failure queue is full. The route goes on with other messages.
     over_network: the number of messages whose workers do not see the space.
@@ -124,8 +124,8 @@ class Summary:
 
     effects: the number of messages for each `Effect`.
     failures: the failures by kind.
-    left: after a run with ``once``, the number of messages left for later because they failed or are held. Messages
-        that are delayed by their own control field are not counted.
+    left: after a run with ``once``, the number of messages that remain because they failed or are held. Messages with
+        their own delay are not counted.
     down: the reason why the last round of a queue could forward no message, by queue.
     errors: the errors that ended a route.
     full: the queues in ``down`` that are down because another queue had no room.

@@ -48,8 +48,8 @@ class TaskDied(Exception):
 class Route:
     """A queue, and the service to which its messages go.
 
-    into: the queues that the service puts messages into, besides queues for replies. The route pauses while
-        one of these queues is full.
+    into: the queues into which the service puts messages, besides queues for replies. The route pauses while one of
+        these queues is full.
     step: in a run with ``once``, the routes of lower steps are drained before the routes of this step.
     """
 
@@ -133,7 +133,7 @@ class Round:
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
-        """Call the service with the claimed messages until the time is over.
+        """Call the service with the claimed messages, until the time of the round is over.
 
         If a queue for answers is full, make no call.
 
@@ -234,7 +234,7 @@ def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
 
 
 def queues_into(route: Route) -> list[str]:
-    """Return the queues that the service of a route puts into, besides queues for replies."""
+    """Return the queues into which the service of a route puts messages, besides queues for replies."""
     return [*([route.service.queue] if isinstance(route.service, QueueService) else []), *route.into]
 
 

@@ -3,9 +3,9 @@
 Starting the session prints nothing. Ending the session also ends Java.
 
 The driver starts Java with a pipe to Java's standard input. Java starts one Python daemon with a pipe of the same kind,
-and the daemon forks the workers. Each process ends when its pipe is closed, so no process outlives a killed driver.
-Java runs in a separate session (by setsid). So a signal to the driver's process group, such as Ctrl-C, reaches neither
-Java nor the workers, and the calls in progress can be finished.
+and the daemon forks the workers. Each process ends when its pipe is closed, so all processes end after the driver was
+killed. Java runs in a separate session (by setsid). So a signal to the driver's process group, such as Ctrl-C, reaches
+neither Java nor the workers, and the calls in progress can be finished.
 """
 
 import atexit
@@ -156,7 +156,7 @@ def settings(master: str, directory: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
         "spark.python.worker.reuse": "true",
         "spark.executorEnv.PYTHONPATH": python_path(),
-        "spark.executor.memory": "512m",  # enough, because bodies do not pass through Java
+        "spark.executor.memory": "512m",  # (little memory is enough, because Java handles no bodies)
     }
     if is_local(master):
         temporary = f'"-Djava.io.tmpdir={directory}"'
@@ -206,7 +206,7 @@ def complaint(lines: Iterable[str]) -> str:
 def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines, without tracebacks of broken pipes in Spark's own code.
 
-    A worker prints this traceback when the other workers of the job have been ended.
+    A worker prints such a traceback when Spark has ended the other workers of the job.
     """
     block: list[str] = []
     depth = 0  # the number of unfinished tracebacks; several workers may print at once
@@ -341,7 +341,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _same_interrupt_handler() -> Iterator[None]:
-    """Restore the handler of SIGINT. PySpark installs a handler that cancels all jobs and thus the round."""
+    """After the block, restore the handler of SIGINT, because PySpark's handler cancels all jobs and thus the round."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

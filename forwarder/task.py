@@ -263,7 +263,7 @@ class ServiceThreads:
         self.pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
 
     def call(self, request: Request) -> Outcome | BaseException:
-        """Make a call in this thread; return its outcome, or the exception that ends the task."""
+        """Make a call in this thread; return the outcome of the call, or the exception that ends the task."""
         try:
             return self.caller(request)
         except KeyboardInterrupt as error:  # Ctrl-C also reaches this process and ends the task
@@ -321,7 +321,7 @@ class Calls(Generic[Key]):
             self._threads.pool.submit(call)
 
     def wait(self) -> tuple[Key, Outcome]:
-        """Wait until a call ends; return its key and outcome, or raise its exception."""
+        """Wait until a call ends; return the call's key and outcome, or raise the exception of the call."""
         key, ended = self._ended.get()
         self.under_way -= 1
         if isinstance(ended, BaseException):

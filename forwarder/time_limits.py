@@ -1,4 +1,4 @@
-"""Limit the time of a Python function: first raise an exception in the function, and then end its process.
+"""Limit the time of a Python function: first raise an exception in the function, later end the process.
 
 The exception ends Python code, and a system call that a signal can interrupt. The exception ends neither C code that
 runs no Python, nor a function that catches every exception. In these two cases the `Watchdog` ends the process.
@@ -51,7 +51,7 @@ class TimeLimit:
         if self.seconds is None or threading.current_thread() is not threading.main_thread():
             return _run(function, argument)
         begun = time.monotonic()
-        handler = self._on_alarm  # bound once, so that it can be compared later
+        handler = self._on_alarm  # one bound method, so that it can be compared later
         previous = raw.signal(signal.SIGALRM, handler)
         left, interval = raw.setitimer(signal.ITIMER_REAL, self.seconds)
         try:

@@ -53,7 +53,7 @@ def with_spark(rows: tuple[Row, ...], measure: Callable[[], Iterator[Result]]) -
 
 
 def drain(line: Line, expected: int) -> None:
-    """Take all messages of a queue. RuntimeError unless their number is the expected number."""
+    """Take all messages of a queue. RuntimeError unless there are ``expected`` messages."""
     found, last = 0, time.monotonic()
     while found < expected and time.monotonic() < last + _LOST_SECONDS:
         if taken := line.get(1000):

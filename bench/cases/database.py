@@ -1,7 +1,7 @@
 """Take a message and write a row in one transaction, compared with the same work in PostgreSQL alone.
 
-PostgreSQL alone has the queue as a table (``bench.peers.postgresql``), so one commit covers both. With two phases,
-PostgreSQL alone prepares and commits its one transaction by ``PREPARE TRANSACTION``.
+For PostgreSQL alone, the queue is a table (``bench.peers.postgresql``), so one commit covers message and row. In the
+case with two phases, PostgreSQL alone prepares its only transaction by ``PREPARE TRANSACTION``, and then commits it.
 """
 
 import threading

@@ -110,7 +110,7 @@ class Team:
         return count / max(seconds)
 
     def check(self) -> None:
-        """Check the queue. RuntimeError unless exactly the messages that no process took remain."""
+        """Check the queue. RuntimeError unless exactly ``left`` messages remain."""
         line = self.peer.line(self.queue)
         drain(line, self.left)
         line.close()

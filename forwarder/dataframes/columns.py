@@ -106,7 +106,7 @@ def parse_options(given: Options, known: Mapping[str, ValueCheck], doing: str) -
     """Return the value of each given option, by the option's name.
 
     Args:
-        given: the options as Spark passes them, with names in any case and values as text.
+        given: the options from Spark, with names in any case, and values as text.
         known: the options that the action takes, besides ``path``.
         doing: the action that takes the options, e.g. ``reading``.
 
@@ -217,7 +217,7 @@ class ReadOptions:
 
 
 GO_ON = "to continue with the readable messages, start the query with .option('failOnDataLoss', 'false')"
-"""The advice if messages that were kept for a subscription are lost."""
+"""The advice after a loss of messages that were kept for a subscription."""
 
 
 @dataclass(frozen=True)

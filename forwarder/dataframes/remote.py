@@ -1,4 +1,4 @@
-"""Reads and writes of spaces on other machines: a server of spaces does the part of a task that needs the space.
+"""Read and write spaces on other machines. A server of spaces does the part of each task that needs the space.
 
 The classes have the same roles as the classes of ``scan``, ``stream`` and ``sink``. The server runs the code of those
 three modules, so each promise of a read or a write also holds here. Only rows and short requests pass over the network.

@@ -33,7 +33,7 @@ def read(
 
     Raises:
         CorruptedFile: a body is damaged.
-        InvalidArgument: a body is larger than a row of Spark can be.
+        InvalidArgument: a body is too large for a row of Spark.
         DiskFailure: a file cannot be read.
         UnsafeFileSystem: this process runs on another machine.
     """
@@ -61,8 +61,8 @@ class _Columns:
     """Creates batches with the columns of a schema.
 
     In most columns, neighbouring messages have the same value. So such a column is created with one value for each
-    piece of neighbours, and the value is then repeated. A column with one value for the whole batch is kept, because
-    the next batch mostly has the same column.
+    piece of neighbours, and the value is then repeated. A column with one value for the whole batch is kept and used
+    again, because the next batch mostly has the same column.
     """
 
     def __init__(self, schema: StructType) -> None:

@@ -22,7 +22,7 @@ from spool.model.layout import MAX_NUMBER
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
 # The start of a Python task costs 60 ms of processor time, as much as reading 40 MiB. With two tasks for each
-# processor, a single slow task delays the end of the read less.
+# processor, a single slow task delays the read less.
 _LEAST_TASK_BYTES, _MOST_TASK_BYTES = 4 << 20, 64 << 20
 _TASKS_A_PROCESSOR = 2
 
@@ -80,8 +80,8 @@ def planned(
 def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: bool) -> Iterator[list[Item]]:
     """Divide items among tasks of about ``size`` bytes each. Yield at least one task.
 
-    Each item has the size of its bodies in bytes. Without ``size``, the number of tasks suits the processors of this
-    machine, because all workers run here.
+    Each item has the size of its bodies in bytes. Without ``size``, the number of tasks depends on the processors of
+    this machine, because all workers run here.
     """
     weights, last_file = [], None
     for item, body_bytes in items:

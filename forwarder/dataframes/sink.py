@@ -2,7 +2,7 @@
 
 Each task streams its rows into a separate branch on the disk, and prepares the branch. One commit adopts the
 branches of the attempts that Spark chose, in the order of the partitions. ``coordination.coordinator`` describes the
-processes of a write, and the effects of their deaths.
+processes of a write, and the effect if a process dies.
 
 If a process commits and dies before it reports the commit, Spark calls ``abort()`` and fails the job. So ``abort()``
 does not decide the outcome. ``abort()`` ends the coordinator and rolls back branches that are not committed. If a

@@ -1,7 +1,7 @@
 """Read several spaces as one DataFrame, with a column that names the space of each message.
 
-If one machine was too small, a program may have divided the messages among several spaces. One read then gets all of
-them. Each space is a directory of this machine, or the address of a space on a server.
+If one machine is too small, a program may divide the messages among several spaces. One read then gets all messages.
+Each space is a directory of this machine, or the address of a space on a server.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

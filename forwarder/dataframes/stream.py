@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = check_columns(schema)
         self._space = space
         self._is_closing = space is None  # whether ``stop`` closes the space
-        self.target: int | None = None  # the last commit to read, if the query ends after the present messages
+        self.target: int | None = None  # the last commit to read, if the query has to end there
         self._ahead: deque[CommitSize] = deque()  # commits with messages after the last requested offset
         self._since: int | None = None  # the commit that registered the subscription, or None
         self._looked = range(0)  # the commits that ``_ahead`` covers
@@ -126,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return most, most_bytes
 
     def _within(self, begin: int, newest: int, most: float, most_bytes: float) -> int:
-        """Return the last commit up to which the messages after ``begin`` fit into these limits.
+        """Return the last commit for a batch after ``begin`` within these limits.
 
         The first commit with messages always counts as fitting. With a subscription, the returned commit has put
         messages, so it is durable. A power cut may undo later commits that only count attempts. New messages would then
@@ -236,7 +236,7 @@ class Subscriber:
         self._queues = tuple(sorted(options.queues))
 
     def begin(self) -> int:
-        """Register the subscription for a query without a checkpoint; return the number of the registering commit.
+        """Register the subscription for a query without a checkpoint; return the number of the commit that did this.
 
         InvalidArgument if a subscription of this name has read commits, unless the query may continue after a loss.
         """
@@ -260,7 +260,7 @@ class Subscriber:
         return known.since
 
     def kept(self, backlog: "Backlog", begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
-        """Return the places of the messages in the commits after ``begin`` up to ``end``.
+        """Return the places of all messages in the commits from ``begin + 1`` to ``end``.
 
         Each place is paired with the size of its bodies in bytes. InvalidArgument if a commit was not kept.
         CorruptedFile if a commit is damaged.

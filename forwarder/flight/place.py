@@ -18,7 +18,7 @@ class Place(NamedTuple):
         return cls(path, identity_of(path), boot_id())
 
     def is_seen(self) -> bool:
-        """Return whether this process runs on the machine of the directory, and finds the directory at its path."""
+        """Return whether this process runs on the directory's machine, and finds the directory at the same path."""
         try:
             return boot_id() == self.boot_id and identity_of(self.path) == self.identity
         except OSError:  # e.g. a directory of another user

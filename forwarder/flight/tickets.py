@@ -1,4 +1,4 @@
-"""Tickets: the places of the messages that one task reads, signed by the server that planned the read.
+"""Tickets. A ticket has the places of the messages that one task reads, and is signed by the server.
 
 A ticket has everything that the server needs, so a ticket is still valid after a restart of the server. The signature
 proves that the places come from a plan of the server. The rights of the client are checked when the ticket is used.

@@ -59,7 +59,7 @@ def _taken(value_check: ValueCheck, default: Any = MISSING) -> Any:
 
 
 def _of_queue(option: str) -> Any:
-    """Return a field for an option of queues, with the default of the queue option."""
+    """Return a dataclass field for an option of queues. The field has the same default as the queue option."""
     listed = QUEUE_OPTIONS[option]
     return _taken(listed.check, listed.default)
 
@@ -120,7 +120,7 @@ class RouteDescription:
 class Description:
     """A pipeline.
 
-    name: the name of the pipeline, with which the names of its queues begin.
+    name: the name of the pipeline. The names of the pipeline's queues begin with it.
     source: the queue from which the pipeline takes messages. By default, the queue has the name of the pipeline.
     inbound: hooks, called before the routes.
     unrouted: whether a message without a route fails ("error") or is dropped ("kill").

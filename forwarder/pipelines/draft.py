@@ -29,7 +29,7 @@ class Draft(NamedTuple):
 
     @classmethod
     def of(cls, message: Message, raw: bytes) -> Self:
-        """Return an unchanged draft of a message from the queue of a stage. The draft has a correlation id."""
+        """Return an unchanged draft of a message from a stage's queue. The draft always has a correlation id."""
         found = {name: getattr(message, name) for name in (*_TRAVELLING, *_OF_ITS_ATTEMPTS)}
         found["headers"] = dict(message.headers)
         found["correlation_id"] = message.correlation_id or message.id

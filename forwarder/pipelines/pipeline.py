@@ -1,4 +1,4 @@
-"""A pipeline, from its source to its destinations: its queues, its routes, and its run."""
+"""A pipeline from its source to its destinations: create its queues, get its routes, and run it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

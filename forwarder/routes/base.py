@@ -1,4 +1,4 @@
-"""The common part of forwarding with and without Spark: a thread for each route, the end of the run, the summary."""
+"""The common part of forwarding with and without Spark: the threads of the routes, the end of the run, the summary."""
 
 import logging
 import threading
@@ -117,7 +117,7 @@ class Loop(ABC):
 class BaseForwarder:
     """Runs the loop of each route in a thread, until a signal, an idle time or an error ends all loops.
 
-    The arguments are those of ``Forwarder``. summary: the effects on the messages so far.
+    ``Forwarder`` describes the arguments. summary: the effects on the messages so far.
     """
 
     def __init__(

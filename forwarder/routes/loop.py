@@ -132,7 +132,7 @@ class RouteLoop(Loop):
         self._calling, self._next, self._seconds = round_, None, self._caller.submit(call)
 
     def _run(self, chunks: list[Chunk]) -> list[Block]:
-        if self.stopped.is_set():  # also after a task's death: no other task gets the messages
+        if self.stopped.is_set():  # after a stop, no task gets messages, even if another task has died
             return []
         return self.job(chunks)
 

@@ -1,4 +1,4 @@
-"""The pace of a route's rounds: the results of earlier rounds decide the next round. This module does no I/O."""
+"""The pace of a route's rounds. The results of earlier rounds determine the next round. This module does no I/O."""
 
 from forwarder.result import RoundResult
 from forwarder.round import RoundSize
@@ -54,7 +54,7 @@ class Pace(Pauses):
             self._is_steady = is_through(calling.messages, result) and self.limit == before
 
     def _next_limit(self, limit: int, messages: int, seconds: float) -> int:
-        """Return the limit of the next round. Take the last halving back if the smaller round was slower per message.
+        """Return the limit of the next round. Undo the last halving if the smaller round was slower per message.
 
         Otherwise rounds on a busy machine, where starting the tasks takes seconds, would shrink to a few messages.
         """

@@ -142,7 +142,7 @@ def _remove_abandoned(directory: str) -> None:
 
 @contextmanager
 def _opened(directory: str) -> Iterator[int]:
-    """Open a directory for changes in it.
+    """Open a directory in order to create or remove files.
 
     Raises:
         ServiceError: the resolved path is in a space, or the directory is a mirror. Files in a mirror would be lost,

@@ -1,8 +1,8 @@
 """A web service. The caller POSTs the message's body, and the status of the response decides the outcome.
 
-An HTTP header cannot carry control characters, characters outside ASCII, or blanks at its ends. `Spool-Queue`,
-`Spool-Correlation-Id` and `Spool-Header-<name>` carry these characters as percent-encoded UTF-8, as in a URL. A "%"
-becomes "%25", so that percent-decoding always returns the original text.
+An HTTP header cannot contain control characters, characters outside ASCII, or blanks at its ends. In `Spool-Queue`,
+`Spool-Correlation-Id` and `Spool-Header-<name>`, these characters are percent-encoded UTF-8, as in a URL. A "%" becomes
+"%25", so that percent-decoding always returns the original text.
 """
 
 import email.utils
@@ -221,9 +221,9 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: 
     if 400 <= status < 500 and status not in RETRIABLE:
         return Rejected(f"HTTP {status}", None if body is None else Replied(body, content_type))
     if 300 <= status < 400:
-        # A redirect is not followed: a redirected POST may become a GET, or send the message to another host. The route
-        # is wrong, not the message, so the failure is not final. The attempt is counted because the service did answer.
-        # Otherwise a message that is always redirected would block its queue.
+        # A redirect is not followed, because a redirected POST may become a GET, or send the message to another host.
+        # The route is wrong, and not the message, so the failure is not final. The attempt is counted because the
+        # service did answer. Without counted attempts, a message that is always redirected would block its queue.
         location = headers.get("Location", "none")
         return Retried(one_line(f"HTTP {status}: put the URL it redirects to into the route ({location})"))
     return Retried(f"HTTP {status}", retry_after(headers.get("Retry-After"), time.time()))

@@ -1,4 +1,4 @@
-"""A topic of Apache Kafka as a service: a message is done when the cluster has reported the delivery of its record.
+"""A topic of Apache Kafka as a service. A message is done when the cluster has reported the record's delivery.
 
 When librdkafka's idempotent producer repeats a request, the topic gets no second record. If the forwarder dies before
 its commit, the next forwarder produces the message again, with the same header ``Idempotency-Key``.
@@ -156,8 +156,8 @@ class _Producer:
                 "services in Kafka need confluent-kafka: install xaspool with the extra [kafka] "
                 "(spool-admin docs install)"
             ) from None
-        # The last error of the brokers. The callback does not refer to this object, because such a cycle would keep the
-        # producer's threads and files until the next garbage collection.
+        # The last error of the brokers. The callback does not refer to this object, because a reference cycle would
+        # keep the producer's threads and files until the next garbage collection.
         self.trouble = trouble = deque([""], maxlen=1)
         try:
             self._producer = confluent_kafka.Producer(

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 # The marks of answers from proxies that did not pass the request on. Source: RFC 9209, section 2.3 (Proxy-Status), and
-# the names of Squid's error pages. The marks do not include a connection that the proxy lost after it had passed the
-# request on.
+# the names of Squid's error pages. There is no mark for a connection that the proxy lost later, because the service may
+# have read the request.
 _NOT_PASSED_ON = re.compile(
     r"error=\"?(dns_|destination_|connection_refused|connection_timeout|connection_limit_reached|tls_|proxy_"
     r"|http_request_denied)"

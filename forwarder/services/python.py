@@ -30,7 +30,7 @@ class PythonService(Service):
 
     @property
     def watched(self) -> float | None:
-        """The time limit of a call, because a function may hang its process."""
+        """The time limit of a call. A limit is needed because a function may hang its process."""
         return self.timeout
 
     def open(self) -> "PythonCaller":

@@ -55,7 +55,7 @@ class Server(flight.FlightServerBase):
         return self._gate.port
 
     def accept(self, context: Any, request: bytes) -> None:
-        """Let the client of a call go on. Each call begins with a call of this method.
+        """Let the client of a call go on. Each call of Flight uses this method first.
 
         FlightUnauthenticatedError if the client's token is missing or unknown. FlightError if a token that may only
         read has too many connections.
@@ -111,7 +111,7 @@ class Server(flight.FlightServerBase):
 
 
 def answered(context: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Make a call for a client. The client gets an error of this library as the same error.
+    """Make a call for a client. If the call raises an error of this library, the client gets the same error.
 
     ``context``: Flight's description of the call.
     """
@@ -141,7 +141,7 @@ def voting(attempt: int) -> Iterator[None]:
 
 
 def _translated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches. The client gets an error of this library as the same error."""
+    """Yield the batches. If an error of this library is raised, the client gets the same error."""
     try:
         yield from batches
     except (SpoolError, OSError) as error:

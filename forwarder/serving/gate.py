@@ -320,9 +320,9 @@ class Gate:
 
 
 def check_room(owners: Collection[str], token: str, most: int, most_of_a_token: int, things: str) -> None:
-    """Raise InvalidArgument if the server or the token has the most allowed things of a kind.
+    """Raise InvalidArgument if the server or the token already has the largest allowed number of things.
 
-    ``owners``: the tokens of the present ones. ``token``: "" if the server has no tokens.
+    ``owners``: the tokens of the present things. ``token``: "" if the server has no tokens.
     """
     if token and sum(owner == token for owner in owners) >= most_of_a_token:
         raise InvalidArgument(f"the token has {most_of_a_token:,} {things}")
@@ -331,7 +331,7 @@ def check_room(owners: Collection[str], token: str, most: int, most_of_a_token: 
 
 
 def _check_pem(certificate: bytes, key: bytes) -> None:
-    """Raise InvalidArgument, with the next step, for contents that OpenSSL refuses without a reason.
+    """Raise InvalidArgument, with advice, for a certificate or key that OpenSSL would refuse without a reason.
 
     For a key with a password, OpenSSL would ask at the terminal.
     """

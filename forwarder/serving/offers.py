@@ -108,7 +108,7 @@ class OfferServer(Server):
 
 
 def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]:
-    """Return the effects in order. Equal neighbours become one item with their number."""
+    """Return the effects in order. Equal neighbouring effects become one item with a count."""
     return [(*one, len(list(same))) for one, same in groupby(effects)]
 
 

@@ -1,4 +1,4 @@
-"""The reads in progress of clients that may only read, of which each keeps a batch in the server's memory.
+"""The reads in progress of clients that may only read. Each read keeps a batch in the server's memory.
 
 gRPC lets a client begin any number of reads over one connection without taking any data of these reads.
 """

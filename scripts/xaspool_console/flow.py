@@ -18,7 +18,7 @@ _MOST_DRAWN = 40  # the most nodes of one picture
 _QUEUE, _SERVICE = "queue", "service"
 _ERRORS = "errors"
 Node = tuple[str, str]
-"""The kind of a node, and the name of the queue or service."""
+"""A node: its kind, and the name of the queue or service."""
 
 
 @dataclass(frozen=True)

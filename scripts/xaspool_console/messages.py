@@ -103,7 +103,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Reasons:
-    """The frequent failure reasons of an error queue.
+    """The most frequent failure reasons of an error queue.
 
     links: for each reason its words, the number of messages, and the address of the list of these messages.
     others: the number of the messages with other reasons.
@@ -322,7 +322,7 @@ def _attempts(message: "Message") -> str:
 
 
 def _failed(message: "Message") -> str:
-    """Return the words before the reason of a failed message: the queue, the attempts and the time."""
+    """Return the words before a failed message's reason: the queue, the attempts and the time."""
     words = "Failed" if message.origin_queue is None else f"Failed in queue {message.origin_queue}"
     if message.origin_attempts:
         words += f" after {plural(message.origin_attempts, 'attempt')}"
@@ -336,7 +336,7 @@ def body(console: Console, request: Request) -> ASGIApp:
 
 
 class Download:
-    """The answer with the stored bytes of a body, as a file that no browser opens by itself.
+    """The response with the stored bytes of a body. Browsers save this response as a file, and do not open it.
 
     A client that reads slowly keeps the body in memory, so few bodies are sent at a time.
     """

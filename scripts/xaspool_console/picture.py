@@ -1,7 +1,8 @@
 """The picture of a part of the flow, with boxes in columns, and arrows that cross neither boxes nor words.
 
-All arrows of one kind to a box join before the box, and end in one straight line with their words. An arrow to a later
-column passes each column in between on a line between the boxes. An arrow to an earlier column passes below all boxes.
+All arrows of one kind to a box join before the box, and end in one straight line, which has the words of the arrows. An
+arrow to a later column passes each column in between on a line between the boxes. An arrow to an earlier column passes
+below all boxes.
 """
 
 from collections import defaultdict

@@ -57,7 +57,7 @@ def file_page(console: Console, request: Request) -> Response:
 
 
 def chosen(space: "Space", request: Request) -> "tuple[list[QuarantinedFile], str]":
-    """Return the files that a request for a change chooses, and the words for their cause.
+    """Return the files that a request for a change chooses, and words about the chosen cause.
 
     The request chooses files by boxes, the files of one cause, or all files. Raises InvalidArgument for no file.
     """

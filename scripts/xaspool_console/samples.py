@@ -99,7 +99,7 @@ class Samples:
             return self._snapshot
 
     def forget(self) -> None:
-        """Compute the next snapshot again, because the console has changed the space."""
+        """Do not use the current metrics again, because the console has changed the space."""
         with self._mutex:
             self._computed = float("-inf")
 

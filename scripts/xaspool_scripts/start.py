@@ -11,7 +11,7 @@ FAILED, INTERRUPTED = 1, 130
 
 
 def ended_by(number: int) -> int:
-    """Return the exit code of a program that a signal ended at once: 130 for Ctrl-C, 143 for SIGTERM."""
+    """Return the exit code after an immediate end by a signal: 130 for Ctrl-C, 143 for SIGTERM."""
     return 128 + number
 
 

@@ -1,13 +1,13 @@
 """The coordinator of a write: a lock, held from before the first task until the outcome is decided.
 
-The processes and their calls (PySpark 4.3, ``pyspark/sql/worker``; batch and stream alike):
+Batch writes and stream writes have the same processes and calls (PySpark 4.3, ``pyspark/sql/worker``):
 
 * ``writer()`` or ``streamWriter()`` runs in a Python worker on the driver's machine, and never in the program's own
   process. The call runs once for each write or micro-batch, before the tasks. The worker may end after a minute without
   work.
 * ``write()`` runs in a worker of an executor, once for each attempt at a task. A task that failed or was lost with its
-  machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one
-  attempt among those that returned a result.
+  machine gets another attempt, and speculation makes two attempts at the same time. For each task, Spark chooses one of
+  the attempts that returned a result.
 * ``commit()`` or ``abort()`` runs in another worker on the driver's machine, with the messages of the chosen attempts.
   For a task without a chosen attempt, the message is None. Spark calls ``abort()`` when a task failed for good. Spark
   also calls ``abort()`` when ``commit()`` raised an error or the process of ``commit()`` died. The rows may already be
@@ -21,8 +21,8 @@ the holder, which inherits only these two locks. The holder ends
 
 * when ``commit()`` or ``abort()`` ends the holder. The process that runs the call then rolls back the undecided
   branches. A late attempt may leave another branch; any later process that finds this branch rolls it back;
-* when the daemon of the worker ends, together with the Spark context. So if the driver was killed or the context was
-  stopped, the write is rolled back, like any transaction of a dead process;
+* when the daemon of the worker ends, together with the Spark context. This happens if the driver is killed or the
+  context is stopped. The write is then rolled back, like any transaction of a dead process;
 * when the holder is killed. The branches are then rolled back, and ``commit()`` finds no branch and raises. A commit
   and a rollback of the same branch exclude each other, so no write is committed in part.
 

@@ -15,7 +15,7 @@
     }
   };
 
-  // A person who reads or selects the old part keeps it, with the focus and the place of each scrolled table.
+  // Replace the changing part, but keep the focus and the scroll position of each table.
   const replace = (text) => {
     const scrolled = [...live.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
     const focused = live.contains(document.activeElement) ? document.activeElement : null;

@@ -1,4 +1,4 @@
-"""``spool-admin subscription``: list and delete subscriptions, the readers for which a space keeps messages."""
+"""``spool-admin subscription``: list and delete subscriptions, i.e. the readers for which a space keeps messages."""
 
 from dataclasses import asdict
 

@@ -117,7 +117,7 @@ def whole(text: str) -> int:
 
 
 class _None:
-    """The value ``none`` of an option on the command line, which removes the option from the queue."""
+    """The value ``none`` of a command-line option. It removes the option from the queue."""
 
     def __repr__(self) -> str:
         return "none"
@@ -172,7 +172,7 @@ def _pairs(texts: tuple[str, ...], form: str) -> dict[str, str]:
 
 
 def _drop_types(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Any:
-    """Parse the values of --drop-type. Without values, return None, so that the option counts as not given."""
+    """Parse the values of --drop-type. Return None without values, because the user has then not given the option."""
     return NONE if values == ("none",) else _pairs(values, "SUFFIX=TYPE, e.g. .csv=text/csv") or None
 
 

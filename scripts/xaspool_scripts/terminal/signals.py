@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# A closed terminal sends SIGHUP, and so do programs that expect the signal to mean "reload". An alarm or a user signal
-# may come from a library of the application, or by mistake. By default each of these signals kills the process.
+# SIGHUP comes from a closed terminal, or from a program that takes the signal for the order "reload". An alarm or a
+# user signal may come from a library of the application, or by mistake. By default each of these signals kills the
+# process.
 ENDING = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM,
     signal.SIGPROF,

@@ -88,7 +88,7 @@ class Exporter:
         return prometheus.Collection(found.space, found, seconds=time.monotonic() - begun)
 
     def samples(self) -> list[dict[str, Any]]:
-        """Read the figures of the space, and return each sample as an object of JSON."""
+        """Read the figures of the space, and return each sample as a JSON object."""
         return [
             {"name": sample.name, "labels": sample.labels, "value": sample.value}
             for family in self.collect().collect()

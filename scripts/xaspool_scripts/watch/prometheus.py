@@ -121,7 +121,7 @@ def without_secrets(service: str) -> str:
         return f"{scheme}:…"
     name, hosts, path = url.groups()
     hosts = hosts.rpartition("@")[2]
-    # A password with a slash makes an invalid URL, in which the beginning of the password stands for the port.
+    # A password with a slash makes an invalid URL: the beginning of the password is in the place of the port.
     return f"{name}://{hosts}{path}" if _HOSTS.fullmatch(hosts) else f"{name}://…"
 
 
@@ -402,7 +402,7 @@ METRICS = (
 
 
 def values_of(metric: Metric, collection: Collection) -> dict[tuple[str, ...], Value]:
-    """Return the values of a metric by the values of its labels. Values whose labels became equal are added."""
+    """Return the values of a metric by label values. Values whose labels became equal are added."""
     found: dict[tuple[str, ...], Value] = {}
     for labels, value in metric.samples(collection):
         key = tuple(map(label_value, labels))

@@ -220,7 +220,7 @@ class Screen:
                     data = data[os.write(self._output, data) :]
 
     def read(self, seconds: float) -> bytes:
-        """Return the bytes that the user typed, or no bytes after this time. Raises _Gone."""
+        """Return the bytes that the user typed, or b"" if the user typed nothing in this time. Raises _Gone."""
         with self._interruptible():
             if not select.select([self._input], [], [], seconds)[0]:
                 return b""

@@ -47,7 +47,7 @@ class Decoder:
         return keys
 
     def finish(self) -> list[str]:
-        """Return the Escape key if the bytes so far were only this key. Forget an incomplete sequence."""
+        """Return the Escape key if ESC is the only byte so far. Forget an incomplete sequence."""
         keys = [ESCAPE] if self._pending == b"\x1b" else []
         self._pending = b""
         return keys

@@ -90,7 +90,7 @@ class State:
 
 
 def sampled(state: State, sample: Sample, now: float) -> State:
-    """Return the state with a new sample. A published snapshot that has not changed keeps the rates."""
+    """Return the state with a new sample. If a published snapshot has not changed, the rates are kept."""
     is_same = state.sample is not None and sample.moment <= state.sample.moment
     rates = state.rates if is_same else queue_rates(sample, state.sample)
     rows = make_rows(sample.metrics, rates)

@@ -1,4 +1,4 @@
-"""The picture of ``spool-admin top``: the lines of the header, of the view, and of the keys, as rich texts.
+"""The picture of ``spool-admin top``: the lines of header, view and keys, as texts of rich.
 
 Each text has only printable characters, and rich interprets no markup in the text, so a name cannot change the picture.
 A trouble has a sign and a word in addition to a colour. Only the visible rows are written.
@@ -50,7 +50,7 @@ def plain_picture(state: State) -> str:
 
 
 def header(state: State, *, is_live: bool = True) -> list[Text]:
-    """Return three lines of figures, and the troubles in words: all troubles if the picture is the only one."""
+    """Return three lines of figures, and the troubles in words. Return all troubles unless ``is_live``."""
     said = shown_findings(state) if is_live else state.findings
     troubles = [Text(cut(f"! {text}", state.width), WARNING) for text in said]
     return [_title(state, is_live), *_figures(state), *troubles]
