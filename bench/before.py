@@ -49,7 +49,7 @@ STEPS = {
 _OF_EACH = {"through 1 + 1 processes": 1, "through 4 + 4 processes": 4}
 _OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
 _BODY = os.urandom(1024)
-_MIXED = [os.urandom(200 + 700 * place % 2_801) for place in range(97)]  # 200 to 3,000 bytes
+_MIXED = [os.urandom(200 + 700 * place % 2_801) for place in range(97)]  # bodies of 200 to 3,000 bytes
 _READY = 4_500  # the least number of messages in the queue before a step
 
 
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.play is not None:
         play(asked.checkout, asked.play)
         return
-    from bench.journal import ext4_with_a_journal  # it imports ``spool``: a player imports that of its own tree
+    from bench.journal import ext4_with_a_journal  # imports ``spool``, but a player needs its own tree's ``spool``
     from bench.peers.base import Missing
 
     if asked.checkout is not None and not (asked.checkout / "spool" / "__init__.py").exists():
@@ -199,7 +199,7 @@ def play(tree: Path, path: Path) -> None:
             while space.stats("q").ready < _READY:  # (with --only, no other step may put messages for the gets)
                 space.put_many("q", [_BODY] * 500)
             while "mixed" in step and space.stats("mixed").ready < _READY:
-                for body in _MIXED:  # (a file for each, as the puts of programs make them)
+                for body in _MIXED:  # (one file per message, as by usual puts)
                     space.put("mixed", body)
             begun, busy = time.perf_counter(), time.process_time()
             if step in _OF_EACH:

@@ -101,7 +101,7 @@ class Need:
 def need(
     costs: Costs, calls: Calls, a_day: float, *, peak: float = 3.0, cores: int = 16, body_bytes: int = 1024
 ) -> Need:
-    """Return the needs of forwarding ``a_day`` messages per day.
+    """Return the resources that ``a_day`` messages per day need.
 
     Args:
         peak: the load of the busiest hour, as a multiple of the day's mean.

@@ -90,7 +90,7 @@ ONCE = Sizes(
     image_megabytes=64,
 )
 
-# The peers that the targets of the cases on ext4 with a journal name.
+# The peers in the targets of the cases on ext4 with a journal.
 _DATABASE_MEGABYTES = 300  # the size of an empty database
 _ON_JOURNAL = ("raw append", "xaspool", "SQLite", "Redis", "PostgreSQL")
 
@@ -107,7 +107,7 @@ class Bench:
 
     @cached_property
     def on_journal(self) -> "Bench | Missing":
-        """The same bench on ext4 with a journal, with the peers that its cases need; or the error ``Missing``."""
+        """The same bench on ext4 with a journal, with the peers for these cases; or the error ``Missing``."""
         try:
             megabytes = self.sizes.image_megabytes + _DATABASE_MEGABYTES * ("PostgreSQL" in self.peers)
             directory = self.ending.enter_context(ext4_with_a_journal(self.directory, megabytes))

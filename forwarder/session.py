@@ -3,7 +3,7 @@
 Starting the session prints nothing. Ending the session also ends Java.
 
 The driver starts Java with a pipe to Java's standard input. Java starts one Python daemon with a pipe of the same kind,
-and the daemon forks the workers. Each process ends when its pipe is closed, so all processes end after the driver was
+and the daemon forks the workers. Each process ends when its pipe is closed, so no process remains after the driver was
 killed. Java runs in a separate session (by setsid). So a signal to the driver's process group, such as Ctrl-C, reaches
 neither Java nor the workers, and the calls in progress can be finished.
 """

@@ -27,7 +27,7 @@ from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
 
 REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, os.EX_PROTOCOL, os.EX_NOPERM})
-"""Exit statuses that mean a wrong message: every further attempt would end with the same status (sysexits.h)."""
+"""Exit statuses for a wrong message: every further attempt would end with the same status (sysexits.h)."""
 
 NOT_REACHED = frozenset({os.EX_UNAVAILABLE, os.EX_CONFIG})
 """Exit statuses that do not depend on the message: something that the command needs is missing."""

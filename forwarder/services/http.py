@@ -156,7 +156,8 @@ class HttpCaller:
     def _note(self, event: str, info: dict[str, Any]) -> None:
         """Note that the request is sent. Do not count a request CONNECT, which asks a proxy for the connection.
 
-        httpx calls this for each event of a request. Source: "trace" of https://www.python-httpx.org/advanced/extensions.
+        httpx calls this method for each event of a request. Source: "trace" of
+        https://www.python-httpx.org/advanced/extensions.
         """
         if event.endswith("send_request_headers.started") and info["request"].method == b"POST":
             self._threads.is_sent = True

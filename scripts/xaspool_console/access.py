@@ -229,7 +229,7 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def _within(self, scope: Scope, headers: Headers) -> tuple[Scope, Session | None]:
-        """Return the request without the login's part of the address, and the login if it is valid."""
+        """Return the request with the login's part removed from the address, and the login if it is valid."""
         found = _LOGGED_IN.fullmatch(scope["path"]) if self._access.token is not None else None
         if found is None:
             return scope, None
