@@ -14,16 +14,16 @@ Stride = Callable[[int], int]
 
 
 def some(places: Sequence[int], calls: Sequence[str], every: int) -> Iterator[int]:
-    """Yield every so-manieth place, and the first place between each two kinds of calls.
+    """Yield every so-manieth place, and the first place before each kind of call.
 
     ``calls``: the call after each place, with its names. Calls that differ in numbers and ids are of one kind.
     """
-    kinds = [re.sub(r"[0-9a-f]{4,}|\d+", "…", call) for call in calls]
-    seen: set[tuple[str, str]] = set()
-    for index, pair in enumerate(zip(["", *kinds], kinds, strict=False)):
-        if index % every == 0 or pair not in seen:
+    seen: set[str] = set()
+    for index, call in enumerate(calls):
+        kind = re.sub(r"[0-9a-f]{4,}|\d+", "…", call)
+        if index % every == 0 or kind not in seen:
             yield places[index]
-        seen.add(pair)
+        seen.add(kind)
 
 
 def left_out(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:

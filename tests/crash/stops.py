@@ -103,7 +103,7 @@ def stop_twice(explorer: Interleaver, stopped: int, before: str, first: int, the
         plan = (*begin, Switch(step, first))
         whole = explorer.play(plan)
         back = calls_of(whole, first)[-1]
-        for again in [n for n in calls_of(whole, stopped) if n > back]:
+        for again in some_calls_of(explorer, whole, stopped, back + 1):
             explorer.play((*plan, Switch(back + 1, stopped), Switch(again, then)))
     return explorer.count.schedules
 

@@ -59,6 +59,7 @@ def _cut_puts(image: Image, rules: Rules) -> Iterator[Machine]:
         yield machine
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 def test_a_number_that_an_opener_finished_stays_as_it_is(rules: Rules) -> None:
     """Whole, or empty in place of a torn one; the next commit says that all before it is durable."""
@@ -82,6 +83,7 @@ def test_a_number_that_an_opener_finished_stays_as_it_is(rules: Rules) -> None:
     assert kinds >= {Kind.FINISHED, Kind.TORN}
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
     """The commit that adopted it is gone: damage, but no reason to lose the vote."""
@@ -95,6 +97,7 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
         assert third.recovery.in_doubt == [str(XID)], survivor.story
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rules: Rules) -> None:
     """The coordinator of the branch is dead as well: the messages of the branch are free after this opening."""
@@ -117,6 +120,7 @@ def _gone(space: spool.Space) -> None:
     assert reclaim(space._store)
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 def test_commits_that_reclaim_counts_as_flushed_survive_a_power_cut(rules: Rules) -> None:
     """A commit without a flush of its own, below one that says that all before it is durable."""
@@ -135,6 +139,7 @@ def test_commits_that_reclaim_counts_as_flushed_survive_a_power_cut(rules: Rules
         assert again.recovery.damaged == [], survivor.story
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 def test_reclaimed_numbers_stay_reclaimed_after_a_commit_with_an_older_mark(rules: Rules) -> None:
     """The writer of the newest file may have read the counters before the reclaim, so an older file has a later
@@ -159,6 +164,7 @@ def test_reclaimed_numbers_stay_reclaimed_after_a_commit_with_an_older_mark(rule
         assert _bodies(again) == ["newest", "late"], survivor.story
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 @pytest.mark.parametrize("lives", [True, False], ids=["its intake lives", "its intake has ended"])
 def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, lives: bool) -> None:
@@ -201,6 +207,7 @@ def _directory(disk: Meanwhile) -> None:
     disk.remove_directory(f"{layout.DROP}/a")
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 @pytest.mark.parametrize("damage", [_surplus, _number, _table, _directory])
 def test_a_repair_survives_every_power_cut(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
@@ -226,6 +233,7 @@ def _header(disk: Meanwhile) -> None:
     disk.damage(layout.committed(1), 70)
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 @pytest.mark.parametrize("damage", [_body, _header])
 def test_a_quarantined_file_survives_every_power_cut(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
@@ -244,6 +252,7 @@ def test_a_quarantined_file_survives_every_power_cut(rules: Rules, damage: Calla
         assert again_machine.find(kept.name).data == machine.find(kept.name).data, survivor.story
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made(rules: Rules) -> None:
     machine = Machine(NO_FILES, **rules.told)
@@ -256,6 +265,7 @@ def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made
             assert made in there, survivor.story
 
 
+@pytest.mark.every(3)
 @ALL_RULES
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_directory_that_was_made_again_and_its_files_survive_every_power_cut(rules: Rules, repair: bool) -> None:

@@ -11,6 +11,7 @@ from tests.crash.by_rules import THREE_RULES
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Processes, prepare
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.strides import Stride, some
 from tests.survivors import Rules, survivors
 
 
@@ -29,6 +30,12 @@ def _make(machine: Machine, disk: SimulatedDisk, answers: Answers) -> None:
         answers.queue = True
         space.put("a", "first")
         answers.message = True
+
+
+def _steps(whole: Machine, every: int) -> list[int]:
+    """Return some of the steps that change the disk, and the end."""
+    steps = [n for n, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]
+    return [*some(steps, [whole.trace[step - 1][0] for step in steps], every), len(whole.trace) + 1]
 
 
 def _cut_at(step: int | None, rules: Rules) -> tuple[Machine, Answers]:
@@ -64,11 +71,11 @@ def _is_usable(machine: Machine, answers: Answers) -> None:
 
 @pytest.mark.every(3)
 @THREE_RULES
-def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rules) -> None:
+def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rules, stride: Stride) -> None:
     whole, _ = _cut_at(None, rules)
-    steps = [n for n, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]
+    steps = _steps(whole, stride(4))
     seen: set[tuple[Image, bool, bool]] = set()
-    for step in [*steps, len(whole.trace) + 1]:
+    for step in steps:
         machine, answers = _cut_at(step, rules)
         for survivor in survivors(machine, rules, limit=8, seed=step):
             key = survivor.image, answers.queue, answers.message
@@ -77,7 +84,7 @@ def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rule
                 _is_usable(Machine(survivor.image, boot=2, **rules.told), answers)
         _is_usable(machine.copy(), answers)
     assert len(seen) > len(steps) / 2
-    print(f"{len(seen)} disks after {len(steps) + 1} cuts")
+    print(f"{len(seen)} disks after {len(steps)} cuts")
 
 
 def _import(machine: Machine, exported: bytes) -> bool:
@@ -113,12 +120,14 @@ def exported() -> bytes:
 
 @pytest.mark.every(3)
 @THREE_RULES
-def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, exported: bytes) -> None:
+def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(
+    rules: Rules, exported: bytes, stride: Stride
+) -> None:
     whole = Machine(NO_FILES, **rules.told)
     assert _import(whole, exported)
-    steps = [n for n, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]
+    steps = _steps(whole, stride(4))
     seen: set[tuple[Image, bool]] = set()
-    for step in [*steps, len(whole.trace) + 1]:
+    for step in steps:
         machine = Machine(NO_FILES, **rules.told)
         machine.crash_at(step)
         answered = _import(machine, exported)

@@ -63,12 +63,12 @@ MANY = {
         for rules in Rules
     ],
 )
-@pytest.mark.every(5)
+@pytest.mark.every(10)
 def test_x10_each_acknowledged_message_survives_every_power_cut(
     history: History, rules: Rules, stride: Stride, record_property
 ) -> None:
     """A default run cuts the power at some calls of each kind."""
-    explorer = Explorer(history, rules, every=stride(3), per_cut=history.survivors, again=120)
+    explorer = Explorer(history, rules, every=stride(6), per_cut=history.survivors, again=120)
     record(explorer.explore(), record_property)
 
 
@@ -80,7 +80,7 @@ def test_a_copy_of_another_users_file_is_settled_after_two_power_cuts(record_pro
     record(Explorer(history, Rules.STRICT, per_cut=4, again=5, per_recovery_cut=4).explore(), record_property)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @BY_NAME
 def test_a_live_process_takes_over_from_one_that_was_killed(history: History, stride: Stride, record_property) -> None:
     explorer = Explorer(history, Rules.ORDERED, every=stride(5), per_recovery_cut=1)

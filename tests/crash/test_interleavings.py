@@ -16,7 +16,7 @@ from tests.survivors import Rules
 MANY = {"long": {"limit": 150, "per_cut": 10}, "deep": {"limit": 1000, "per_cut": 20}}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @in_turn("scenario, rules", SCENARIOS, EXTREMES, quick=1, long=1)
 def test_each_interleaving_of_processes_ends_in_an_explained_state(
     scenario: Scenario, rules: Rules, record_property, pytestconfig

@@ -57,7 +57,7 @@ BY_NAME = pytest.mark.parametrize("name", MIRRORED)
         for rules, side in (RULES[:2] if name == LONGEST else RULES)
     ],
 )
-@pytest.mark.every(8)
+@pytest.mark.every(13)
 def test_either_disk_is_enough_after_every_power_cut(
     name: str, rules: Rules, side: str, stride: Stride, record_property
 ) -> None:
@@ -73,7 +73,7 @@ class CutsOfTheMirror(Explorer):
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize(("name", "per_cut"), [("adoption", 8), ("adopted get and reclaimed", 1)])
+@pytest.mark.parametrize(("name", "per_cut"), [("adoption", 3), ("adopted get and reclaimed", 1)])
 def test_either_disk_is_enough_after_a_power_cut_while_the_mirror_is_updated(
     name: str, per_cut: int, record_property
 ) -> None:
@@ -97,7 +97,7 @@ BROKEN = (
 )  # fmt: skip
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("bug", "told"), BROKEN, ids=[bug.what for bug, _ in BROKEN])
 def test_a_part_of_rule_17_that_is_left_out_is_missed(bug: Bug, told: str, record_property) -> None:
     record_property("planted bugs", 1)
@@ -111,7 +111,7 @@ def test_the_first_messages_of_a_history_are_on_its_mirror(name: str) -> None:
     explorer._expect_of_mirror(explorer._set_up(), frozenset([MIRRORED[name].begin]))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["put", "two-phase commit", "adopted get and reclaimed"])
 def test_a_commit_that_a_live_process_finishes_reaches_the_mirror(name: str, record_property) -> None:
     record(

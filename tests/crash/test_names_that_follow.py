@@ -24,6 +24,7 @@ from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import ROOT, SimulatedDisk
+from tests.strides import Stride
 from tests.survivors import Rules, survivors
 
 # Larger than the commit that takes them: so the file with their removals is overwritten first.
@@ -117,12 +118,15 @@ HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, TAKEN_IN)
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
-def test_commits_in_overwritten_files_survive_every_power_cut(history: History, record_property) -> None:
-    record(Explorer(history, Rules.NAMES_FOLLOW, per_cut=6, again=60).explore(), record_property)
+def test_commits_in_overwritten_files_survive_every_power_cut(
+    history: History, stride: Stride, record_property
+) -> None:
+    explorer = Explorer(history, Rules.NAMES_FOLLOW, every=stride(8), per_cut=6, again=60)
+    record(explorer.explore(), record_property)
 
 
-def test_a_live_process_takes_over_commits_in_overwritten_files(record_property) -> None:
-    tally = Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, per_recovery_cut=2).explore_takeovers()
+def test_a_live_process_takes_over_commits_in_overwritten_files(stride: Stride, record_property) -> None:
+    tally = Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, every=stride(8), per_recovery_cut=2).explore_takeovers()
     record(tally, record_property)
 
 

@@ -31,7 +31,7 @@ WRITE = "a write and its replay"
 TASK, HOLDER, WRITER, REPLAYER = 0, 2, 4, 5
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(3, first=1)
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
 def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(
     stop: Stop, stride: Stride, record_property
@@ -41,9 +41,10 @@ def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(
     assert tried > 1
 
 
-def test_a_vote_and_its_commit_at_any_step_of_a_get_are_explained(record_property) -> None:
+def test_a_vote_and_its_commit_at_any_step_of_a_get_are_explained(stride: Stride, record_property) -> None:
     """A message is being taken; a branch votes about it, and is committed at any later step of the taker."""
-    tried = stop_twice(explorer_of("prepare, take, commit by another"), stopped=1, before=CLAIM, first=0, then=2)
+    explorer = explorer_of("prepare, take, commit by another", every=stride(8))
+    tried = stop_twice(explorer, stopped=1, before=CLAIM, first=0, then=2)
     record_property("narrow windows: schedules", tried)
     assert tried > 10
 
@@ -52,15 +53,15 @@ def test_a_vote_and_its_commit_at_any_step_of_a_get_are_explained(record_propert
 def test_a_rollback_looks_for_the_commit_of_a_dead_process(stopped_at: str, stride: Stride) -> None:
     """At each step of a rollback, another process commits the branch, and dies before its branch is moved, or before
     its commit is flushed."""
-    die_in_turn(explorer_of(RACE, every=stride(4)), COMMIT, ROLLBACK, stopped_at)
+    die_in_turn(explorer_of(RACE, every=stride(8)), COMMIT, ROLLBACK, stopped_at)
 
 
-def test_a_commit_makes_a_branch_durable_whose_owner_died_at_its_flush() -> None:
+def test_a_commit_makes_a_branch_durable_whose_owner_died_at_its_flush(stride: Stride) -> None:
     """The branch's owner dies at its flush, another process commits the branch, and then the power fails."""
-    die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush")
+    die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush", every=4 * stride(4))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 @pytest.mark.parametrize("scenario", GROUPS)
 def test_a_group_commits_whole_or_not_when_its_leader_dies_at_any_step(
@@ -68,7 +69,7 @@ def test_a_group_commits_whole_or_not_when_its_leader_dies_at_any_step(
 ) -> None:
     """The file has requests of followers, too. Without an acknowledgement all of them happened or none; after one
     acknowledgement all of them did (A02, A04)."""
-    explorer = explorer_of(scenario, rules, every=stride(2))
+    explorer = explorer_of(scenario, rules, every=stride(4))
     whole = explorer.play(())
     commits = [actor for actor in THREADS for _ in calls_of(whole, actor, COMMITS)]
     assert len(commits) < len(THREADS), "they did not commit together"
