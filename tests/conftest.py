@@ -26,8 +26,8 @@ from tests.strides import Stride, left_out
 from xaspool_scripts.terminal.signals import ENDING
 
 # A flush takes as long as the disk likes, so no example has a deadline.
-settings.register_profile("xaspool", deadline=None)
-settings.load_profile("xaspool")
+settings.register_profile("long", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=30)
 
 
 # A shell ignores Ctrl-C for the programs that it runs in the background, and ``nohup`` ignores SIGHUP. Python keeps
@@ -184,6 +184,7 @@ def _leader(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.long |= config.option.deep
+    settings.load_profile("long" if config.option.long else "quick")
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
 
 
@@ -337,8 +338,9 @@ def memory() -> Iterator[Path]:
 IN_MEMORY = tuple(
     f"tests/{directory}/"
     for directory in (
-        "admin", "aio", "decisions", "exports", "features", "format", "index", "intake", "log", "maintenance", "model",
-        "policies", "recovery", "spool", "store", "tracing", "transactions", "watch", "workers", "xa",
+        "admin", "aio", "beside", "coordination", "corruption", "decisions", "environment", "exports", "faults",
+        "features", "format", "index", "intake", "kills", "log", "maintenance", "model", "policies", "recovery",
+        "spool", "store", "torture", "tracing", "transactions", "watch", "workers", "xa",
     )
 )  # fmt: skip
 

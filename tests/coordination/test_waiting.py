@@ -157,11 +157,11 @@ def test_a_notification_of_one_thread_wakes_all_waiting_threads(path: Path, pool
     """A thread that ends leaves the listening to the next thread."""
     queues = ("orders", "replies", "more")
     clock = PatientClock(len(queues))
-    with spool.open(path, clock=clock, disk=Unshared(str(path))) as space:
+    with spool.open(path) as other, spool.open(path, clock=clock, disk=Unshared(str(path))) as space:
         found = {queue: pool.submit(space.get, queue, timeout=LONG / 2) for queue in queues}
         assert clock.waits.wait(LONG)
         for queue in queues:
-            put_elsewhere(path, queue, queue)
+            other.put(queue, queue)
             assert found[queue].result(LONG).body == queue
         assert all(clock.was_woken)
 

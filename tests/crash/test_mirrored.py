@@ -73,7 +73,7 @@ class CutsOfTheMirror(Explorer):
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize(("name", "per_cut"), [("adoption", 3), ("adopted get and reclaimed", 1)])
+@pytest.mark.parametrize(("name", "per_cut"), [("adoption", 1), ("adopted get and reclaimed", 1)])
 def test_either_disk_is_enough_after_a_power_cut_while_the_mirror_is_updated(
     name: str, per_cut: int, record_property
 ) -> None:

@@ -116,7 +116,7 @@ TAKEN_IN = History("taken in", _spares_and_dropped, TAKEN, _taken_in, finish=_ta
 HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, TAKEN_IN)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
 def test_commits_in_overwritten_files_survive_every_power_cut(
     history: History, stride: Stride, record_property

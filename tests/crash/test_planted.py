@@ -64,6 +64,7 @@ def test_a_rule_that_is_broken_is_missed(bug: Bug) -> None:
             _explorer(bug, limit).explore()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("bug", "why"), OF_NARROW_WINDOWS, ids=lambda x: x.what if isinstance(x, Bug) else "")
 def test_a_rule_of_a_narrow_window_that_is_broken_is_missed(bug: Bug, why: str) -> None:
     (stop,) = (stop for stop in STOPS if stop.why == why)
@@ -95,6 +96,7 @@ def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:
         die_and_cut(explorer, 0, "flush")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("bug", "stopped_at"),
     [(NO_LOOK_FOR_A_COMMIT, "rename_new prepared"), (NO_SETTLING, "flush")],
@@ -118,6 +120,7 @@ def test_a_commit_that_is_seen_before_it_is_durable_is_missed() -> None:
         die_and_cut(explorer, 0, "flush", witness=2)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_stamped_before_its_number_is_issued_is_missed() -> None:
     explorer = explorer_of(STAMPED_TOO_EARLY.noticed_by)
     with planted(STAMPED_TOO_EARLY), pytest.raises(Unexplained):
@@ -131,6 +134,7 @@ def test_a_subscription_that_is_ended_as_it_was_seen_is_missed() -> None:
         explorer.play((Switch(1, ends), Switch(decides, reads)))
 
 
+@pytest.mark.slow
 def test_a_vote_that_is_not_made_durable_is_missed() -> None:
     explorer = explorer_of(AS_IT_LIES.noticed_by)
     with planted(AS_IT_LIES), pytest.raises(Unexplained):

@@ -39,11 +39,15 @@ def leader_stops(explorer: Interleaver, leader: int) -> None:
         explorer.play((Stop(step),))
 
 
-def rollback_beside_a_leader(explorer: Interleaver) -> None:
-    """Another process rolls the branch back before each step of each leader; it has the place of the taker."""
+def rollback_beside_a_leader(explorer: Interleaver, leader: int) -> None:
+    """Another process rolls the branch back before each step of a leader; it has the place of the taker."""
+    for step in some_calls_of(explorer, explorer.play(()), leader):
+        explorer.play((Switch(step, TAKES),))
+
+
+def rollback_beside_each_leader(explorer: Interleaver) -> None:
     for leader in (LEADS, LEADS_NEXT):
-        for step in some_calls_of(explorer, explorer.play(()), leader):
-            explorer.play((Switch(step, TAKES),))
+        rollback_beside_a_leader(explorer, leader)
 
 
 def leader_comes_back(explorer: Interleaver) -> None:
@@ -74,8 +78,10 @@ def test_a_process_dies_beside_a_posted_decision(scenario: str, victim: int, str
     record_property("posted decisions: schedules", explorer.count.schedules)
 
 
-def test_a_branch_is_rolled_back_at_any_step_of_a_leader(stride: Stride) -> None:
-    rollback_beside_a_leader(explorer_of("posted decision beside a rollback", every=stride(EVERY)))
+@pytest.mark.every(2)
+@pytest.mark.parametrize("leader", [LEADS, LEADS_NEXT], ids=NAMES.get)
+def test_a_branch_is_rolled_back_at_any_step_of_a_leader(leader: int, stride: Stride) -> None:
+    rollback_beside_a_leader(explorer_of("posted decision beside a rollback", every=stride(EVERY)), leader)
 
 
 @pytest.mark.every(2)
@@ -116,7 +122,7 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
     (Bug("rule 5: a leader does not look whether a posted branch was rolled back", AdoptionRequest.refusal,
          (("if self.xid in others:", "if True:\n        return None\n    if self.xid in others:"),),
          "posted decision beside a rollback"),
-     rollback_beside_a_leader),
+     rollback_beside_each_leader),
     (Bug("rule 22: a request is withdrawn although a leader has joined it", RequestSlots._change_posted,
          (("(POSTED,)", "(POSTED, JOINED, TAKEN)"),), "posted commits"),
      leader_comes_back),

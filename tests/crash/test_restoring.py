@@ -66,7 +66,7 @@ def each_cut(command: Command, image: Image, rules: Rules, every: int, look: Cal
     calls = [whole.trace[step - 1][0] for step in steps]
     for step in [*some(steps, calls, every), len(whole.trace) + 1]:
         machine, answered = cut_at(step, command, image, rules)
-        for survivor in survivors(machine, rules, limit=40, seed=step):
+        for survivor in survivors(machine, rules, limit=40 // every, seed=step):
             if (survivor.image, answered) not in seen:
                 seen.add((survivor.image, answered))
                 with repeatable(3):

@@ -25,6 +25,7 @@ from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.plan import Plan, Spread
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk
+from tests.strides import Stride
 from tests.survivors import Rules, survivors
 
 SPACE, SHOP = "space /a", "PostgreSQL 7 shop"
@@ -125,7 +126,7 @@ def look_everywhere(machine: Machine, process: Watched, rules: Rules, plan: Plan
 BY_PROGRAM = pytest.mark.parametrize("program", [decides, decides_together], ids=lambda program: program.__name__)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     ("rules", "spread"),
     [
@@ -143,12 +144,12 @@ BY_PROGRAM = pytest.mark.parametrize("program", [decides, decides_together], ids
 )
 @BY_PROGRAM
 def test_x03_a_failing_call_of_the_disk_is_told_as_it_is(
-    program: Program, rules: Rules, spread: Spread, record_property: Callable[[str, object], None]
+    program: Program, rules: Rules, spread: Spread, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
     faults, kinds = 0, set()
     with overwritten_in_place():
         for code in (errno.EIO, errno.ENOSPC, errno.EMFILE):
-            for begin in range(1, 10_000):
+            for begin in range(1, 10_000, stride(4)):
                 plan = Plan(code, begin, spread)
                 machine, process = play(program, rules, plan)
                 if not plan.failed:

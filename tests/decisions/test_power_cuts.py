@@ -71,7 +71,7 @@ DEFAULT: dict[Program, set[Rules]] = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize(
     ("program", "rules"),
     [
@@ -154,6 +154,7 @@ class Overtaken(SimulatedDisk):
         super()._step(call, *args)
 
 
+@pytest.mark.every(2)
 @BY_RULES
 def test_x03_two_programs_create_the_directory_at_once(rules: Rules) -> None:
     overtaken = 0
@@ -207,6 +208,7 @@ def read_from_the_page_cache(directory: LogDirectory, coordinator: bytes) -> Log
     return None
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("rules", "how"),
     [
@@ -222,6 +224,7 @@ def test_x03_a_missing_flush_is_noticed(rules: Rules, how: Any) -> None:
     assert "power cut" in "".join(noticed.value.__notes__)
 
 
+@pytest.mark.slow
 def test_x03_a_recovery_that_trusts_the_page_cache_is_noticed() -> None:
     with (
         pytest.raises(AssertionError, match="a recovery has read"),

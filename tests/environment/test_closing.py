@@ -78,7 +78,7 @@ def hold(arrived: threading.Event, go_on: threading.Event) -> None:
     assert go_on.wait(60)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_closing_waits_for_a_call_wherever_it_is(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]

@@ -67,7 +67,7 @@ def run(program: str, at: int, directory: Path, *words: str) -> "subprocess.Comp
     )  # fmt: skip
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_wherever_it_comes_the_program_ends_in_one_line(
     name: str, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
@@ -76,7 +76,7 @@ def test_wherever_it_comes_the_program_ends_in_one_line(
     furnish(memory / "0" / "space")
     clean = run(program, 0, memory / "0", *words)
     events = int((memory / "0" / "counted").read_text())
-    points = 300 if request.config.getoption("--long") else 6
+    points = 300 if request.config.getoption("--long") else 4
     for at in range(1, events, max(1, events // points)):
         path = memory / str(at) / "space"
         furnish(path)
@@ -191,7 +191,7 @@ def test_a_signal_that_comes_while_something_is_said_is_answered_all_the_same(
     assert any(line.startswith(f"{program}: SIGTERM: finishing") for line in said)
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)], ids=len)
 def test_one_signal_lets_spool_forward_finish_and_a_second_one_does_not(

@@ -180,7 +180,7 @@ def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> Non
     space.get_many("orders", 3)
 
     def calls_until_it_waits() -> None:
-        if disk.calls.count("same_file run/control") > 10:
+        if disk.calls.count("same_file run/control") > 1:
             disk.every = False
             press()
 

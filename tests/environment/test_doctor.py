@@ -302,7 +302,8 @@ def test_the_doctor_names_a_space_that_other_users_may_read(root: Path) -> None:
 
 
 @pytest.mark.parametrize("flush", ["ordered", "strict"])
-def test_the_flush_mode_that_a_space_will_use_is_told(flush: str, tmp_path: Path) -> None:
+def test_the_flush_mode_that_a_space_will_use_is_told(flush: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    tmp_path = tmp_path_factory.mktemp("on-a-disk")
     spool.create(tmp_path / "space", sync_method=flush).close()
     (proof, *_) = examine(Disk(str(tmp_path / "space")), Clock())
     assert flush in proof.detail
@@ -357,6 +358,7 @@ def _no_renameat2(*_: object) -> int:
     return -1
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", layout.DIRECTORIES)
 def test_a_stage_that_is_a_symlink_is_refused(name: str, root: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -377,6 +379,7 @@ def as_the_owner(act: Callable[[], None]) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["run", "drop/orders", "committed", "drop"])
 def test_the_doctor_refuses_a_space_with_a_directory_of_another_user(name: str) -> None:
     with directory_of(OWNER) as directory:
@@ -474,6 +477,7 @@ RENAMED = tuple(name for name in layout.DIRECTORIES if name not in (layout.DROP,
 
 
 @pytest.mark.root
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", RENAMED)
 def test_a_stage_on_another_device_is_refused(name: str, root: Path, mount: Callable[..., None]) -> None:
     mount("-t", "tmpfs", "tmpfs", str(root / name))
@@ -486,6 +490,7 @@ def test_a_stage_on_another_device_is_refused(name: str, root: Path, mount: Call
 
 
 @pytest.mark.root
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", RENAMED)
 def test_a_stage_that_is_mounted_on_its_own_is_refused_when_it_is_met(
     name: str, root: Path, tmp_path: Path, mount: Callable[..., None]

@@ -114,6 +114,7 @@ def planted_cases() -> Iterator[Any]:
 
 
 @pytest.mark.timeout(1800)  # (with --long, thousands of spaces)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("history", "kind", "where"), [*planted_cases()])
 def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     history: History,
@@ -160,10 +161,10 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     "history", [each for each in PLANTED_IN if each.run in (transaction, one_phase)], ids=lambda each: each.run.__name__
 )
 def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread_wait_for_that_lock(
-    history: History, memory: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
+    history: History, memory: Path, quiet: None, stride: Stride, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exception comes at each line of the functions that take locks and turns."""
-    for at in itertools.count(1):
+    """The exception comes at each line of the functions that take locks and turns, or at some of these lines."""
+    for at in itertools.count(1, stride(5)):
         path, waits = memory / str(at), []
         furnish(path, history.consumed)
         space, _ = opened(path)
@@ -184,13 +185,14 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
 
 
 @pytest.mark.timeout(1800)  # (with --long, hundreds of spaces)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("history", PLANTED_IN, ids=lambda each: each.run.__name__)
 def test_x18_an_exception_of_another_thread_after_each_call_of_the_system_stops_no_other_process(
     history: History, memory: Path, quiet: None, stride: Stride
 ) -> None:
     """A thread is in a call of the system most of the time, so an exception that another thread raises mostly comes
     just after such a call. ``TimeoutError`` is an OSError, but no failure of the disk."""
-    step = stride(5)
+    step = stride(13)
     for at in itertools.count(1, step):
         path, left = memory / str(at), [at]
         furnish(path, history.consumed)
@@ -265,16 +267,17 @@ def lines_of(step: Callable[[spool.Space], None], space: spool.Space) -> int:
 
 
 @pytest.fixture
-def stocked(memory: Path) -> Iterator[spool.Space]:
+def stocked(memory: Path, stride: Stride) -> Iterator[spool.Space]:
     gc.collect()  # (Python ignores the exception of a handler that comes while a space of another test is collected)
     with spool.create(memory / "space") as space:
         space.create_queue("orders")
         space.create_queue("late")
-        space.put_many("orders", [b"old"] * 4000)
+        space.put_many("orders", [b"old"] * (4000 // stride(10)))
         end_housekeeping(space)
         yield space
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("where", [in_main_thread, in_another_thread])
 @pytest.mark.parametrize("call", [call_put, call_get, call_commit])
 @pytest.mark.parametrize("step", STEPS)
@@ -340,9 +343,9 @@ def test_x18_an_option_that_a_finalizers_submit_may_not_have_fails_its_future(st
         futures[0].result(PATIENT_SECONDS)
 
 
-def test_x18_a_space_closed_by_a_finalizer_is_closed_when_the_call_has_ended(memory: Path) -> None:
+def test_x18_a_space_closed_by_a_finalizer_is_closed_when_the_call_has_ended(memory: Path, stride: Stride) -> None:
     before = locks()
-    for at in itertools.count(1, 40):
+    for at in itertools.count(1, 40 * stride(3)):
         path = memory / str(at)
         furnish(path)
         space, _ = opened(path)
@@ -374,19 +377,22 @@ class Putting:
             self.said.append("refused")
 
 
-def test_x18_objects_that_put_messages_when_they_are_collected_hang_nothing(stocked: spool.Space) -> None:
+def test_x18_objects_that_put_messages_when_they_are_collected_hang_nothing(
+    stocked: spool.Space, stride: Stride
+) -> None:
     said: list[str] = []
+    count = 200 // stride(4)
     threshold = gc.get_threshold()
     gc.set_threshold(20, 1, 1)
     try:
-        for n in range(200):
+        for n in range(count):
             Putting(stocked, said)
             weakref.finalize(Putting(stocked, said), stocked.submit, "late", n)
             in_another_thread(lambda: stocked.put("orders", "new"))
     finally:
         gc.set_threshold(*threshold)
         gc.collect()
-    assert len(said) == 400
+    assert len(said) == 2 * count
     assert stocked.stats("late").ready + stocked._core.group_commit.waiting >= said.count("put")
     assert stocked.check() == []
 
@@ -544,7 +550,7 @@ def raise_in(thread: int, kind: type[BaseException]) -> None:
 
 
 def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_goes_on(
-    stocked: spool.Space, monkeypatch: pytest.MonkeyPatch
+    stocked: spool.Space, stride: Stride, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, raised, clock = threading.Event(), [], stocked._store.clock
 
@@ -560,7 +566,8 @@ def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_
         except TimeLimit as error:
             raised.append(error)
 
-    for _ in range(20):
+    times = 20 // stride(5)
+    for _ in range(times):
         thread = threading.Thread(target=wait)
         waiting.clear()
         thread.start()
@@ -568,7 +575,7 @@ def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_
         raise_in(thread.ident or 0, TimeLimit)
         thread.join(PATIENT_SECONDS)
         assert not thread.is_alive()
-    assert len(raised) == 20
+    assert len(raised) == times
 
 
 @pytest.mark.parametrize("kind", [TimeLimit, Shutdown])

@@ -189,7 +189,7 @@ def tell_and_end(forked: Forked, space: spool.Space, path: Path, ended: str) -> 
 TOLD = "the space was opened before this process was forked: open it again in the child"
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
@@ -224,13 +224,13 @@ def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
 
 
 def test_while_the_space_is_opened_the_child_does_not_get_it(
-    memory: Path, record_property: Callable[[str, object], None]
+    memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
     furnish(memory / "calls")
     probe = PressedDisk(str(memory / "calls"))
     spool.open(memory / "calls", disk=probe).close()
     before = descriptors(collect=True)
-    calls = list(telling(probe.calls, all_=False))[4:-5:4]
+    calls = list(telling(probe.calls, all_=False))[4 : -5 : 4 * stride(4)]
     for n in calls:
         path = memory / str(n)
         furnish(path)

@@ -53,7 +53,7 @@ print(os.path.exists(path + " new"))
 """
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("library", PATCHES)
 def test_a_process_with_replaced_threads_opens_no_space(path: Path, library: str) -> None:
     *refusals, there = run(f"{patch_of(library)}\n{OPEN}", path).splitlines()
@@ -80,6 +80,7 @@ with spool.open(sys.argv[1]) as space:
 """
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
 def test_a_call_of_an_open_space_does_not_wait_once_the_threads_are_replaced(path: Path, library: str) -> None:
     output = run(LATER.replace("PATCH", patch_of(library)), path).split("\n")

@@ -206,12 +206,12 @@ def interrupted(history: History, path: Path, n: int, press: Callable[[], None] 
     return pressed, came
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_an_interrupt_at_each_call_of_the_disk_leaves_a_whole_space(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
-    step = stride(3)
+    step = stride(5)
     *calls, after_the_last = telling(calls_of(history, memory / "calls"), all_=step == 1)
     calls = [*calls[::step], after_the_last]
     before = descriptors(collect=True)
@@ -302,7 +302,7 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
     assert at > 3
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4, first=2)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
 def test_two_at_once_are_like_the_death_of_the_process(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
@@ -344,8 +344,8 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
     stride: Stride,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The signal comes at each call with --long, and at every fifth call without."""
-    step = stride(5)
+    """The signal comes at each call with --long, and at some calls without."""
+    step = stride(13)
     before = descriptors(collect=True)
     for n in itertools.count(1, step):
         path = memory / str(n)
@@ -381,11 +381,11 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
 
 @pytest.mark.parametrize("press", [once, pytest.param(twice, marks=pytest.mark.slow)])
 def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
-    press: Callable[[], None], memory: Path
+    press: Callable[[], None], memory: Path, stride: Stride
 ) -> None:
     furnish(memory / "space")
     before = descriptors(collect=True)
-    for at in itertools.count(2):  # the first is outside
+    for at in itertools.count(2, stride(5)):  # the first is outside
         space, _ = opened(memory / "space")
         lines, usual = Lines(at, press=press), sys.gettrace()
         try:

@@ -101,6 +101,7 @@ def open_to_others(root: Path) -> list[str]:
     return wrong
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("umask", "flush"),
     [(0, "ordered"), (0o022, "strict"), (0o177, "ordered"), (0o777, "strict"), (0o777, "ordered")],
@@ -122,6 +123,7 @@ def test_files_of_a_space_are_closed_to_other_users(umask: int, flush: str, dire
 
 
 @pytest.mark.root
+@pytest.mark.every(2)
 @pytest.mark.parametrize("umask", [0o177, 0o777], ids=lambda umask: f"umask {umask:04o}")
 def test_an_ordinary_user_can_use_a_space_that_the_same_user_made(umask: int, directory: Path) -> None:
     """The test runs as an ordinary user, because root may open files of any mode."""

@@ -209,6 +209,7 @@ def test_a_directory_that_hides_the_space_is_named(directory: Path) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["space.toml", "committed", "run/control"])
 def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, name: str) -> None:
     root = directory / "space"

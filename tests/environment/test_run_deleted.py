@@ -72,6 +72,7 @@ def _delete_run(machine: Machine) -> None:
     disk.remove_directory(layout.RUN)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
 def test_run_deleted_while_closed_after_a_kill_at_any_step_loses_nothing(
     history: History, quiet, record_property, stride: Stride
@@ -125,6 +126,7 @@ WORKERS: dict[str, Callable[[Simulation], Program]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("worker", WORKERS)
 @pytest.mark.parametrize("file", FILES)
 def test_nothing_is_lost_or_doubled_when_a_file_of_run_is_deleted_before_any_call(
@@ -159,6 +161,7 @@ COMES_IN_ALONE = Bug("who comes does not see the others", locks.OpenLock.enter,
                      (("self.disk.some_lock(self.handle, _ALIVE, 1) is None", "True"),), "")  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("bug", "file", "worker"),
     [(MAKES_IT_ANEW, "claims-01", "gets"), (COMES_IN_ALONE, "claims-01", "gets")],
@@ -223,7 +226,7 @@ space.close()
 """
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_real_processes_stop_when_run_is_deleted_and_lose_nothing(seed: int, tmp_path: Path, record_property) -> None:
     numbers = random.Random(seed)

@@ -46,12 +46,12 @@ def _record(tally: Tally, record_property) -> None:
     print(tally)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @BY_NAME
 def test_each_call_of_each_history_fails(history: History, stride: Stride, record_property) -> None:
     faults = Faults(history)
     for code, spread in A_FEW:
-        _every(faults.one, code, spread, step=stride(3))
+        _every(faults.one, code, spread, step=stride(7))
     _every(faults.one, errno.EIO, Spread.READ_ONLY, FLUSHES)
     assert faults.tally.faults > 0
     _record(faults.tally, record_property)
@@ -63,24 +63,24 @@ def test_each_call_of_each_history_fails(history: History, stride: Stride, recor
 def test_each_call_of_opening_a_space_full_of_leftovers_fails(boot: int, stride: Stride, record_property) -> None:
     openings = Openings(Leftovers().image, boot=boot)
     for code, spread in (*MORE, (errno.EMFILE, Spread.ONCE)):
-        _every(openings.one, code, spread, step=stride(3))
+        _every(openings.one, code, spread, step=stride(11))
     assert openings.tally.raised > 0
     _record(openings.tally, record_property)
 
 
-def test_each_call_of_creating_a_space_fails(record_property) -> None:
+def test_each_call_of_creating_a_space_fails(stride: Stride, record_property) -> None:
     tally = Tally()
     for code, spread in MORE:
-        _every(lambda plan: creating(plan, tally), code, spread)
+        _every(lambda plan: creating(plan, tally), code, spread, step=stride(4))
     assert tally.raised > 0
     _record(tally, record_property)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @TWO_RULES
 @BY_NAME
-def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, record_property) -> None:
-    _cut(history, rules, 6, record_property)
+def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, stride: Stride, record_property) -> None:
+    _cut(history, rules, 6 // stride(2), record_property)
 
 
 def _cut(history: History, rules: Rules, limit: int, record_property) -> None:

@@ -51,7 +51,7 @@ def test_each_call_fails_on_real_files(history: History, tmp_path: Path, stride:
     template = _template(tmp_path / "template", history)
     gc.collect()  # otherwise spaces that earlier tests interrupted are closed while this test counts
     before = _descriptors()
-    for begin in range(1, 10_000, stride(3)):
+    for begin in range(1, 10_000, stride(9)):
         plan = Plan(errno.EIO, begin, Spread.ONCE)
         path = Path(shutil.copytree(template, tmp_path / str(begin)))
         allowed = _play_on(path, history, plan)

@@ -269,5 +269,5 @@ class OrderModel(RuleBasedStateMachine):
 
 TestQ02AndQ03AgainstASortedList = OrderModel.TestCase
 TestQ02AndQ03AgainstASortedList.settings = settings(
-    max_examples=25, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+    max_examples=settings.default.max_examples // 4, stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )

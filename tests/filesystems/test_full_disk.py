@@ -100,6 +100,7 @@ def take_all(space: spool.Space) -> list[int]:
             return found
 
 
+@pytest.mark.every(2)
 def test_e15_a_full_disk_refuses_puts_loses_nothing_and_serves_again(volume: Volume, space: spool.Space) -> None:
     put = fill(space)
     assert [number_of(message.body) for message in space.browse("q")] == put
@@ -118,6 +119,7 @@ def test_e15_a_full_disk_refuses_puts_loses_nothing_and_serves_again(volume: Vol
     assert space.check() == []
 
 
+@pytest.mark.every(2)
 def test_e15_a_transaction_on_a_full_disk_rolls_back_and_succeeds_later(volume: Volume, space: spool.Space) -> None:
     put = fill(space)
 
@@ -143,6 +145,7 @@ def outcome_of(manager: xa.ResourceManager, xid: xa.Xid) -> int:
     return xa.XA_OK
 
 
+@pytest.mark.every(2)
 def test_branches_that_voted_can_be_finished_at_once_or_when_there_is_room(volume: Volume, space: spool.Space) -> None:
     """The room that is kept takes the first dozens of decisions. XA_RETRY means still in doubt, never rolled back."""
     manager, xids = xa.ResourceManager(space), [xa.Xid(7, b"full", b"%d" % number) for number in range(120)]
@@ -166,6 +169,7 @@ def test_branches_that_voted_can_be_finished_at_once_or_when_there_is_room(volum
     assert space.check() == []
 
 
+@pytest.mark.every(2)
 def test_a_full_disk_whose_power_goes_has_everything_when_there_is_room(volume: Volume) -> None:
     """Opening it copies the last commits, which takes a little room; without, it says so and changes nothing."""
     root = volume.path / "space"
@@ -208,6 +212,7 @@ with spool.open(sys.argv[1]) as space:
 """
 
 
+@pytest.mark.every(2)
 def test_a_sparse_copy_of_a_space_is_used_on_a_full_disk(volume: Volume) -> None:
     """cp --sparse, rsync -S and tar -S leave holes where a file has zeros, e.g. in files that processes map."""
     with spool.create(volume.path / "space", defaults=AT_ONCE) as space:
@@ -228,6 +233,7 @@ def test_a_sparse_copy_of_a_space_is_used_on_a_full_disk(volume: Volume) -> None
     assert done.stdout == f"{len(SIZES)}\n", done.stderr
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("keys", [False, True], ids=["plain", "with keys that are remembered"])
 def test_e15_a_purge_empties_a_full_disk_without_any_other_program(volume: Volume, keys: bool) -> None:
     """Every program has ended, and another program has taken the last byte."""

@@ -22,7 +22,7 @@ def test_commits_that_a_power_cut_left_without_names_are_found(tmp_path: Path, p
     seed = random.SystemRandom().randrange(2**31)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    wanted = 320 if pytestconfig.getoption("--long") else 4
+    wanted = 320 if pytestconfig.getoption("--long") else 2
     cuts = unnamed = calls = 0
     with Volume(EXT4, tmp_path) as volume:
         # On a busy machine the kernel writes its log before the cut now and then, and all names are there.

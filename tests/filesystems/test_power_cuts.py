@@ -21,7 +21,7 @@ def test_nothing_acknowledged_is_lost_by_a_power_cut_on(name: str, tmp_path: Pat
     if reason := missing(kind.make[0]):
         pytest.skip(reason)
     seed = random.SystemRandom().randrange(2**31)
-    cuts = 100 if pytestconfig.getoption("--long") else 4
+    cuts = 100 if pytestconfig.getoption("--long") else 2
     print(f"seed {seed}")
     with Volume(kind, tmp_path) as volume:
         volume.make().mount()

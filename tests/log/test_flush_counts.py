@@ -157,7 +157,7 @@ def flushes_seen_by_the_kernel(space: Path, first: Step, step: Step, trace: Path
     return len(re.findall(r"(?:fsync|fdatasync)\(", during))
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(11)
 @pytest.mark.strace
 @BY_COST
 def test_the_kernel_sees_the_same_flushes(

@@ -21,7 +21,7 @@ from tests.log.test_combined import posted, slots_of
 from tests.shown import bodies
 from tests.strides import Stride
 
-EVERY = 6
+EVERY = 17
 
 
 class Interrupted(BaseException):

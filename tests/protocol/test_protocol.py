@@ -27,7 +27,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("scenario", "setting"), SETTINGS)
 def test_the_rules_hold(scenario: Scenario, setting: Setting) -> None:
@@ -36,7 +36,7 @@ def test_the_rules_hold(scenario: Scenario, setting: Setting) -> None:
     assert result.fault is None, str(result.fault)
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(13)
 @pytest.mark.parametrize(("scenario", "mistake"), MISTAKES)
 def test_a_rule_left_out_breaks_a_promise(scenario: Scenario, mistake: Mistake) -> None:
     result = scenario.run(mistake.setting)

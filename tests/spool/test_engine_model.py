@@ -175,5 +175,8 @@ class Model(RuleBasedStateMachine):
 
 TestEngineAgainstItsModel = Model.TestCase
 TestEngineAgainstItsModel.settings = settings(
-    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=settings.default.max_examples // 5,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )

@@ -2,10 +2,12 @@
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.strides import Stride
 from tests.torture.arena import ANYWHERE, Arena, Plan, Result
 from tests.torture.windows import WINDOWS
 
@@ -30,8 +32,17 @@ def assert_nothing_is_broken(result: Result) -> None:
     assert result.operations["saw"], "nobody looked"
 
 
-def test_nothing_acknowledged_is_lost_doubled_or_reordered_by_kills_in_every_window_and_stops(tmp_path: Path) -> None:
-    assert_nothing_is_broken(run(tmp_path, Plan(seed())))
+def test_nothing_acknowledged_is_lost_doubled_or_reordered_by_kills_in_every_window_and_stops(
+    tmp_path: Path, stride: Stride
+) -> None:
+    least = Plan(seed())
+    plan = replace(
+        least,
+        kills_per_window=least.kills_per_window // stride(3),
+        kills_anywhere=least.kills_anywhere // stride(4),
+        least_seconds=least.least_seconds / stride(3),
+    )
+    assert_nothing_is_broken(run(tmp_path, plan))
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def stopped_in(window: str, kind: str, root: Path, logs: Path, nursery: Nursery)
         nursery.close()
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("window", "kind"),
     [
