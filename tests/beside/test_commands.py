@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import spool
@@ -67,11 +68,12 @@ def test_the_session_has_each_command_that_changes_something() -> None:
     assert known - groups == typed | ELSEWHERE
 
 
-def test_a_session_of_commands_ends_as_it_ends_alone(tmp_path: Path) -> None:
-    alone = list(session(furnished(tmp_path / "alone")))
+@pytest.mark.parametrize("lines", [11, pytest.param(len(SESSION), marks=pytest.mark.slow)], ids=["begin", "whole"])
+def test_a_session_of_commands_ends_as_it_ends_alone(lines: int, tmp_path: Path) -> None:
+    alone = list(session(furnished(tmp_path / "alone"), lines))
     path = furnished(tmp_path / "beside")
     with two_that_commit(path):
-        assert list(session(path)) == alone
+        assert list(session(path, lines)) == alone
 
 
 def furnished(path: Path) -> Path:
@@ -91,10 +93,10 @@ def furnished(path: Path) -> Path:
     return path
 
 
-def session(path: Path) -> Iterator[str]:
-    """Type the commands. Yield each command with its exit code and output, without ids, times and sizes."""
+def session(path: Path, lines: int) -> Iterator[str]:
+    """Type the first so many commands. Yield each command with its exit code and output, without ids, times and sizes."""
     ids = {"SPACE.tar": f"{path}.tar"}
-    for line in SESSION:
+    for line in SESSION[:lines]:
         words = line.split()
         bodies = [word for before, word in pairwise(words) if before == "--body"]
         words = [word if word in bodies else ids.get(word, word) for word in words]

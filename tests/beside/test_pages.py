@@ -53,7 +53,7 @@ def test_a_page_runs_as_it_says_while_another_process_leads(
         pages.run(block, tmp_path, led)
 
 
-@pytest.mark.parametrize("page", read(README))
+@pytest.mark.parametrize("page", read())
 def test_a_page_runs_as_it_says_beside_two_processes_that_commit(
     page: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -31,13 +31,13 @@ def program(name: str, path: Path, *words: str) -> "subprocess.CompletedProcess[
 
 
 def test_the_intake_takes_each_dropped_file_once(path: Path) -> None:
-    for n in range(40):
+    for n in range(15):
         (path / "drop" / "orders" / f"{n:02}.txt").write_text(str(n))
-    for _ in range(3):
+    for _ in range(2):
         done = program("intake", path, "--once")
         assert done.returncode == 0, done.stderr
     with spool.open(path) as space:
-        assert sorted(bodies(space)) == sorted(map(str, range(40)))
+        assert sorted(bodies(space)) == sorted(map(str, range(15)))
 
 
 def test_an_intake_that_watches_takes_file_after_file(path: Path) -> None:
@@ -45,18 +45,18 @@ def test_an_intake_that_watches_takes_file_after_file(path: Path) -> None:
     command = [sys.executable, "-c", "import xaspool_scripts.start; xaspool_scripts.start.intake()", "-s", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as intake, spool.open(path) as space:
         try:
-            for n in range(60):
+            for n in range(20):
                 (path / "drop" / "orders" / f".{n}").write_text(str(n))
                 (path / "drop" / "orders" / f".{n}").rename(path / "drop" / "orders" / f"{n}.txt")
-            got = sorted(int(space.get("orders", timeout=60).body) for _ in range(60))
+            got = sorted(int(space.get("orders", timeout=60).body) for _ in range(20))
         finally:
             intake.terminate()
             _, err = intake.communicate(timeout=60)
-    assert got == list(range(60))
+    assert got == list(range(20))
     assert "Traceback" not in err
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("ends", ["commit", "one phase", "rollback", "two managers"])
 def test_each_branch_ends_as_it_is_decided(path: Path, ends: str) -> None:
     with spool.open(path) as space, spool.open(path) as other:

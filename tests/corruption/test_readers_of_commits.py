@@ -4,7 +4,7 @@ The bytes are valid ones with any value inside changed and all checksums right (
 these), valid ones damaged, and claims that no file could hold.
 """
 
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import msgpack
@@ -32,6 +32,7 @@ from tests.corruption.hostile import (
     vouched,
 )  # fmt: skip
 from tests.corruption.readers import OPTIONS, golden_table, little_memory, try_file, try_header, try_table
+from tests.strides import Stride
 
 # -- headers ----------------------------------------------------------------------------------------------------------
 
@@ -92,10 +93,10 @@ def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
 
 @pytest.mark.parametrize("name", ["branch.msgpack", "commit.msgpack", "compaction.msgpack"])
 def test_e12_a_table_with_each_value_at_its_edges_is_within_the_limits_or_refused(
-    name: str, tried: dict[str, int]
+    name: str, stride: Stride, tried: dict[str, int]
 ) -> None:
     original, like = golden_table(name)
-    for fields in each_changed(msgpack.unpackb(original)):
+    for fields in islice(each_changed(msgpack.unpackb(original)), 0, None, stride(5)):
         try_table(pack(fields), like, tried)
 
 

@@ -28,14 +28,16 @@ from tests.survivors import Rules, survivors
 class Cuts:
     """All cuts of one program by one rule set.
 
-    successor: the program of another process, which runs after the death of the first one. per_cut: at most so many
-    survivors of each cut; per_recovery_cut: of each cut of a recovery. disk, later_disk: the disks of the program, and
-    of its successor and of recoveries, for planted bugs. disks: the number of disks that were read.
+    successor: the program of another process, which runs after the death of the first one. every: cut before every
+    so-manieth call that changes the disk. per_cut: at most so many survivors of each cut; per_recovery_cut: of each cut
+    of a recovery. disk, later_disk: the disks of the program, and of its successor and of recoveries, for planted bugs.
+    disks: the number of disks that were read.
     """
 
     program: Program
     rules: Rules
     successor: Program
+    every: int = 1
     per_cut: int = 100
     per_recovery_cut: int = 20
     disk: type[SimulatedDisk] = SimulatedDisk
@@ -57,7 +59,7 @@ class Cuts:
     def _steps(self) -> list[int]:
         """The steps before which a cut makes a difference: calls that change the disk, and the end."""
         machine, _, _ = self._cut_at(None)
-        return [*_changing(machine), len(machine.trace) + 1]
+        return [*_changing(machine)[:: self.every], len(machine.trace) + 1]
 
     def _cut_at(self, step: int | None) -> tuple[Machine, Told, str]:
         machine = new_machine(self.rules)

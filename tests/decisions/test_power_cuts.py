@@ -16,6 +16,7 @@ from spool.disk.content import read_start
 from tests.decisions.cuts import Cuts, end, recover
 from tests.decisions.machines import Coordinator, Logs, Program, check, new_machine, simulation
 from tests.simdisk import SimulatedDisk
+from tests.strides import Stride
 from tests.survivors import Rules, survivors
 
 SPACE, SHOP, OTHER = "space /a", "PostgreSQL 7 shop", "space /b"
@@ -86,9 +87,9 @@ DEFAULT: dict[Program, set[Rules]] = {
     ],
 )
 def test_x03_no_power_cut_loses_or_invents_a_decision(
-    program: Program, rules: Rules, record_property: Callable[[str, object], None]
+    program: Program, rules: Rules, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
-    cuts = Cuts(program, rules, branches_remain)
+    cuts = Cuts(program, rules, branches_remain, every=stride(3))
     cuts.explore()
     record_property("decision logs: disks", cuts.disks)
 

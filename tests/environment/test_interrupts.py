@@ -274,9 +274,9 @@ def test_an_interrupted_get_releases_its_message_until_its_commit_begins(memory:
         assert interrupted(History(get), path, n) == (True, True)
 
 
-def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> None:
+def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path, stride: Stride) -> None:
     """The signal comes at each line of entering and leaving the transaction; the next put is a separate commit."""
-    for at in itertools.count(1):
+    for at in itertools.count(1, stride(3)):
         path = memory / str(at)
         furnish(path)
         space, _ = opened(path)
@@ -309,7 +309,7 @@ def test_two_at_once_are_like_the_death_of_the_process(
 ) -> None:
     """The second one is not held back: the space closes itself, and opening it again recovers it."""
     long = request.config.getoption("--long")
-    calls = list(telling(calls_of(history, memory / "calls"), all_=long))[:: 2 if long else 9]
+    calls = list(telling(calls_of(history, memory / "calls"), all_=long))[:: 2 if long else 17]
     before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)

@@ -154,7 +154,7 @@ def _stop_before_each_call(stopped: str, thin: int, *, opens: bool = False) -> O
     return overtaken
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("stopped", STOPPED)
 def test_a_process_stopped_before_any_call_goes_on_after_all_files_it_read_are_gone(
     stopped: str, quiet, record_property, stride: Stride
@@ -180,7 +180,7 @@ def test_a_stopped_process_that_goes_on_without_a_second_look_is_noticed(quiet) 
 # -- real processes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     ("window", "kind"),
     [
