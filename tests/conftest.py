@@ -1,5 +1,6 @@
 """The options --long and --deep, the skips of tests that this machine cannot run, and the fixtures of all tests."""
 
+import gc
 import logging
 import os
 import re
@@ -186,6 +187,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.long |= config.option.deep
     settings.load_profile("long" if config.option.long else "quick")
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and the thousands of collected tests, which live to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -75,10 +75,10 @@ class CutsOfTheMirror(Explorer):
 @pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "per_cut"), [("adoption", 1), ("adopted get and reclaimed", 1)])
 def test_either_disk_is_enough_after_a_power_cut_while_the_mirror_is_updated(
-    name: str, per_cut: int, record_property
+    name: str, per_cut: int, stride: Stride, record_property
 ) -> None:
     """Files that only the mirror has are removed there; files of an unfinished reclaim return. Heads are first."""
-    explorer = CutsOfTheMirror(MIRRORED[name], Rules.ORDERED, per_cut=per_cut, again=1)
+    explorer = CutsOfTheMirror(MIRRORED[name], Rules.ORDERED, per_cut=per_cut, again=stride(4))
     record(explorer.explore(), record_property, WITH_A_MIRROR)
 
 

@@ -121,7 +121,7 @@ HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, TAKEN_IN)
 def test_commits_in_overwritten_files_survive_every_power_cut(
     history: History, stride: Stride, record_property
 ) -> None:
-    explorer = Explorer(history, Rules.NAMES_FOLLOW, every=stride(8), per_cut=6, again=60)
+    explorer = Explorer(history, Rules.NAMES_FOLLOW, every=stride(8), per_cut=6 // stride(2), again=60)
     record(explorer.explore(), record_property)
 
 

@@ -64,7 +64,7 @@ def test_a_rule_that_is_broken_is_missed(bug: Bug) -> None:
             _explorer(bug, limit).explore()
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("bug", "why"), OF_NARROW_WINDOWS, ids=lambda x: x.what if isinstance(x, Bug) else "")
 def test_a_rule_of_a_narrow_window_that_is_broken_is_missed(bug: Bug, why: str) -> None:
     (stop,) = (stop for stop in STOPS if stop.why == why)

@@ -59,7 +59,7 @@ def leader_comes_back(explorer: Interleaver) -> None:
         explorer.play((Stop(stopped), Switch(step, LEADS)))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
 def test_a_process_dies_at_any_step(victim: int, stride: Stride, record_property) -> None:
     explorer = explorer_of("posted commits", every=stride(EVERY))

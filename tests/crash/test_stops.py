@@ -31,7 +31,7 @@ WRITE = "a write and its replay"
 TASK, HOLDER, WRITER, REPLAYER = 0, 2, 4, 5
 
 
-@pytest.mark.every(3, first=1)
+@pytest.mark.every(4, first=1)
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
 def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(
     stop: Stop, stride: Stride, record_property

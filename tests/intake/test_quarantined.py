@@ -75,6 +75,7 @@ def cut_at_each_step(rules: Rules, *, foreign: bool = False) -> Iterator[Machine
             return
 
 
+@pytest.mark.every(3)
 @BY_RULES
 def test_no_power_cut_loses_a_file_that_is_being_restored(rules: Rules) -> None:
     for machine in cut_at_each_step(rules):
