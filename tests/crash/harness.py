@@ -44,7 +44,7 @@ class Tally:
 class Explorer:
     """All cuts of one history by one rule set.
 
-    ``every``: every so-manieth cut is tried, and the first one between each two kinds of calls. ``per_cut``: at most so
+    ``every``: every so-manieth cut is tried, and the first one before each kind of call. ``per_cut``: at most so
     many survivors of each cut. ``again``: of every so-manieth different state the recovery is itself cut at every step,
     with ``per_recovery_cut`` survivors each (0: never). ``thorough``: every decision on a branch in doubt is tried on
     every disk, not only one of them. ``disk`` and ``recovery_disk``: for bugs planted in the history and in the

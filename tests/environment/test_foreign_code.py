@@ -106,7 +106,7 @@ WHERE = [in_main_thread, in_another_thread]
 
 
 def planted_cases() -> Iterator[Any]:
-    """Yield each history with each exception and thread. Without --long, each pair of two of these occurs."""
+    """Yield each history with each exception and thread. Half are slow; the other half has each pair of two."""
     for (h, history), (k, kind), (w, where) in itertools.product(*map(enumerate, (PLANTED_IN, KINDS, WHERE))):
         marks = [] if (h + k + w) % 2 == 0 else [pytest.mark.slow]
         name = f"{history.run.__name__}-{kind.__name__}-{where.__name__}"
