@@ -120,6 +120,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 LONGEST = (
     "tests/crash/test_every_crash_point.py", "tests/forwarder", "tests/faults/test_every_call_fails.py",
     "tests/crash/test_interleavings.py", "tests/corruption/test_every_file.py", "tests/environment", "tests/kills",
+    "tests/xa/manager",
     "tests/crash", "tests/features", "tests/faults", "tests/corruption",
 )  # fmt: skip
 # Without --led, the tests of these run twice: as they are, and beside another process that leads.
@@ -127,8 +128,13 @@ LED_TOO = (
     "tests/features/test_q.py", "tests/intake/test_intake.py", "tests/spool/test_engine_model.py",
     "tests/transactions/test_gets.py", "tests/workers/test_outcomes.py", "tests/xa/test_resource_manager.py",
 )  # fmt: skip
-# Tests of each of these share devices or a Spark session, so they run in one process.
-TOGETHER = ("tests/filesystems", "tests/forwarder/dataframes", "tests/forwarder/flight")
+# The tests of each line share devices, servers, an installation or a Spark session, so they run in one process.
+TOGETHER = (
+    ("tests/filesystems",),
+    ("tests/xa/manager",),
+    ("tests/package/test_a_newcomers_way.py", "tests/package/test_console_files.py", "tests/package/test_wheel.py"),
+    ("tests/forwarder/dataframes", "tests/forwarder/flight", "tests/forwarder/test_session.py"),
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -197,13 +203,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process one file at a time, or one directory whose tests belong together."""
+    """Give each process one file at a time, or the files whose tests belong together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return next((directory for directory in TOGETHER if path.startswith(directory)), path)
+            return next((paths[0] for paths in TOGETHER if path.startswith(paths)), path)
 
     return ByFile(config, log)
 

@@ -32,7 +32,6 @@ def section(page: str, heading: str) -> str:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_the_generated_text(page: str) -> None:
     generated = PAGES[page]()
-    assert generated == PAGES[page](), "the text differs from run to run"
     if text(page) != generated:  # (a comparison of such long texts by pytest takes minutes)
         pairs = enumerate(zip(text(page).splitlines(), generated.splitlines(), strict=False), 1)
         first = next(((n, old, new) for n, (old, new) in pairs if old != new), "the end")

@@ -72,7 +72,7 @@ class _Player:
         return sorted(answer) if isinstance(answer, list) else answer
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.lists(CALLS, max_size=40))
 def test_the_simulated_disk_answers_every_call_as_the_real_disk_does(calls: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as root:
@@ -83,6 +83,7 @@ def test_the_simulated_disk_answers_every_call_as_the_real_disk_does(calls: list
             real.disk.close(handle)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), OFFSETS, st.integers(1, 4), st.integers(0, 2)), max_size=30))
 def test_locks_of_several_descriptions_part_and_join_as_the_kernel_s_do(steps) -> None:
     with TemporaryDirectory() as root:

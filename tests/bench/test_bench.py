@@ -94,6 +94,7 @@ def test_the_cases_that_people_write_run(tmp_path: Path) -> None:
     assert all(rate > 0 for rate in outcomes["two-phase"].ours.samples)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_a_case_runs_on_ext4_with_a_journal_which_is_gone_afterwards(tmp_path: Path) -> None:
     put, get = run_once(tmp_path, ["each-journal"], "SQLite")
@@ -312,6 +313,7 @@ def test_the_command_that_is_written_down_names_no_directory_of_this_machine() -
     assert command.without_directory(["--directory=/mnt/disk", "--rounds", "3"]) == "python -m bench --rounds 3"
 
 
+@pytest.mark.slow
 def test_a_tree_is_compared_with_itself_in_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before.main([str(ROOT), "--directory", str(tmp_path), "--rounds", "1", "--only", "get, 100"])
     lines = capsys.readouterr().out.splitlines()

@@ -42,6 +42,7 @@ def start(path: Path, *arguments: str, code: str = "") -> "subprocess.Popen[str]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_console_names_its_address_serves_and_ends_with_a_signal(path: Path, number: signal.Signals) -> None:
     with start(path, "--json") as process:
@@ -60,6 +61,7 @@ def test_the_console_names_its_address_serves_and_ends_with_a_signal(path: Path,
         assert not alone.recovery.findings
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("words", [[], ["--json"]])
 def test_a_closed_standard_output_is_one_line(path: Path, words: list[str]) -> None:
     with start(path, *words, code="import sys; sys.stdout = None") as process:
@@ -144,6 +146,7 @@ def test_a_space_that_publishes_nothing_is_one_line(path: Path) -> None:
     assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2"])
 def test_a_missing_package_is_named_with_its_remedy(path: Path, missing: str) -> None:
     with start(path, code=f"import sys; sys.modules[{missing!r}] = None") as process:

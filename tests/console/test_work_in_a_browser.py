@@ -32,6 +32,7 @@ def test_a_stuck_message_is_found_looked_into_and_redriven(changing: Served, ope
     assert "Error queue" not in page.locator("main").inner_text()
 
 
+@pytest.mark.slow
 def test_a_whole_error_queue_is_redriven(changing: Served, opened: Opened) -> None:
     ids = {failed_id(changing.space), sample.fail(changing.space, "labels", "a torn label")}
     page = opened()
@@ -45,6 +46,7 @@ def test_a_whole_error_queue_is_redriven(changing: Served, opened: Opened) -> No
     assert sorted(back.values()) == ["invoices", "labels"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("link", "button", "count"), [("Commit…", "Commit", 1), ("Roll back…", "Roll back", 0)])
 def test_a_transaction_in_doubt_is_decided_and_forgotten(
     changing: Served, opened: Opened, link: str, button: str, count: int
@@ -65,6 +67,7 @@ def test_a_transaction_in_doubt_is_decided_and_forgotten(
     assert not changing.space.engine.decisions()
 
 
+@pytest.mark.slow
 def test_a_destination_that_is_down_is_seen_in_words(reading: Served, opened: Opened) -> None:
     page = opened()
     page.goto(reading.url)
@@ -112,6 +115,7 @@ def test_the_figures_move_while_the_page_is_visible_and_only_then(reading: Serve
     assert len(asked) == count == 2
 
 
+@pytest.mark.slow
 def test_a_page_that_was_opened_in_the_background_asks_for_nothing(reading: Served, opened: Opened) -> None:
     page = opened()
     page.add_init_script("Object.defineProperty(document, 'visibilityState', {get: () => 'hidden'})")
@@ -126,6 +130,7 @@ def test_a_page_that_was_opened_in_the_background_asks_for_nothing(reading: Serv
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_the_search_the_content_and_the_rows(reading: Served, opened: Opened) -> None:
     page, id = opened(), failed_id(reading.space)
     page.goto(reading.url)
@@ -147,6 +152,7 @@ def test_the_keyboard_reaches_the_search_the_content_and_the_rows(reading: Serve
     page.wait_for_url(f"**/messages/{id}")
 
 
+@pytest.mark.slow
 def test_a_form_of_another_site_changes_nothing(changing: Served, opened: Opened) -> None:
     page, id = opened(), failed_id(changing.space)
     log_in(page, changing)

@@ -91,6 +91,7 @@ def _dies_before(processes: Processes, call: str, about: str) -> None:
         disk.dies_before(call, lambda: take_in(doomed), about)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("action", [_an_intake, _an_intake_that_dies, _an_intake_that_dies_after_its_commit])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_dropped_file_is_exported_once_whenever_an_intake_takes_it(

@@ -26,7 +26,7 @@ extremes = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(options=extremes)
 def test_e12_an_accepted_put_can_be_read_also_after_a_failed_attempt(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]

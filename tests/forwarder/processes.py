@@ -1,6 +1,7 @@
 """Programs that use Spark, the processes that they have started by it, and those that have a space open."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -64,6 +65,18 @@ def has_open(process: int, space: Path) -> bool:
             and process != os.getpid()
         )
     return False
+
+
+def ends(pid: int, timeout: float) -> bool:
+    """Wait for the end of a process that need not be a child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], timeout)[0])
+    finally:
+        os.close(descriptor)
 
 
 def wait_until_left(space: Path, seconds: float = 60.0) -> None:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import spool
-from forwarder import Forwarder, ServiceError, ThreadForwarder, as_routes
+from forwarder import Forwarder, ServiceError, ThreadForwarder, as_routes, session
 from tests.at_once import AT_ONCE
+from tests.forwarder.processes import ends, kinds
 from tests.forwarder.test_services_http import serving
+from xaspool_scripts.forward import main
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -82,8 +85,9 @@ def forward(path: str, *options: str, once: bool = True) -> "subprocess.Popen[st
     command = [sys.executable, "-m", "xaspool_scripts.forward", "-s", path, "--master", "local[2]", *options]
     command += ["--once"] if once else []
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(path).parent, env=os.environ
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(path).parent, env=os.environ,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 @pytest.mark.spark
@@ -140,6 +144,7 @@ def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(
         assert not [f for f in space.check() if f.kind == "damaged"]
 
 
+@pytest.mark.slow  # tests of rounds without Spark show the stop, and the next test shows the signals
 @pytest.mark.spark
 def test_q12_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
     with spool.open(path) as space:
@@ -162,8 +167,13 @@ def test_q12_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
 
 
 @pytest.mark.spark
-def test_e08_slow_calls_on_every_core_hold_back_no_other_route(path: str, tmp_path: Path) -> None:
-    """The calls of the slow service end only when the messages for the fast one have been answered."""
+def test_e08_slow_calls_on_every_core_hold_back_no_other_route_and_end_with_a_killed_driver(
+    path: str, tmp_path: Path
+) -> None:
+    """The calls of the slow service end only when the messages for the fast one have been answered.
+
+    They do not end with a signal to the driver's process group.
+    """
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     with spool.open(path) as space:
@@ -184,9 +194,20 @@ def test_e08_slow_calls_on_every_core_hold_back_no_other_route(path: str, tmp_pa
                 assert program.poll() is None
                 time.sleep(0.05)
             assert space.stats("slow").claimed == len(slow)
+            family = kinds(program.pid)
+            assert family["java"]
+            assert family["worker"]
+            os.killpg(program.pid, signal.SIGTERM)  # as the program `timeout` does when the time is up
+            assert program.stderr is not None
+            assert any("finishing the calls in progress" in line for line in program.stderr)
+            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))  # refused if no call waits for a writer
+            assert space.stats("slow").claimed > 0
+            assert kinds(program.pid)["java"] == family["java"]
         finally:
             program.kill()
             program.communicate()
+        for kind in ("java", "daemon", "worker"):
+            assert all(ends(pid, timeout=60.0) for pid in family[kind])
 
 
 @pytest.mark.spark
@@ -213,13 +234,15 @@ def test_sigterm_while_spark_starts_ends_the_start(path: str) -> None:
         ("sample", "is not QUEUE=SERVICE"),
     ],
 )
-def test_a_route_that_cannot_work_is_one_clear_line_before_spark_starts(path: str, route: str, text: str) -> None:
-    program = forward(path, "--route", route)
-    _, errors = program.communicate()
-    assert program.returncode in (1, 2)
-    assert text in errors
-    assert "Traceback" not in errors
-    assert "starting Spark" not in errors
+def test_a_route_that_cannot_work_is_one_clear_line_before_spark_starts(
+    path: str, route: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(path).parent)
+    monkeypatch.setattr(session, "start", None)
+    done = CliRunner().invoke(main, ["-s", path, "--master", "local[2]", "--route", route, "--once"])
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code in (1, 2)
+    assert text in done.stderr
 
 
 def test_routes_in_a_circle_are_refused(path: str) -> None:

@@ -125,7 +125,7 @@ Forwarder(sys.argv[1], {"work": sys.argv[2]}, SPARK).run(once=True)
 """
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_x08_each_message_is_there_exactly_once_however_often_the_forwarder_is_killed(
     space: spool.Space, other: spool.Space, kills: int

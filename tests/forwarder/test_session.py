@@ -1,7 +1,6 @@
 """A real Spark session: its settings, its workers' imports, its silence, and the ends of its processes."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,75 +17,43 @@ from forwarder.cores import cores
 from forwarder.services import Request, parse
 from spool.model.message import Message
 from spool.model.position import Position
-from tests.forwarder.processes import processes
+from tests.forwarder.conftest import MASTER
+from tests.forwarder.processes import ends, kinds, processes
 
 pyspark = pytest.importorskip("pyspark")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MODULE = """
-import os, sys
-def tell(message):
-    print("a word from the worker")
-    return {"pid": os.getpid(), "parent": os.getppid(), "python": sys.executable, "body": message.body}
-"""
-
 VARIABLES = {name: os.environ.get(name) for name in session.environment("local", "", {})}
 """As they were before any session."""
 
 
-def interrupted(number: int, frame: Any) -> None:
-    """A handler that this module set before it started Spark."""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("place")
-    (place / "xaspool_here.py").write_text(MODULE)
-    return place
-
-
-@pytest.fixture(scope="module")
-def spark(place: Path) -> "Iterator[SparkSession]":
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        before = signal.signal(signal.SIGINT, interrupted)
-        try:
-            spark = session.start("local[2]")
-            yield spark
-            session.stop(spark)
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.spark
 class TestSession:
-    @pytest.mark.slow
-    def test_the_start_is_quiet(self, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
-        # The first to ask for the session, so that it starts here.
-        session.warm_up(request.getfixturevalue("spark"))
-        assert capfd.readouterr() == ("", "")
-
     def test_its_settings_are_in_force(self, spark: "SparkSession") -> None:
         conf = spark.sparkContext.getConf()
         directory = conf.get("spark.local.dir") or ""
-        expected = session.settings("local[2]", directory)
+        expected = session.settings(MASTER, directory)
         del expected["spark.executorEnv.PYTHONPATH"]  # PySpark has put a directory of its own into sys.path since
+        # The first query makes a URL of this path.
+        assert (conf.get("spark.sql.warehouse.dir") or "").removeprefix("file:") == expected.pop(
+            "spark.sql.warehouse.dir"
+        )
         assert {name: conf.get(name) for name in expected} == expected
         assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
         assert spark.sparkContext.uiWebUrl is None
         assert os.stat(directory).st_mode & 0o777 == 0o700
 
     def test_the_process_is_left_as_it_was(self, spark: "SparkSession", place: Path) -> None:
-        assert signal.getsignal(signal.SIGINT) is interrupted
         assert {name: os.environ.get(name) for name in VARIABLES} == VARIABLES
         spark.range(1).collect()
         assert [path.name for path in place.iterdir() if path.name != "__pycache__"] == ["xaspool_here.py"]
 
     def test_a_function_from_the_current_directory_runs_in_a_worker(
-        self, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+        self, spark: "SparkSession", place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.chdir(place)
         service = parse("python:xaspool_here:tell")
         heard: list[str] = []
         said = threading.Event()
@@ -114,22 +81,36 @@ class TestSession:
 
     def test_workers_stay_from_job_to_job(self, spark: "SparkSession") -> None:
         numbers = spark.sparkContext.parallelize(range(2), 2)
-        jobs = [numbers.map(lambda _: os.getpid()).collect() for _ in range(4)]
-        assert len({pid for pids in jobs for pid in pids}) <= 2
+        jobs = [set(numbers.map(lambda _: os.getpid()).collect()) for _ in range(4)]
+        workers = set(kinds(os.getpid())["worker"])
+        assert all(pids <= workers for pids in jobs), "no worker ends after its job"
+
+    def test_java_and_the_workers_get_no_signal_of_the_driver_s_group(self, spark: "SparkSession") -> None:
+        of_driver = kinds(os.getpid())
+        assert of_driver["java"]
+        assert of_driver["worker"]
+        assert not {os.getpgid(pid) for kind in ("java", "daemon", "worker") for pid in of_driver[kind]} & {
+            os.getpgrp()
+        }
 
     def test_a_process_has_one_spark(self, spark: "SparkSession") -> None:
         with pytest.raises(session.SparkUnavailable, match="already"):
             session.start()
 
-    def test_stopping_leaves_nothing_and_another_can_be_started(self, spark: "SparkSession") -> None:
-        # The last: it stops the module's session.
+    def test_stopping_leaves_nothing(self, spark: "SparkSession") -> None:
+        # The last: it stops the session of all tests.
         directory = Path(spark.sparkContext.getConf().get("spark.local.dir") or "")
         assert len(children(os.getpid(), "java")) == 1
         session.stop(spark)
         session.stop(spark)
         assert not directory.exists()
         assert not children(os.getpid(), "java")
+
+    @pytest.mark.slow
+    def test_another_can_be_started_and_its_start_is_quiet(self, capfd: pytest.CaptureFixture[str]) -> None:
         again = session.start("local[1]")
+        session.warm_up(again)
+        assert capfd.readouterr() == ("", "")
         assert again.range(3).count() == 3
         session.stop(again)
 
@@ -165,7 +146,9 @@ class TestFailure:
     @pytest.mark.parametrize(
         ("master", "variable", "value", "text"),
         [
-            ("local[x]", "IRRELEVANT", "", "Could not parse Master URL: 'local[x]'"),
+            pytest.param(
+                "local[x]", "IRRELEVANT", "", "Could not parse Master URL: 'local[x]'", marks=pytest.mark.slow
+            ),
             pytest.param("nonsense", "IRRELEVANT", "", "Master must", marks=pytest.mark.slow),
             ("local[1]", "PYSPARK_SUBMIT_ARGS", "--nonsense pyspark-shell", "Unrecognized option: --nonsense"),
         ],
@@ -213,6 +196,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(120)  # else a driver that died leaves the pipe below without a writer for long
 def test_the_round_survives_signals_to_the_driver_and_nothing_survives_a_killed_driver(tmp_path: Path) -> None:
@@ -313,15 +297,3 @@ def children(pid: int, program: str | None = None) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     return [found for child in children(pid) for found in (child, *descendants(child))]
-
-
-def ends(pid: int, timeout: float) -> bool:
-    """Wait for the end of a process that need not be a child."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], timeout)[0])
-    finally:
-        os.close(descriptor)

@@ -76,6 +76,7 @@ def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.every(5)
 @needs_prometheus
 @pytest.mark.parametrize(
     ("right", "wrong"),

@@ -3,6 +3,7 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -13,9 +14,22 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and len(name) > 1
 
 
-def _defined(tree: ast.AST) -> Iterator[str]:
+_WITH_NAMES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.ImportFrom)
+Nodes = list[ast.AST]
+
+
+def _nodes(text: str) -> Nodes:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, _WITH_NAMES)]
+
+
+@cache
+def _modules() -> dict[Path, Nodes]:
+    return {path: _nodes(path.read_text()) for name in ("spool", *OUTSIDE) for path in (ROOT / name).rglob("*.py")}
+
+
+def _defined(nodes: Nodes) -> Iterator[str]:
     """Private names of functions, classes, variables, and attributes of an object's own."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
@@ -25,9 +39,9 @@ def _defined(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def _used(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def _used(nodes: Nodes) -> Iterator[tuple[str, int]]:
     """Private names of other objects and modules, with the line. Inherited names count as a class's own."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
                 continue
@@ -37,9 +51,9 @@ def _used(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield from ((one.name, line) for one in names)
 
 
-def _of_a_space(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def _of_a_space(nodes: Nodes) -> Iterator[tuple[str, int]]:
     """Private names of an open space or its parts, under any name that a module gives them."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(ast.Name(name) | ast.Attribute(attr=name), attr, lineno=line):
                 if name in ("space", "sync", "store", "engine", "transaction", "tx") and _is_private(attr):
@@ -53,15 +67,14 @@ def _room(path: Path) -> str:
 
 
 def test_no_package_uses_a_private_name_of_another() -> None:
-    trees = {path: ast.parse(path.read_text()) for name in ("spool", *OUTSIDE) for path in (ROOT / name).rglob("*.py")}
     rooms: dict[str, set[str]] = defaultdict(set)
-    for path, tree in trees.items():
-        rooms[_room(path)].update(filter(_is_private, _defined(tree)))
+    for path, nodes in _modules().items():
+        rooms[_room(path)].update(filter(_is_private, _defined(nodes)))
     ours = set().union(*rooms.values())  # names that no module of ours defines belong to libraries
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path, tree in trees.items()
-        for name, line in _used(tree)
+        for path, nodes in _modules().items()
+        for name, line in _used(nodes)
         if _is_private(name) and name in ours and name not in rooms[_room(path)]
     ]
     assert wrong == []
@@ -69,11 +82,10 @@ def test_no_package_uses_a_private_name_of_another() -> None:
 
 def test_no_package_uses_a_private_name_of_a_space_that_it_was_given() -> None:
     of_transactions = ROOT / "spool" / "transactions" / "transaction.py"
-    paths = [path for name in ("spool", *OUTSIDE) for path in (ROOT / name).rglob("*.py") if path != of_transactions]
-    uses = [(path, *use) for path in paths for use in _of_a_space(ast.parse(path.read_text()))]
+    uses = [(path, *use) for path, nodes in _modules().items() if path != of_transactions for use in _of_a_space(nodes)]
     assert [f"{path.relative_to(ROOT)}:{line}: {name}" for path, name, line in uses] == []
 
 
 def test_a_private_name_of_another_package_would_be_found() -> None:
-    uses = ast.parse("from spool import _a\nspace._store\nself._own\nsuper()._own\nx.__class__\ntable._replace(a=1)")
+    uses = _nodes("from spool import _a\nspace._store\nself._own\nsuper()._own\nx.__class__\ntable._replace(a=1)")
     assert [name for name, _ in _used(uses) if _is_private(name)] == ["_a", "_store", "_replace"]

@@ -46,6 +46,7 @@ def test_a_program_with_its_own_recovery_opens_and_repairs_a_space(directory: Pa
         assert done.returncode == code, done.stderr
 
 
+@pytest.mark.slow
 def test_a_zip_file_of_the_packages_finds_its_recovery_too(directory: Path) -> None:
     with zipfile.ZipFile(directory / "packages.zip", "w") as archive:
         for package in ("spool", "recovery"):
@@ -60,6 +61,7 @@ def test_a_zip_file_of_the_packages_finds_its_recovery_too(directory: Path) -> N
     assert told.stdout == f"['{directory}/packages.zip/recovery']\n"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("command", "name"),
     [

@@ -50,6 +50,7 @@ def test_an_open_space_imports_only_modules_that_puts_and_gets_need() -> None:
     assert of(imported("import spool; spool.open") - already, RARE | OF_THE_ENGINE | {"spool.workers"}) == set()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("ask", [["queue", "list"], ["queue", "list", "--json"], ["queue", "--help"]], ids=" ".join)
 def test_a_short_command_imports_its_own_module_alone(ask: list[str], tmp_path: Path) -> None:
     with spool.create(tmp_path) as space:

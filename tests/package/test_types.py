@@ -58,7 +58,7 @@ def _pyright(python: Path, where: Path, config: pytest.Config) -> set[tuple[str,
 @pytest.mark.parametrize(
     ("checker", "install"),
     [
-        pytest.param(_mypy, "plain", id="mypy-plain"),
+        pytest.param(_mypy, "plain", id="mypy-plain", marks=pytest.mark.slow),
         pytest.param(_pyright, "editable", id="pyright-editable", marks=NODE),
         pytest.param(_mypy, "editable", id="mypy-editable", marks=pytest.mark.slow),
         pytest.param(_pyright, "plain", id="pyright-plain", marks=[NODE, pytest.mark.slow]),

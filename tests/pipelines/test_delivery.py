@@ -51,6 +51,7 @@ def with_web(port: int, **options: object) -> Pipeline:
     return declared(destinations={"one": web, "two": {"service": f"python:{HOOKS}:two"}})
 
 
+@pytest.mark.every(2)
 def test_c05_a_destination_that_is_down_keeps_its_messages_in_sequence_and_delays_no_other(
     run: Run, space: spool.Space, delivered: list
 ) -> None:
@@ -79,6 +80,7 @@ def test_c05_a_destination_that_is_stopped_keeps_them_too(run: Run, space: spool
     assert delivered[2:] == [("two", "A"), ("two", "B")]
 
 
+@pytest.mark.every(2)
 def test_a_full_destination_holds_up_the_source_and_counts_no_attempt(run: Run, space: spool.Space) -> None:
     pipeline = with_web(free_port(), max_messages=2)
     pipeline.create_queues(space)
@@ -88,6 +90,7 @@ def test_a_full_destination_holds_up_the_source_and_counts_no_attempt(run: Run, 
     assert space.show(ids[2]).attempts == 0
 
 
+@pytest.mark.every(2, first=1)
 def test_once_goes_on_while_a_full_destination_is_emptied_by_its_own_service(
     run: Run, space: spool.Space, delivered: list
 ) -> None:
@@ -105,6 +108,7 @@ def test_once_goes_on_while_a_full_destination_is_emptied_by_its_own_service(
     assert summary.left == {"p": 1, "p.to.two": 7}
 
 
+@pytest.mark.every(2, first=1)
 def test_a_full_destination_that_a_hook_sends_to_counts_no_attempt(run: Run, space: spool.Space) -> None:
     one = {"service": f"http://127.0.0.1:{free_port()}/", "max_messages": 1}
     pipeline = declared(

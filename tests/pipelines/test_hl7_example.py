@@ -13,6 +13,7 @@ from forwarder import Pipeline, Summary
 from tests.pipelines.conftest import Run
 
 pytest.importorskip("hl7")
+pytestmark = pytest.mark.every(5)
 
 DIRECTORY = Path(__file__).parents[2] / "examples/hl7"
 FHS, BHS = (f"{name}|^~\\&|KIS|NORTH|XASPOOL|NORTH|20261122120000" for name in ("FHS", "BHS"))

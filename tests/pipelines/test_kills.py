@@ -56,7 +56,7 @@ def killed_when(process: "subprocess.Popen[bytes]", space: spool.Space, count: i
 @pytest.mark.parametrize(
     ("messages", "kills", "options"),
     [
-        (60, 2, ["--no-spark"]),
+        (40, 1, ["--no-spark"]),
         pytest.param(2000, 100, ["--no-spark"], marks=pytest.mark.slow),
         pytest.param(2000, 10, ["--master", "local[2]"], marks=[pytest.mark.slow, pytest.mark.spark]),
     ],

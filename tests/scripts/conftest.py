@@ -85,9 +85,9 @@ def figures(path: Path) -> spool.SpaceMetrics:
         return space.metrics()
 
 
-def start(program: str, *args: object, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a program in a separate process."""
-    code = f"from xaspool_scripts.start import {program.removeprefix('spool-')} as main; main()"
+def start(program: str, *args: object, before: str = "", **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a program in a separate process. ``before``: a line of Python that runs before the program."""
+    code = f"{before}\nfrom xaspool_scripts.start import {program.removeprefix('spool-')} as main; main()"
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], **options)
 

@@ -167,12 +167,7 @@ def test_lists_and_show_read_only_the_beginning_of_a_large_body(run: Run, path: 
     with spool.open(path) as space:
         message_id = space.put("orders", "first words " + "x" * (8 << 20))
         space.put_many("orders", ["y" * (4 << 20)] * 2)
-    for words in (
-        ["list", "orders"],
-        ["list", "orders", "--json"],
-        ["show", message_id],
-        ["show", message_id, "--json"],
-    ):
+    for words in (["list", "orders", "--json"], ["show", message_id]):
         code = "import sys; from spool.disk.disk import Disk; from xaspool_scripts.admin import main\n"
         code += "read, count = Disk.read_at, []\n"
         code += "def counted(*a): count.append(len(found := read(*a))); return found\n"

@@ -184,7 +184,8 @@ def test_a_message_cannot_steer_the_terminal(run: Run) -> None:
 
 
 def test_a_message_whose_body_could_not_be_written_stays_and_no_attempt_is_counted(path: Path) -> None:
-    execute("spool-admin", "-s", path, "message", "put", "orders", stdin=b"x" * 300_000)
+    with spool.open(path) as space:
+        space.put("orders", b"x" * 300_000)
     with open("/dev/full", "wb") as full:
         done = execute("spool-admin", "-s", path, "message", "get", "orders", stdout=full)
     assert done.code == 1
@@ -206,8 +207,9 @@ def test_an_interrupted_get_is_exit_code_130_without_a_traceback_and_takes_nothi
         out, err = waiting.communicate(timeout=30)
     assert (waiting.returncode, out) == (130, b"")
     assert err.strip() == b"spool-admin: interrupted"
-    execute("spool-admin", "-s", path, "message", "put", "orders", stdin=b"x")
-    assert execute("spool-admin", "-s", path, "message", "get", "orders").out == b"x"
+    with spool.open(path) as space:
+        space.put("orders", b"x")
+        assert space.get("orders").body == b"x"
 
 
 def test_a_list_that_is_cut_off_by_its_reader_ends_quietly(path: Path) -> None:

@@ -69,6 +69,7 @@ def test_one_picture_has_all_troubles() -> None:
     assert "more: see" not in plain_picture(state)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("words", ["metrics", "top --once", "top --once --json", "top"])
 def test_a_closed_standard_output_is_one_line(path: Path, words: str) -> None:
     code = "from xaspool_scripts.start import admin; admin()"
@@ -274,6 +275,7 @@ def test_a_view_of_a_space_and_its_keys(path: Path, busy: spool.Space) -> None:
         shown.check_restored()
 
 
+@pytest.mark.slow
 def test_the_last_column_is_whole(path: Path, busy: spool.Space) -> None:
     with terminal(path, size=(24, 80)) as shown:
         text = shown.shows("! replies", "orders")
@@ -284,6 +286,7 @@ def test_the_last_column_is_whole(path: Path, busy: spool.Space) -> None:
         assert len(heading) == len(row) == 80
 
 
+@pytest.mark.slow
 def test_a_deleted_space_is_unreadable_and_the_last_figures_have_their_age(path: Path) -> None:
     with terminal(path, size=(24, 100)) as shown:
         shown.shows("orders", "running")
@@ -296,6 +299,7 @@ def test_a_deleted_space_is_unreadable_and_the_last_figures_have_their_age(path:
         shown.check_restored()
 
 
+@pytest.mark.slow
 def test_a_pause_keeps_the_picture(path: Path, busy: spool.Space) -> None:
     with terminal(path, size=(40, 100)) as shown:
         shown.shows("orders")
@@ -321,6 +325,7 @@ def test_a_new_size_is_a_new_picture(path: Path) -> None:
         shown.check_restored()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("end", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (b"\x03", 130)], ids=["TERM", "HUP", "Ctrl-C"]
 )
@@ -399,6 +404,7 @@ def test_a_bug_restores_the_terminal_and_is_one_line(path: Path) -> None:
         assert b"please report" in shown.raw
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("colour", [True, False])
 def test_no_color_is_honoured_and_troubles_have_signs(path: Path, busy: spool.Space, colour: bool) -> None:
     with terminal(path, **({} if colour else {"NO_COLOR": "1"})) as shown:
@@ -453,6 +459,7 @@ def test_missing_published_metrics_are_said_and_the_view_goes_on(path: Path) -> 
         shown.check_restored()
 
 
+@pytest.mark.slow
 def test_published_metrics_are_shown_with_their_age(path: Path) -> None:
     group = grp.getgrgid(os.getgid()).gr_name
     with spool.open(path) as space:

@@ -29,14 +29,18 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-def _walk(many: int) -> Iterator[tuple[str, list[str]]]:
-    """Every command with no arguments, with each piece of garbage, and with so many random handfuls of it."""
+def _walk(many: int, every: int) -> Iterator[tuple[str, list[str]]]:
+    """Every command with no arguments, with pieces of garbage, and with so many random handfuls of it.
+
+    Each command gets every so-manieth piece; the first one differs from command to command.
+    """
     dice = random.Random(1)
     for name, program in PROGRAMS.items():
         at_once = ["--once"] if any("--once" in option.opts for option in program.params) else []  # else it goes on
-        for words, _ in [(at_once, program), *((at_once + words, leaf) for words, leaf in leaves(program))]:
+        commands = [at_once, *(at_once + words for words, _ in leaves(program))]
+        for place, words in enumerate(commands):
             yield name, words
-            for piece in GARBAGE:
+            for piece in GARBAGE[place % every :: every]:
                 yield name, [*words, piece]
             for _ in range(many):
                 yield name, [*words, *dice.choices(GARBAGE, k=dice.randint(2, 6))]
@@ -49,7 +53,7 @@ def test_no_arguments_lead_to_a_traceback(
     monkeypatch.chdir(tmp_path / directory)
     monkeypatch.setattr(admin_console, "_await", lambda ended, server: None)  # the console ends at once
     runner = CliRunner()
-    for name, words in _walk(24 // stride(12)):
+    for name, words in _walk(24 // stride(24), stride(5)):
         words = [
             str(tmp_path / "made") if words[:1] == ["init"] and word in ("", " ", "/", "../..") else word
             for word in words
@@ -114,9 +118,11 @@ def test_output_that_cannot_be_written_is_said_once(path: Path, words: list[str]
     one_line(done, "No space left on device")
 
 
-def test_commands_work_without_standard_streams(path: Path) -> None:
-    for redirect in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
-        for words in ("queue list", "message put orders --body x", "message get orders", "message list orders"):
+def test_commands_work_without_standard_streams(path: Path, stride: Stride) -> None:
+    """With --long, each command in each of four ways; else each command in one way."""
+    commands = ("queue list", "message put orders --body x", "message get orders", "message list orders")
+    for place, redirect in enumerate(("<&-", ">&-", "2>&-", "<&- >&- 2>&-")):
+        for words in commands[place % stride(4) :: stride(4)]:
             command = f'exec "$0" -c "from xaspool_scripts.admin import main; main()" -s "$1" {words} {redirect}'
             done = subprocess.run(["sh", "-c", command, sys.executable, path], capture_output=True, check=False)
             assert done.returncode in (0, 1, 3), (redirect, words, done)

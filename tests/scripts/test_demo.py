@@ -70,6 +70,7 @@ def test_the_comparison_notices_missing_doubled_and_different_replies(tmp_path: 
         assert not is_perfect(compare(files, wrong))
 
 
+@pytest.mark.slow
 def test_the_real_input_is_large_and_varied() -> None:
     files = standard_library()
     sizes = [path.stat().st_size for _, path in files]

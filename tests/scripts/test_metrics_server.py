@@ -22,6 +22,7 @@ from tests.scripts.exporters import parsed, serving, value
 from xaspool_scripts.watch import metrics as program
 
 
+@pytest.mark.every(3, first=1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_metrics_server_serves_until_a_signal(path: Path, number: signal.Signals) -> None:
     with serving(path) as served:

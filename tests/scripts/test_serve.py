@@ -22,6 +22,7 @@ def serve(*args: object) -> Result:
     return Result(done.exit_code, done.stdout_bytes, done.stderr)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_spool_serve_names_the_address_of_each_space_and_ends_with_a_signal(
     path: Path, tmp_path: Path, number: signal.Signals
@@ -47,6 +48,7 @@ def test_spool_serve_names_the_address_of_each_space_and_ends_with_a_signal(
         assert alone.recovery.alone
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("module", "command", "words"),
     [
@@ -79,7 +81,8 @@ def test_a_client_that_neither_reads_nor_leaves_does_not_hold_up_the_end(path: P
 
     with spool.open(path) as space:
         space.put_many("orders", [b"x" * 65_536] * 1000)
-    with start("spool-serve", "-s", path, "--listen", "127.0.0.1:0", "--json") as process:
+    before = "from forwarder.serving.server import SpaceServer; SpaceServer.close.__defaults__ = (1.0,)"
+    with start("spool-serve", "-s", path, "--listen", "127.0.0.1:0", "--json", before=before) as process:
         assert process.stdout is not None
         client = Client.of(json.loads(process.stdout.readline())["address"], None, None, None)
         [ticket, *_] = client.plan(options={"queue": "orders"}, schema=columns(True).json())

@@ -32,6 +32,7 @@ CASES = [
 ]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("program", "number"), CASES, ids=[f"{name}-{number.name}" for name, number in CASES])
 def test_a_message_keeps_its_attempts_whichever_signal_ends_the_program(
     path: Path, called: Path, program: str, number: signal.Signals
@@ -57,6 +58,7 @@ def test_a_message_keeps_its_attempts_whichever_signal_ends_the_program(
         assert space.stats("orders").ready == 0
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1], ids=lambda number: number.name)
 def test_the_intake_ends_in_order_at_a_signal(path: Path, number: signal.Signals) -> None:
     process = start("spool-intake", "-s", path)

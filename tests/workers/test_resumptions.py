@@ -94,6 +94,7 @@ def down_at_first(space: spool.Space, paused: threading.Event) -> Callable[[Requ
     return answer
 
 
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("kind", ["threads", "rounds"])
 def test_e06_a_paused_route_attempts_its_messages_at_once_when_an_administrator_asks(path: Path, kind: str) -> None:
     with spool.open(path) as space:

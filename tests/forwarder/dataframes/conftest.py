@@ -1,4 +1,4 @@
-"""Fixtures for tests of the data source: one Spark session for all tests, and a space."""
+"""Fixtures for tests of the data source: the Spark session, queries, and a space."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,13 +18,9 @@ pytest.importorskip("pyspark")
 
 
 @pytest.fixture(scope="package")
-def spark() -> "Iterator[SparkSession]":
-    from forwarder import session
-
-    spark = session.start("local[2,4]")  # a task has four attempts
+def spark(spark: "SparkSession") -> "SparkSession":
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    yield spark
-    session.stop(spark)
+    return spark
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ class Heard:
         self.fail_at = fail_at
 
     def __call__(self, frame: "DataFrame", number: int) -> None:
-        found = [bytes(row.body) for row in frame.sort("number", "ordinal").collect()]
+        rows = sorted(frame.collect(), key=lambda row: (row.number, row.ordinal))
+        found = [bytes(row.body) for row in rows]
         self.batches.append((number, found))
         if number == self.fail_at:
             raise RuntimeError("the sink fails")

@@ -22,15 +22,12 @@ Serve = Callable[..., "SpaceServer"]
 
 
 @pytest.fixture(scope="package")
-def spark() -> "Iterator[SparkSession]":
+def spark(spark: "SparkSession") -> "SparkSession":
     import forwarder
-    from forwarder import session
 
-    spark = session.start("local[2,4]")
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     forwarder.register(spark)
-    yield spark
-    session.stop(spark)
+    return spark
 
 
 @pytest.fixture

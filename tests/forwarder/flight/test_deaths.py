@@ -123,8 +123,8 @@ def test_the_lease_of_a_client_ends_with_its_parent(
     lease.start(client, session)
     assert os.waitpid(-1, os.WNOHANG) == (0, 0), "the parent is the only child"
     send(client, session, ["a"])
-    with spool.open(space.path) as other:  # (nothing ends the session while three leases pass)
-        other._store.clock.sleep(6)
+    with spool.open(space.path) as other:  # (nothing ends the session while two leases pass)
+        other._store.clock.sleep(4)
         assert left_over(space.path) != []
     parent.communicate(b"\n")
     while left_over(space.path):

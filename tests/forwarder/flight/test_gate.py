@@ -28,7 +28,7 @@ from tests.scripts.conftest import start
 
 READER, WRITER = "r" * 32, "w" * 32
 BODY = {"name": "body", "type": "binary", "nullable": True, "metadata": {}}
-LARGE = b"x" * (200 << 20)
+LARGE = b"x" * (80 << 20)
 
 
 def most_memory(process: int) -> int:
@@ -45,7 +45,9 @@ def test_a_large_message_without_a_token_is_not_kept(tmp_path: Path, call: str) 
     (tmp_path / "tokens").write_text(WRITER)
     (tmp_path / "tokens").chmod(0o600)
     words = [tmp_path / "space", "--listen", "127.0.0.1:0", "--token-file", tmp_path / "tokens", "--json"]
-    with start("spool-serve", *words) as process:
+    with start(
+        "spool-serve", *words, before="from forwarder.serving import gate; gate._STRANGER_SECONDS = 2.0"
+    ) as process:
         try:
             assert process.stdout is not None
             address = json.loads(process.stdout.readline())["address"]

@@ -43,7 +43,7 @@ class Size:
     forwarders: tuple[Sequence[str], Sequence[str]]
 
 
-SMALL = Size(150, 20, {"driver": 2, "sweeper": 1}, (["--no-spark"], ["--no-spark"]))
+SMALL = Size(100, 20, {"driver": 1, "sweeper": 1}, (["--no-spark"], ["--no-spark"]))
 LARGE = Size(
     100_000,
     1000,

@@ -110,6 +110,7 @@ def test_x03_a_transaction_that_the_program_drops_is_rolled_back(space: spool.Sp
         check_rolled_back(space, failed=0 if voted else 1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("meanwhile", ["opened", "closed"])
 @pytest.mark.parametrize("branches", [1, 3])
 def test_x03_a_kill_after_the_vote_leaves_nothing_in_doubt(space: spool.Space, meanwhile: str, branches: int) -> None:

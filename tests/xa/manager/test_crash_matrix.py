@@ -87,7 +87,7 @@ def shop(memory: Path, server: Server, two_phase: bool, step: Step, answers: boo
 
 @at_each_step
 @with_and_without_answers
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 def test_x03_the_program_is_killed(shop: Shop, two_phase: bool, step: Step, when: str, answers: bool) -> None:
     killed = start(child(shop, step, when, lambda: os.kill(os.getpid(), signal.SIGKILL)))
     assert exit_code(killed) == -signal.SIGKILL
@@ -96,7 +96,7 @@ def test_x03_the_program_is_killed(shop: Shop, two_phase: bool, step: Step, when
 
 @at_each_step
 @with_and_without_answers
-@pytest.mark.every(3, first=1)
+@pytest.mark.every(9, first=1)
 def test_x03_the_coordinator_is_stopped_while_another_program_recovers(
     shop: Shop, two_phase: bool, step: Step, when: str, answers: bool
 ) -> None:
@@ -118,7 +118,7 @@ def test_x03_the_coordinator_is_stopped_while_another_program_recovers(
 
 @at_each_step
 @with_and_without_answers
-@pytest.mark.every(3, first=2)
+@pytest.mark.every(9, first=2)
 def test_x03_postgresql_is_killed(shop: Shop, two_phase: bool, step: Step, when: str, answers: bool) -> None:
     outcome: Any = None
     with shop, shop.manager() as manager:

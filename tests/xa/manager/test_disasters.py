@@ -39,6 +39,7 @@ def step(shop: Shop, text: str) -> Step:
 # -- away ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 def test_x03_a_database_that_is_away_for_an_hour(own_shop: Shop) -> None:
     """The order in doubt waits for the database; the space takes other work meanwhile."""
     shop, clock = own_shop, SimulatedClock()
@@ -69,6 +70,7 @@ def test_x03_a_database_that_is_away_for_an_hour(own_shop: Shop) -> None:
     assert sorted(shop.waiting("answers")) == ["milk", "tea", "the space works on"]
 
 
+@pytest.mark.every(2, first=1)
 def test_x03_a_manager_that_can_connect_again_finishes_by_itself(own_shop: Shop) -> None:
     shop = own_shop
     shop.space.put("orders", "tea")
@@ -106,6 +108,7 @@ def test_x03_a_table_that_was_dropped_rolls_the_transaction_back(last_resource_s
         assert shop.check_agreement(["milk", "tea"]) == ["milk", "tea"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("again", [False, True], ids=["dropped", "made again"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_x03_without_the_table_of_its_decision_a_branch_waits_for_an_administrator(
@@ -211,6 +214,7 @@ def test_x03_a_restored_backup_with_old_decisions(own_shop: Shop, memory: Path) 
 # -- other managers --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2, first=1)
 def test_x03_branches_of_another_directory_of_logs_are_not_touched(shop: Shop, memory: Path) -> None:
     shop.space.put("orders", "tea")
     shop.kill_program()
@@ -223,6 +227,7 @@ def test_x03_branches_of_another_directory_of_logs_are_not_touched(shop: Shop, m
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
+@pytest.mark.every(2)
 def test_x03_an_administrators_decision_is_acknowledged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """Against the decision of the transaction: the recovery names the branch in an error, and forgets the decision."""
     shop.space.put("orders", "tea")
@@ -238,6 +243,7 @@ def test_x03_an_administrators_decision_is_acknowledged(shop: Shop, caplog: pyte
         assert shop.dead_logs(manager) == 0
 
 
+@pytest.mark.every(2, first=1)
 def test_x03_only_the_given_resources_are_recovered(shop: Shop) -> None:
     shop.space.put("orders", "tea")
     shop.kill_program()
@@ -254,6 +260,7 @@ def test_x03_only_the_given_resources_are_recovered(shop: Shop) -> None:
         assert shop.check_agreement(["tea"]) == ["tea"]
 
 
+@pytest.mark.every(2, first=1)
 def test_x03_two_recoveries_at_once_agree(shop: Shop) -> None:
     shop.space.put_many("orders", ["milk", "tea"])
     shop.kill_program()

@@ -14,6 +14,8 @@ import xa
 from spool.decisions import PLACE, place
 from tests.xa.manager.shop import Shop
 
+pytestmark = pytest.mark.every(2)  # (a shop whose database is the last resource; both with --long)
+
 
 def killed(shop: Shop, when: str = "after") -> None:
     """A program books an order, and is killed before or after its decision."""

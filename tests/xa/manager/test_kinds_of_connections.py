@@ -77,7 +77,7 @@ def test_x03_each_kind_keeps_its_promise_after_an_error_that_the_program_ignores
         desk.check(booked, [] if booked else ["tea"], manager)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(9)
 @pytest.mark.parametrize(
     ("step", "when", "booked"),
     [
@@ -105,6 +105,7 @@ def test_x03_each_kind_recovers_after_the_death_of_its_program(
     assert desk.decisions() == 0
 
 
+@pytest.mark.every(3, first=1)
 @on_server
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_x03_a_session_that_the_server_ends_during_the_decision(

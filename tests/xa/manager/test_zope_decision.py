@@ -189,7 +189,7 @@ at_each_step = pytest.mark.parametrize(
 
 
 @at_each_step
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_x03_a_program_that_is_killed(shop: Shop, step: Step, when: str) -> None:
     def program() -> None:
         with shop, shop.manager() as manager, closing_session(shop.server) as session:
@@ -213,7 +213,7 @@ def own_server() -> Iterator[Server]:
 
 
 @at_each_step
-@pytest.mark.every(2, first=1)
+@pytest.mark.every(5, first=1)
 def test_x03_a_database_that_is_killed(own_server: Server, memory: Path, step: Step, when: str) -> None:
     with Shop(memory, own_server, False) as shop, shop.manager() as manager, closing_session(own_server) as session:
         shop.space.put("orders", "tea")
