@@ -84,6 +84,7 @@ def run_once(directory: Path, keys: list[str], *contenders: str) -> list[Outcome
     return [outcome for outcome in report.outcomes if outcome.row.key in keys or outcome.ours is not None]
 
 
+@pytest.mark.slow
 def test_the_cases_that_people_write_run(tmp_path: Path) -> None:
     keys = ["each", "move", "two-phase"]
     outcomes = {outcome.row.key: outcome for outcome in run_once(tmp_path, keys, "SQLite")}

@@ -61,7 +61,7 @@ def test_the_console_names_its_address_serves_and_ends_with_a_signal(path: Path,
         assert not alone.recovery.findings
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--json"]])
 def test_a_closed_standard_output_is_one_line(path: Path, words: list[str]) -> None:
     with start(path, *words, code="import sys; sys.stdout = None") as process:

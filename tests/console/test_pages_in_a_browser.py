@@ -43,12 +43,12 @@ def addresses(served: Served) -> list[str]:
 
 
 def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, opened: Opened, stride: Stride) -> None:
-    """On each page with --long, and on every sixth without."""
+    """On each page with --long, and on every eighth without."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened()
     log_in(page, changing)
     found = []
-    for address in addresses(changing)[:: stride(6)]:
+    for address in addresses(changing)[:: stride(8)]:
         page.emulate_media(color_scheme="light")
         page.goto(changing.root + address)
         violations = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
@@ -218,6 +218,7 @@ def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened:
         assert "\\x1b[31mred\\x07 \\u202ecod.exe\\u2066" in (page.locator("#body").text_content() or "")
 
 
+@pytest.mark.slow
 def test_a_browser_keeps_the_bytes_of_a_body_as_a_file(memory: Path, opened: Opened) -> None:
     page = opened()
     with hostile(memory / "space") as served:

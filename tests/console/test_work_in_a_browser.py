@@ -169,6 +169,7 @@ def test_a_form_of_another_site_changes_nothing(changing: Served, opened: Opened
     assert changing.space.entry(id).state == "ready"
 
 
+@pytest.mark.slow
 def test_no_server_of_another_port_gets_the_cookie_or_the_address_of_a_login(changing: Served, opened: Opened) -> None:
     """Another user of the machine serves a page, and the administrator opens it from a tab with a login."""
     asked: list[str] = []
@@ -201,6 +202,7 @@ def test_no_server_of_another_port_gets_the_cookie_or_the_address_of_a_login(cha
     assert not [secret for secret in secrets for each in asked if secret in each]
 
 
+@pytest.mark.slow
 def test_a_new_tab_finds_the_login_until_it_ends(changing: Served, opened: Opened) -> None:
     page = opened()
     log_in(page, changing)

@@ -126,6 +126,7 @@ def test_each_accepted_order_is_shipped_once_whichever_program_is_killed(tmp_pat
         assert shop.shipped() == sorted([*accepted, "first"])
 
 
+@pytest.mark.slow
 def test_an_order_that_finds_the_queue_full_is_to_be_tried_again(tmp_path: Path) -> None:
     with running(tmp_path) as shop:
         shop.worker.stop()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spool.disk import Disk
@@ -200,6 +200,7 @@ def tables(draw: st.DrawFn) -> Table:
     return Table(queues, attributes, runs, array("I", lengths), array("I", draw(numbers)), commands, facts)
 
 
+@settings(max_examples=40)
 @given(tables())
 def test_tables_come_back_as_they_were_written(table: Table) -> None:
     data = section_of(table, ()).parts[0]

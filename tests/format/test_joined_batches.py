@@ -3,7 +3,7 @@
 from typing import Any
 from unittest import mock
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spool.coordination.counters import CounterPage
@@ -62,6 +62,7 @@ def contents(whole: CommitBatch) -> tuple[list[Message], list[list[Any]], list[l
     return found, commands, facts
 
 
+@settings(max_examples=40)
 @given(st.lists(st.one_of(puts, branches), max_size=6))
 def test_joined_drafts_are_one_behind_the_other(given_: list[Any]) -> None:
     with (

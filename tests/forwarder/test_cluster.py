@@ -69,6 +69,7 @@ def test_x05_a_worker_on_another_machine_is_told(space: spool.Space, tmp_path: P
     assert f"{space.path} is open on another machine" in defects_behind(another_boot(tmp_path), space)
 
 
+@pytest.mark.slow
 def test_x05_a_worker_that_does_not_see_the_space_is_told(space: spool.Space) -> None:
     assert f"another directory is at {space.path} there" in defects_behind(["-t", "tmpfs", "tmpfs", space.path], space)
 

@@ -210,6 +210,7 @@ def test_e08_slow_calls_on_every_core_hold_back_no_other_route_and_end_with_a_ki
             assert all(ends(pid, timeout=60.0) for pid in family[kind])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_sigterm_while_spark_starts_ends_the_start(path: str) -> None:
     program = forward(path, "--route", "sample=python:shop_services:upper", once=False)

@@ -314,6 +314,7 @@ with spool.open(path) as space:
 """
 
 
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("moment", ["both claimed", "one prepared, one called"])
 def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing(
     space: spool.Space, moment: str

@@ -23,6 +23,7 @@ def twice_into_next(request: Request) -> Outcome:
 IT = Scripted("it")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("route", "answer", "limits"),
     [

@@ -205,7 +205,7 @@ def prometheus(space: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         config = (FILES / "prometheus.yml").read_text().replace("15s", "1s").replace("127.0.0.1:8814", target)
         assert target in config
         (directory / "prometheus.yml").write_text(config)
-        rules = re.sub(r"for: \d+m", "for: 1s", (FILES / "alerts.yml").read_text())
+        rules = re.sub(r"for: \d+m", "for: 0s", (FILES / "alerts.yml").read_text())
         (directory / "alerts.yml").write_text(rules)
         command = [
             "prometheus", f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'data'}",

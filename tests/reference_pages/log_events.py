@@ -42,13 +42,11 @@ def events() -> list[LogEvent]:
     return sorted((one for one in found if one.level in LEVELS), key=lambda one: (LEVELS.index(one.level), one))
 
 
-@cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def _of_module(path: Path) -> Iterator[LogEvent]:
-    for call in ast.walk(_tree(path)):
+    text_of_module = path.read_text(encoding="utf-8")
+    if "log." not in text_of_module:  # (most modules: they need not be parsed)
+        return
+    for call in ast.walk(ast.parse(text_of_module)):
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
@@ -62,9 +60,10 @@ def _of_module(path: Path) -> Iterator[LogEvent]:
                 yield LogEvent(level, shown, _logger(path), str(path.relative_to(ROOT)))
 
 
+@cache
 def _logger(path: Path) -> str:
     """Return the name of the logger ``log`` of a module, which may be another module's."""
-    for node in ast.walk(_tree(path)):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "log":
             assert isinstance(node.value, ast.Call)
             return str(ast.literal_eval(node.value.args[0]))

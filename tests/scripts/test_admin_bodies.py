@@ -60,6 +60,7 @@ def test_a_list_names_damaged_messages_and_ends_with_exit_code_4(run: Run, path:
 # -- 2.13: output that fails -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("options", [["--body", "x"], ["--body", "x", "--json"], ["--each-line"]])
 def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_queue(
     path: Path, options: list[str]

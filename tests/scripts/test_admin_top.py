@@ -312,6 +312,7 @@ def test_a_pause_keeps_the_picture(path: Path, busy: spool.Space) -> None:
         shown.shows("errors has 2 failed messages")
 
 
+@pytest.mark.slow
 def test_a_new_size_is_a_new_picture(path: Path) -> None:
     with terminal(path) as shown:
         shown.shows("orders", "doubt")
@@ -325,7 +326,7 @@ def test_a_new_size_is_a_new_picture(path: Path) -> None:
         shown.check_restored()
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3, first=2)
 @pytest.mark.parametrize(
     ("end", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (b"\x03", 130)], ids=["TERM", "HUP", "Ctrl-C"]
 )
@@ -439,6 +440,7 @@ def test_a_hostile_space_controls_nothing(tmp_path: Path, monkeypatch: pytest.Mo
             assert b"[red]" in shown.raw
 
 
+@pytest.mark.slow
 def test_a_space_that_stops_is_said_and_the_view_goes_on(path: Path) -> None:
     with spool.open(path) as space, terminal(path, size=(24, 120)) as shown:
         shown.shows("orders", "running")
@@ -451,6 +453,7 @@ def test_a_space_that_stops_is_said_and_the_view_goes_on(path: Path) -> None:
         shown.check_restored()
 
 
+@pytest.mark.slow
 def test_missing_published_metrics_are_said_and_the_view_goes_on(path: Path) -> None:
     with terminal(path, "--published", size=(24, 250)) as shown:  # (no line divides a word)
         shown.shows("cannot be read", "set monitor_group")

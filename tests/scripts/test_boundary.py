@@ -109,6 +109,7 @@ def test_a_bug_is_one_line_that_says_how_to_see_more(run: Run, monkeypatch: pyte
     assert "Traceback" in run("queue", "list").err
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("words", [["--help"], ["queue", "list"], ["queue", "show", "orders", "--json"], ["check"]])
 def test_output_that_cannot_be_written_is_said_once(path: Path, words: list[str]) -> None:
     (path / "committed" / "stray").touch()

@@ -192,6 +192,7 @@ def test_every_command_with_json_is_one_whose_keys_are_looked_at() -> None:
             assert any(f"{line} ".startswith(f"{name} ") for line in run), f"{name} is not in WITH_JSON"
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("named", "words"), WITH_JSON)
 def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: list[str]) -> None:
     spool.mirrors.begin(path, path.parent / "mirror").close()

@@ -18,6 +18,7 @@ def _complete(line: str, **environment: str) -> list[str]:
     return [offer.partition(",")[2] for offer in done.text.split()]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_gets_its_script(shell: str) -> None:
     done = execute("spool-admin", env={**os.environ, "_SPOOL_ADMIN_COMPLETE": f"{shell}_source"})

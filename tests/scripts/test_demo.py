@@ -25,6 +25,7 @@ def test_the_demonstration_ends_with_nothing_lost() -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.slow
 def test_the_demonstration_s_pipeline_is_killed_and_finishes(tmp_path: Path) -> None:
     def start(program: str, *options: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", f"xaspool_scripts.{program}", "-s", str(tmp_path / "s"), *options]

@@ -62,6 +62,7 @@ def test_a_stopped_space_is_reported_by_a_server_that_lives(path: Path) -> None:
         served.end()
 
 
+@pytest.mark.slow
 def test_missing_published_metrics_are_reported_by_a_server_that_lives(path: Path) -> None:
     with serving(path, "--published") as served:
         first = parsed(served.get())

@@ -60,6 +60,7 @@ AGAIN = "pip install --force-reinstall --no-deps ./xaspool, which is the wheel o
 REMEDY = f"pip uninstall {{0}}, then {AGAIN}"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("name", "program", "words"),
     [("spool", "admin", ["queue", "list"]), ("spool", "worker", ["--help"]), ("xa", "admin", ["tour"]),

@@ -36,6 +36,7 @@ def _on_a_terminal(*args: object, typed: str = "", code: int = 0, **environment:
     return shown.decode()
 
 
+@pytest.mark.slow
 def test_a_table_is_drawn_and_keeps_every_character(path: Path) -> None:
     name = "q" * 127
     with spool.open(path) as space:
@@ -70,6 +71,7 @@ def test_times_for_people_have_units(seconds: float, spans: str, ages: str) -> N
     assert (span(seconds), age(seconds)) == (spans, ages)
 
 
+@pytest.mark.slow
 def test_times_are_for_people_on_a_terminal_and_numbers_of_seconds_elsewhere(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         space.change_queue("orders", retry_delay=90.0)

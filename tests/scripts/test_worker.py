@@ -179,6 +179,7 @@ def test_the_first_signal_ends_calls_under_way_within_the_time_limit(path: Path)
         assert [(message.body, message.attempts) for message in space.browse("orders")] == [("a", 1)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_ends_it_at_once_with_nothing_lost(path: Path, second: signal.Signals) -> None:
     process = hanging(path)

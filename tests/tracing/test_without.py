@@ -34,6 +34,7 @@ print(sorted(name for name in sys.modules if name.startswith("opentelemetry")){l
 """
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("imported", ["nothing", "the API", "an SDK"])
 def test_stored_headers_are_the_same(imported: str, tmp_path: Any) -> None:
     first = {

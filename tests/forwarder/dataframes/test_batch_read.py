@@ -343,6 +343,7 @@ class TestSpark:
         assert [*chosen.columns] == ["id", "body"]
         assert len(chosen) == 8
 
+    @pytest.mark.slow
     def test_an_error_of_the_plan_is_told(self, spark: "SparkSession", space: spool.Space) -> None:
         forwarder.register(spark)
         with pytest.raises(Exception, match="did you mean queue"):

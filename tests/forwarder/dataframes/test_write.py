@@ -92,14 +92,17 @@ def test_x05_a_job_whose_commit_was_lost_is_repeated_without_a_double(
 def test_the_error_of_a_wrong_write_names_the_mistake(spark: "SparkSession", space: spool.Space) -> None:
     forwarder.register(spark)
     for frame, options, said in (
-        (numbered(spark), {"queue": "ordres"}, "did you mean orders"),
         (numbered(spark).withColumnRenamed("body", "value"), {}, r"withColumnRenamed\('value', 'body'\)"),
         (numbered(spark).selectExpr("body", "if(body = '60', 500, 50) as priority"), {}, r"\(row 10 of partition 2, "),
     ):
         with pytest.raises(PySparkException, match=said):
             write(frame, space, **options)
-    with pytest.raises(PySparkException, match=r"mode\('append'\)"):
-        numbered(spark).write.format("spool").option("queue", "orders").mode("overwrite").save(space.path)
+    for mode, queue, said in (
+        ("overwrite", "orders", r"mode\('append'\)"),
+        ("append", "ordres", "did you mean orders"),
+    ):
+        with pytest.raises(PySparkException, match=said):
+            numbered(spark).write.format("spool").option("queue", queue).mode(mode).save(space.path)
     write(numbered(spark, 0), space)
     assert bodies(space) == []
     assert_nothing_is_left(space)
