@@ -67,7 +67,7 @@ def postgresql() -> Iterator[dict[str, str]]:
         yield {"PGHOST": found.directory, "PGUSER": "test"}
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("page", readers(spark=False), ids=lambda page: page.name)
 def test_a_page_runs_block_after_block_as_it_says(
     page: Path, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest

@@ -155,6 +155,7 @@ def test_a_missing_package_is_named_with_its_remedy(path: Path, missing: str) ->
     assert err == f"spool-admin: the console needs {missing}: pip install 'xaspool[console]'\n"
 
 
+@pytest.mark.slow
 def test_other_commands_need_no_package_of_the_console(path: Path) -> None:
     code = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn', 'jinja2')))"
     words = [sys.executable, "-c", f"{code}\n{PROGRAM}", "--help"]

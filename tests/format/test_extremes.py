@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spool
 from tests.clocks import MovedClock
+from tests.conftest import in_memory
 
 extremes = st.fixed_dictionaries(
     {},
@@ -26,18 +26,16 @@ extremes = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(options=extremes)
-def test_e12_an_accepted_put_can_be_read_also_after_a_failed_attempt(
-    tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]
-) -> None:
-    path = tmp_path_factory.mktemp("extremes") / "space"
-    with spool.create(path, clock=MovedClock(wall=4e11)) as space:
-        space.create_queue("q", retries=3, retry_delay=1e9)
-        message_id = space.put("q", "body", **options)
-        with space.transaction() as transaction:
-            transaction.get("q", message_id=message_id)
-            transaction.set_rollback_only()
-    with spool.open(path, clock=MovedClock(wall=4e11)) as space:
-        assert space.check() == []
-        assert space.show(message_id).attempts == 1
+def test_e12_an_accepted_put_can_be_read_also_after_a_failed_attempt(options: dict[str, Any]) -> None:
+    with in_memory() as directory:
+        with spool.create(directory / "space", clock=MovedClock(wall=4e11)) as space:
+            space.create_queue("q", retries=3, retry_delay=1e9)
+            message_id = space.put("q", "body", **options)
+            with space.transaction() as transaction:
+                transaction.get("q", message_id=message_id)
+                transaction.set_rollback_only()
+        with spool.open(directory / "space", clock=MovedClock(wall=4e11)) as space:
+            assert space.check() == []
+            assert space.show(message_id).attempts == 1

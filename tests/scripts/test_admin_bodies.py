@@ -74,6 +74,7 @@ def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_qu
     one_line(done, f"{what} in queue orders", "could not be written", "No space left on device")
 
 
+@pytest.mark.slow
 def test_a_purge_whose_output_cannot_be_written_says_how_much_it_deleted(path: Path) -> None:
     with spool.open(path) as space:
         space.put("orders", b"x")
@@ -242,6 +243,7 @@ def test_many_messages_are_taken_in_one_commit(run: Run, path: Path, tmp_path: P
     assert run("message", "get", "orders", "--all", "--json").code == 3
 
 
+@pytest.mark.slow
 def test_messages_that_could_not_be_written_remain_and_no_attempt_is_counted(path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"x"] * 10)

@@ -38,7 +38,8 @@ def test_a_text_body_is_a_text_for_consumers(run: Run, path: Path) -> None:
 def test_an_argument_that_is_not_utf8_stays_as_it_was_typed(path: Path) -> None:
     put = execute("spool-admin", "-s", path, "message", "put", "orders", "--body", os.fsdecode(b"gr\xfcn"))
     assert put.code == 0
-    assert execute("spool-admin", "-s", path, "message", "get", "orders").out == b"gr\xfcn"
+    with spool.open(path) as space:
+        assert space.get("orders").body == b"gr\xfcn"
 
 
 def test_put_prints_the_id_alone(run: Run) -> None:

@@ -117,6 +117,7 @@ def test_a_file_is_deleted_with_its_reason(run: Run, path: Path) -> None:
     assert list((path / "quarantine").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "code", "left"), [("n", 1, True), ("y", 0, False)])
 def test_a_terminal_is_asked_before_a_file_is_deleted(path: Path, answer: str, code: int, left: bool) -> None:
     dropped(path)

@@ -473,6 +473,7 @@ def test_published_metrics_are_shown_with_their_age(path: Path) -> None:
         assert re.search(r"^  orders +3 ", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_one_picture(path: Path) -> None:
     with terminal(path, TERM="dumb") as shown:
         assert shown.end() == 0

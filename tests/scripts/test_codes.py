@@ -82,6 +82,7 @@ def test_a_run_in_which_all_is_handled_is_0_and_one_that_rejected_a_message_is_6
         assert program(path, "--once") == code
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("error_queue", [None, "errors"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_message_without_attempts_left_is_6_also_if_others_are_left(

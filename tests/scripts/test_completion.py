@@ -47,6 +47,7 @@ def test_xids_come_from_the_space(path: Path) -> None:
     assert _complete("spool-admin transaction commit ", SPOOL_SPACE=str(path)) == [str(xid)]
 
 
+@pytest.mark.slow
 def test_where_there_is_no_space_nothing_is_offered_and_nothing_complains(path: Path) -> None:
     assert _complete("spool-admin message get o") == []
     assert _complete("spool-admin message get o", SPOOL_SPACE="/nonexistent") == []

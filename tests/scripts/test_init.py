@@ -32,6 +32,7 @@ def test_a_directory_of_other_files_is_refused_without_a_terminal(run: Run, tmp_
     assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o755
 
 
+@pytest.mark.slow
 def test_a_terminal_is_asked_before_a_space_is_made_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "mine").touch()
@@ -112,6 +113,7 @@ def test_a_mirror_below_a_directory_that_does_not_exist_is_refused(run: Run, tmp
     assert not (tmp_path / "shop").exists()
 
 
+@pytest.mark.slow
 def test_doctor_without_a_directory_is_about_the_current_one(run: Run) -> None:
     assert run("doctor", space=None).code == 0
 

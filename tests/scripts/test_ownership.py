@@ -89,6 +89,7 @@ def test_a_project_in_front_of_xaspool_is_named_by_the_first_error(site: Path, t
     assert _run(site, "admin", "queue", "list") == (1, "", [f"spool-admin: {sentence}"])
 
 
+@pytest.mark.slow
 def test_doctor_names_a_project_whose_files_lie_beside_ours(site: Path) -> None:
     code, _, lines = _run(site, "admin", "doctor", site.parent)
     assert (code, lines) == (0, ["spool-admin: good enough"])

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from tests.scripts.conftest import Result, execute, one_line, start
+from tests.scripts.conftest import Result, one_line, start
 from xaspool_scripts.serve import main
 
 pytest.importorskip("pyspark")
@@ -114,7 +114,7 @@ def test_wrong_usage_is_refused_before_the_space_is_opened(path: Path, arguments
 
 def test_an_address_in_use_is_a_failure_of_one_line(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = execute("spool-serve", "-s", path, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        done = serve("-s", path, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.code == 1
     one_line(done, "does another program listen there?")
 

@@ -131,6 +131,7 @@ def test_a_list_of_messages_is_a_table_that_fits_the_terminal(path: Path, column
     assert ("(due in " in shown) == (columns != "150")
 
 
+@pytest.mark.slow
 def test_a_body_is_shown_in_colours_on_a_terminal(path: Path) -> None:
     with spool.open(path) as space:
         message_id = space.put("orders", {"tea": 2})

@@ -89,6 +89,7 @@ def test_x05_a_job_whose_commit_was_lost_is_repeated_without_a_double(
     assert_nothing_is_left(space)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_wrong_write_names_the_mistake(spark: "SparkSession", space: spool.Space) -> None:
     forwarder.register(spark)
     for frame, options, said in (
@@ -223,6 +224,7 @@ def test_a_stream_with_a_new_checkpoint_under_an_old_name_is_refused(
     assert_nothing_is_left(space)
 
 
+@pytest.mark.slow
 def test_an_aggregate_that_replaces_its_result_is_refused(
     spark: "SparkSession", space: spool.Space, lines: "DataFrame", tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ def test_x03_a_database_that_is_away_for_an_hour(own_shop: Shop) -> None:
     assert sorted(shop.waiting("answers")) == ["milk", "tea", "the space works on"]
 
 
-@pytest.mark.every(2, first=1)
+@pytest.mark.every(2)
 def test_x03_a_manager_that_can_connect_again_finishes_by_itself(own_shop: Shop) -> None:
     shop = own_shop
     shop.space.put("orders", "tea")
