@@ -84,6 +84,7 @@ def test_a_list_of_messages_fits_on_a_screen_and_the_body_gets_the_room(reading:
     assert page.locator("td.piece").first.evaluate("each => each.clientWidth") >= 350
 
 
+@pytest.mark.slow
 def test_a_phone_shows_each_reason_of_an_error_queue_and_each_connection(changing: Served, opened: Opened) -> None:
     reason = "HTTP 503 Service Unavailable from https://erp.bakery.example/invoices, at the last of many attempts " * 3
     for number in range(30):

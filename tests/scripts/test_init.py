@@ -118,6 +118,7 @@ def test_doctor_without_a_directory_is_about_the_current_one(run: Run) -> None:
     assert run("doctor", space=None).code == 0
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("program", ["admin", "intake", "recover", "forward"])
 def test_every_program_runs_as_a_module(program: str) -> None:
     done = execute_module(f"xaspool_scripts.{program}", "--version")

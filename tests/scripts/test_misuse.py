@@ -22,6 +22,7 @@ def test_a_usage_error_is_one_line_that_begins_with_the_command(run: Run, words:
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("service", ["foo", "python:no_such_module:f"])
 def test_a_service_that_cannot_be_used_as_it_is_named_is_wrong_usage(path: Path, service: str) -> None:
     done = execute("spool-forward", "-s", path, "--route", f"orders={service}")

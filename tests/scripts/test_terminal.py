@@ -54,6 +54,7 @@ def test_no_color_is_honoured(path: Path) -> None:
     assert "\x1b" not in _on_a_terminal("-s", path, "queue", "list", TERM="dumb")
 
 
+@pytest.mark.slow
 def test_a_body_ends_with_a_line_end_on_a_terminal_only(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"no line end", b"one\n", b"as it is"])

@@ -251,6 +251,7 @@ def test_an_answer_that_its_queue_can_never_take_is_an_attempt(driver: Driver) -
     assert driver.run(lambda message: bytes(50)) == {"dead_lettered": 1}
 
 
+@pytest.mark.every(2)
 def test_q12_a_driver_goes_on_after_growing_pauses_when_there_is_room(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -240,6 +240,7 @@ def test_x03_a_transaction_does_not_decide_while_its_manager_is_closed(last_reso
     shop.check_agreement(["tea"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_x03_a_transaction_keeps_its_manager(last_resource_shop: Shop) -> None:
     transaction = last_resource_shop.manager().transaction()
