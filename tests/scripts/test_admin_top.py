@@ -69,7 +69,7 @@ def test_one_picture_has_all_troubles() -> None:
     assert "more: see" not in plain_picture(state)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("words", ["metrics", "top --once", "top --once --json", "top"])
 def test_a_closed_standard_output_is_one_line(path: Path, words: str) -> None:
     code = "from xaspool_scripts.start import admin; admin()"

@@ -46,6 +46,7 @@ def _walk(many: int, every: int) -> Iterator[tuple[str, list[str]]]:
                 yield name, [*words, *dice.choices(GARBAGE, k=dice.randint(2, 6))]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("directory", ["space", "elsewhere"])
 def test_no_arguments_lead_to_a_traceback(
     path: Path, directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stride: Stride

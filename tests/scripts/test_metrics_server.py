@@ -32,6 +32,7 @@ def test_the_metrics_server_serves_until_a_signal(path: Path, number: signal.Sig
         assert alone.recovery.alone
 
 
+@pytest.mark.slow
 def test_only_get_and_two_paths_are_answered(path: Path) -> None:
     with serving(path) as served:
         host = served.address.split("/")[2]

@@ -180,7 +180,7 @@ def test_x03_a_restored_backup_of_the_database(own_shop: Shop, when: str, memory
         assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 def test_x03_a_restored_backup_with_old_decisions(own_shop: Shop, memory: Path) -> None:
     """The backup has a decision, or a prepared branch, of a transaction that has ended since."""
     shop, backup = own_shop, str(memory / "backup")
