@@ -1,4 +1,4 @@
-"""A space on a real disk, and the programs run on it."""
+"""A space, and the programs run on it."""
 
 import json
 import os
