@@ -100,7 +100,7 @@ class Forwarder(BaseForwarder):
         self._is_starting = False
 
     def run(self, once: bool = False) -> Summary:
-        """Forward until `stop` is called; return a summary.
+        """Forward messages until `stop` is called; return a summary.
 
         An error that ends one route ends all routes. The summary contains the error.
 

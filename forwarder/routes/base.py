@@ -46,7 +46,7 @@ class Loop(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Forward until the end. Claimed messages are committed or released, even if an exception ends the run.
+        """Forward messages until the end. Each claimed message is committed or released, even if an exception ends it.
 
         With `once`, a loop may run again if it ended because a queue was full.
         """

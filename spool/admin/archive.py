@@ -24,7 +24,7 @@ _COMPRESSIONS: dict[str, tuple[bytes, Callable[[], Any], Callable[[], Any]]] = {
     "gz": (b"\x1f\x8b", lambda: zlib.compressobj(wbits=31), lambda: zlib.decompressobj(wbits=31)),
     "bz2": (b"BZh", bz2.BZ2Compressor, bz2.BZ2Decompressor),
     "xz": (b"\xfd7zXZ\0", lzma.LZMACompressor, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _MOST_MEMORY_BYTES)),
-}  # by the compression's name: the first bytes, a compressor, a decompressor
+}  # for the name of each compression: the first bytes, the compressor, the decompressor
 COMPRESSIONS = tuple(_COMPRESSIONS)
 
 _BLOCK_BYTES, _RECORD_BYTES = 512, 10_240

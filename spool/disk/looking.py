@@ -1,4 +1,4 @@
-"""A disk that refuses every change of the space. So a dry run can show the effects of an opening."""
+"""A disk that refuses every change of the space. With it, a dry run shows the changes that an opening would make."""
 
 import errno
 import os

@@ -238,8 +238,8 @@ class Engine:
     def commit_together(self, xids: Sequence[Xid]) -> None:
         """Commit, as one commit, prepared branches whose votes this process got.
 
-        A single branch shares its flush with other threads. Raises the errors of ``commit_branch``. If the error is
-        UnknownBranch, no branch was committed.
+        The commit of a single branch shares its flush with commits of other threads. Raises the errors of
+        ``commit_branch``. If the error is UnknownBranch, no branch was committed.
         """
         if len(xids) == 1:
             two_phase.commit_prepared(self._core, xids[0], vote_known=True)

@@ -1,7 +1,7 @@
 """Named subscriptions: readers that claim nothing. The space keeps each message until every subscription has read it.
 
-A subscription is a fact. Commits register, advance and end a subscription. Each of these commits is decided under the
-number lock (Rule 5). Reclaim keeps the files that the newest fact of a subscription names (Rule 15). Reclaim is correct
+A subscription is a fact: it begins, advances and ends by commits. Each of these commits is decided under the number
+lock (Rule 5). Reclaim keeps the files that the newest fact of a subscription names (Rule 15). Reclaim is correct
 even if the reclaiming process has an old view:
 
 1. A subscription starts after all existing commits, and afterwards only releases commits. So an older view retains at

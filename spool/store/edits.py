@@ -76,7 +76,7 @@ def _text_and_settings(
 
 
 def use_edits(store: Store, config: SpaceConfig) -> None:
-    """Put settings into use that were edited in the file by hand. The caller holds ``editing``."""
+    """Put the settings into use after an edit of the file by hand. The caller holds ``editing``."""
     if config is not store.settings.current().config:
         store.shared.counters.bump_settings()
         store.settings.current()

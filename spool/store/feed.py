@@ -145,7 +145,7 @@ class Feed:
 
 
 def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
-    """Encode a commit as a note: the positions that it addresses, and the content of its file and adopted branches.
+    """Encode a commit as a note: the addressed positions, the content of the file, and that of the adopted branches.
 
     If the content does not fit, the note has None instead of the content. If the positions do not fit either, the note
     is empty. The caller holds the number lock, so this function stops early if the commit is large.

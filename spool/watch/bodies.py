@@ -117,7 +117,7 @@ def piece(message: "Message", most: int) -> str:
 
 
 def _msgpack_as_line(raw: bytes) -> str | None:
-    """Return a msgpack body as JSON on one line; None if the body is large, or no msgpack."""
+    """Return a msgpack body as JSON on one line; None if the body is large or is no msgpack."""
     if len(raw) > _MOST_IN_LIST:
         return None
     try:

@@ -1,9 +1,9 @@
 """One attempt for a message in this process: its transaction, from the claim to the commit of the outcome.
 
 ``spool.workers.states`` decides, and this module claims, commits and releases. During the attempt, the message is
-claimed and remains in its queue. At the end, one commit has all effects of the outcome. After a success, these effects
-are the puts of the function, the reply and the removal of the message. After a failure, the effect is a retry, a move
-to the error queue or a drop, without the puts of the function. The claim is held until the commit has ended.
+claimed and remains in its queue. At the end, one commit carries out all effects of the outcome. After a success, these
+effects are the puts of the function, the reply and the removal of the message. After a failure, the effect is a retry,
+a move to the error queue or a drop, without the puts of the function. The claim is held until the commit has ended.
 """
 
 import logging

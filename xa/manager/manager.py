@@ -92,7 +92,7 @@ class TransactionManager:
         ``GlobalTransaction.enlist``. The user of the database needs the right to create a table. The other programs
         need the rights to select, insert and delete rows of ``xaspool_decisions``.
 
-        Raises ProtocolError if the connection is in a transaction, and the driver's errors.
+        Raises the errors of the driver; ProtocolError if the connection is in a transaction.
         """
         database = database_of(connection)
         database.check_idle()

@@ -52,7 +52,7 @@ def _alone(database: Database, statement: str) -> Any:
 class TwoPhaseBranch:
     """The work on a connection, from the constructor to the end of the global transaction.
 
-    Raises ProtocolError if the connection is in a transaction, and the driver's errors.
+    Raises the errors of the driver; ProtocolError if the connection is in a transaction.
     """
 
     def __init__(self, connection: Any, xid: Xid, name: str) -> None:

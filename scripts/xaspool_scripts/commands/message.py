@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spool import Holder, QueueEntry
     from spool.model.message import Message
 
-# The columns of a list: (name, width, least width of a line that shows the column). The last column gets the rest of
+# The columns of a list: (name, width, width from which on a line shows the column). The last column gets the rest of
 # the line. It has the body, or in an error queue the reason.
 _COLUMNS = (
     ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 90), ("bytes", 10, 105), ("waits for", 25, 140),

@@ -1,7 +1,7 @@
 """The picture of ``spool-admin top``: the lines of header, view and keys, as texts of rich.
 
 Each text has only printable characters, and rich interprets no markup in the text, so a name cannot change the picture.
-A trouble has a sign and a word in addition to a colour. Only the visible rows are written.
+Each problem has a sign and a word in addition to its colour. Only the visible rows are written.
 """
 
 import io
