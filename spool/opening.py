@@ -247,7 +247,7 @@ def _remove_tree(disk: Disk, directory: str) -> None:
 def _record(store: Store, report: RecoveryReport) -> None:
     """Record the findings, so that people can read them later. A failure does not prevent the opening."""
     if report.findings:
-        from spool.watch.run_files import record_recovery  # (imported here: most openings find nothing)
+        from spool.watch.last_recovery import record_recovery  # (imported here: most openings find nothing)
 
         try:
             record_recovery(store.files.disk, report, store.clock.now())

@@ -39,6 +39,7 @@ log = logging.getLogger("spool")
 
 # Bytes of run/control.
 NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING, PUBLISHING = range(6)
+METERS = 8  # the first of METERS_FILES bytes: the owner of a file of meters holds one
 _ALIVE = 0  # a byte of the space's directory
 _SILENT_SECONDS = 1.0  # an opener waits this long before it logs the wait
 _SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte, because a dying holder wakes no thread

@@ -3,7 +3,6 @@
 ``engine`` has the verbs for an open space; ``tasks`` has the verbs for processes that have not opened the space.
 """
 
-from spool.coordination.meters import duration_keys
 from spool.coordination.resumptions import READ_SECONDS, Resumptions
 from spool.disk.advice import is_directory
 from spool.disk.stat import is_same_original
@@ -13,6 +12,7 @@ from spool.log.adoption import UnknownBranch
 from spool.runtime.calls import deferred
 from spool.runtime.clock import Clock, WaitExpired
 from spool.runtime.context import Joinable
+from spool.store.meters import duration_keys
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import InDoubt
 

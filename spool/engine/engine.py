@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from spool.admin.stats import first_due
 from spool.coordination.locks import xid_byte
-from spool.coordination.meters import Meters
 from spool.coordination.resumptions import Resumptions
 from spool.disk.disk import Disk
 from spool.errors import NotOpen, ProtocolError, SpoolError
@@ -41,6 +40,7 @@ from spool.policies.retries import count_failures
 from spool.runtime.calls import public_call, step, within
 from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
+from spool.store.meters import Meters
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction, Coordinator, lock_coordinator
 from spool.transactions.core import Core

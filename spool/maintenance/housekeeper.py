@@ -8,7 +8,7 @@ process that closes or opens the space reclaims. ``schedule`` decides when a ste
 import errno
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
 from spool.disk.advice import advice
@@ -82,9 +82,9 @@ class Housekeeper:
     def tidy_up(self) -> None:
         """Flush, reclaim and write a checkpoint when the space closes, so that the next opener need not do this
         work."""
-        with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
+        with suppress(OSError, SpaceStopped, NotOpen), self._store.guard, ExitStack() as at_end:
             if self._beside:
-                self._store.meters.share()
+                at_end.callback(self._store.meters.share)
             if self._store.shared.counters.read().is_stopped:
                 return
             if self._store.guard.is_alone:  # otherwise this thread and a call in another thread could deadlock

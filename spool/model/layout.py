@@ -149,8 +149,8 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
     ),
     FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
     RUN: re.compile(
-        r"control|counters|feed|numbers|requests|resumed|xids|reclaim\.lock|(checkpoint|status|recovery)(\.tmp)?"
-        r"|(claims|meters)-[0-9]{2}"
+        r"control|counters|feed|numbers|requests|resumed|xids|reclaim\.lock|claims-[0-9]{2}"
+        r"|(checkpoint|status|recovery|meters-[0-9]{2})(\.tmp)?"
     ).fullmatch,
 }
 
@@ -158,10 +158,3 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
 @lru_cache(maxsize=CLAIM_FILES)
 def claim_file(index: int) -> str:
     return f"{RUN}/claims-{index:02d}"
-
-
-def meters_file(index: int) -> str:
-    return f"{RUN}/meters-{index:02d}"
-
-
-is_meters_file = re.compile(r"meters-[0-9]{2}").fullmatch

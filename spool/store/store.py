@@ -15,7 +15,6 @@ from typing import NoReturn
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import OpenLock
-from spool.coordination.meters import Meters
 from spool.disk import Disk
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory
@@ -31,6 +30,7 @@ from spool.runtime.calls import CallGuard
 from spool.runtime.clock import Clock, Deadline
 from spool.store.identity import read_id
 from spool.store.logs import escape_names
+from spool.store.meters import Meters
 from spool.store.parts import Files, Shared, View
 from spool.store.settings import SettingsReader, read_settings_text
 
@@ -125,7 +125,7 @@ class Store:
         self.before_end: dict[Callable[[], None], None] = {}
         self.spare_journals: list[tuple[str, int]] = []
         self.dropped: deque[Callable[[], None]] = deque()
-        self.meters = Meters(files.disk)
+        self.meters = Meters(shared.control, life.guard)
         life.in_child.append(self.meters.disown)
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:

@@ -13,14 +13,14 @@ from spool.admin import quarantined
 from spool.admin.findings import Finding, Kind, RecoveryRecord
 from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, typed
 from spool.admin.stats import QueueStats, last_stats, queue_stats
-from spool.coordination.meters import Key
 from spool.disk.disk import Disk
 from spool.model import layout
 from spool.policies.heuristics import heuristic_outcomes
 from spool.policies.subscriptions import SubscriptionState, states
+from spool.store.meters import Key
 from spool.store.store import Store
 from spool.transactions.two_phase import describe_all
-from spool.watch.run_files import last_recovery
+from spool.watch.last_recovery import last_recovery
 
 _LISTED_SECONDS = 30.0
 _MOST_LISTED = 1_000  # the most listed transactions, and the most listed files in quarantine

@@ -23,9 +23,10 @@ from spool.errors import CorruptedFile, DiskFailure, NotASpace
 from spool.model import layout
 from spool.policies.subscriptions import SubscriptionState
 from spool.runtime.tearing import raise_if_torn
+from spool.store import run_files
 from spool.store.store import Store
-from spool.watch import run_files
 from spool.watch.figures import DropFolders, FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
+from spool.watch.last_recovery import finding_of, recovery_of
 
 log = logging.getLogger("spool")
 
@@ -131,8 +132,8 @@ def _metrics(value: Mapping[str, Any]) -> SpaceMetrics:
         "roles": {name: QueueRole(**each) for name, each in value["roles"].items()},
         "transactions": tuple([OpenTransaction(**each) for each in value["transactions"]]),
         "subscriptions": {name: SubscriptionState(**each) for name, each in value["subscriptions"].items()},
-        "quarantine": tuple(map(run_files.finding_of, value["quarantine"])),
-        "recovery": None if recovery is None else run_files.recovery_of(recovery),
+        "quarantine": tuple(map(finding_of, value["quarantine"])),
+        "recovery": None if recovery is None else recovery_of(recovery),
         "folders": {name: FolderUsage(**each) for name, each in value["folders"].items()},
         "counts": dict(value["counts"]),
         "states": dict(value["states"]),

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from spool.admin.stats import QueueStats
-from spool.coordination.meters import Meters
 from spool.coordination.resumptions import Resumptions
 from spool.errors import SystemFailure
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import plural
 from spool.runtime.clock import Clock
+from spool.store.meters import Meters
 from spool.workers.attempt import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.pauses import Pauses, WaitingMessages

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spool.coordination import meters
+from spool.store import meters
 from tests.scripts.conftest import start
 from xaspool_scripts.watch.prometheus import METRICS
 

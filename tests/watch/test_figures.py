@@ -16,7 +16,8 @@ import xa
 from spool.disk import Disk
 from spool.intake.intake import Intake
 from spool.model import layout
-from spool.watch import run_files
+from spool.store import run_files
+from spool.watch.last_recovery import record_recovery
 from spool.watch.published import Publisher, read_metrics
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
@@ -120,9 +121,7 @@ def test_x13_the_copy_has_all_figures(published: spool.Space) -> None:
     rm.prepare(xid)
     space.engine.meters.change("route_down", "orders", "http://example", by=1)
     Path(space.path, "drop", "orders", "bad.msgpack").write_bytes(b"bad")
-    run_files.record_recovery(
-        Disk(space.path), spool.RecoveryReport(alone=True, findings=space._check(space._store)), 1.0
-    )
+    record_recovery(Disk(space.path), spool.RecoveryReport(alone=True, findings=space._check(space._store)), 1.0)
     publish(space)
     copy, now = read_metrics(space.path), space.metrics()
     for name in ("queues", "roles", "transactions", "decisions", "states", "counts", "folders"):
@@ -260,7 +259,7 @@ def test_x13_the_copy_has_no_reason_and_no_name_of_a_file(published: spool.Space
     Intake(space).run(once=True)
     assert "SECRET" in str(space.quarantined())
     report = spool.RecoveryReport(alone=True, findings=space.quarantined())
-    run_files.record_recovery(Disk(space.path), report, 1.0)
+    record_recovery(Disk(space.path), report, 1.0)
     publish(space)
     assert b"SECRET" not in Path(space.path, layout.STATUS).read_bytes()
     record = read_metrics(space.path).recovery

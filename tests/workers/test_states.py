@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 from itertools import chain
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool.coordination.meters import Meters
 from spool.coordination.resumptions import Resumptions
 from spool.disk import Disk
 from spool.model.position import Position
@@ -116,9 +116,8 @@ def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(ask
 def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
     told: list[tuple[str, float]] = []
     clock = SimulatedClock(100.0)
-    meters = Meters(Disk("/nowhere"))
     resumptions = Resumptions(Disk("/nowhere"), clock, "work")
-    run = Run("work", clock, meters, resumptions, once=False, on_pause=lambda *pause: told.append(pause))
+    run = Run("work", clock, mock.Mock(), resumptions, once=False, on_pause=lambda *pause: told.append(pause))
     position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
     run.hold_back(position, refused)
     clock.sleep(0.5)
