@@ -178,10 +178,13 @@ def _withdraw(store: Store, xid: Xid, why: OSError) -> Exception:
 
 
 def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
-    """Remove a prepared branch that was not committed."""
+    """Remove a prepared branch that was not committed.
+
+    The mirror forgets the vote first. Otherwise the next opener would give the vote back if this process died in
+    between, after other processes had seen the rollback.
+    """
     with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
         store.shared.counters.bump_prepared(store.shared.counters.read())
-        store.files.disk.unlink(layout.prepared(xid))
         if store.files.mirror is not None:
             try:
                 store.files.mirror.forget_vote(xid)
@@ -193,4 +196,5 @@ def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
                     xid,
                     error,
                 )
+        store.files.disk.unlink(layout.prepared(xid))
     store.shared.counters.arrivals.announce_all()  # the messages that the branch took are free

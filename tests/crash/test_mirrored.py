@@ -111,8 +111,8 @@ def test_the_first_messages_of_a_history_are_on_its_mirror(name: str) -> None:
     explorer._expect_of_mirror(explorer._set_up(), frozenset([MIRRORED[name].begin]))
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("name", ["put", "two-phase commit", "adopted get and reclaimed"])
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", ["two-phase rollback", "put", "two-phase commit", "adopted get and reclaimed"])
 def test_a_commit_that_a_live_process_finishes_reaches_the_mirror(name: str, record_property) -> None:
     record(
         Explorer(MIRRORED[name], Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property, WITH_A_MIRROR
