@@ -5,7 +5,7 @@ one waiting call for each message. All other calls watch the file ``run/counters
 writes to this file, and the kernel notifies the watchers (``CommitNotifier``).
 
 A notification is only a hint, because it may be lost, or wake a process that then dies. So a waiting call also polls
-now and then (see ``waiting.wait_for``).
+now and then (see ``waiting.pauses``).
 """
 
 import sys
@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from spool.disk.disk import Disk
 from spool.disk.memory import ALL_THREADS, CLEAR, FUTEX_BYTES, WORD_BYTES, SharedBytes, time_word
 from spool.model.layout import COUNTERS
-from spool.runtime.clock import Clock
+from spool.runtime.clock import POLL_MAX_SECONDS, Clock
 
 
 class CommitNotifier:
@@ -36,14 +36,10 @@ class CommitNotifier:
         self._listening = False
         self._turn = threading.Condition(threading.Lock())
 
-    def wait(self, seen: int, seconds: float, *, seconds_without_inotify: float) -> bool:
-        """Wait until the count exceeds ``seen`` or the time is over.
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Wait until the count exceeds ``seen`` or the time is over. Return whether the count exceeds ``seen``.
 
-        Args:
-            seconds_without_inotify: the time to wait if the kernel cannot notify this process.
-
-        Returns:
-            True if the count exceeds ``seen``.
+        If the kernel cannot notify this process, wait a few milliseconds, and count that as a notification.
         """
         with self._turn:
             if self._handle is None:
@@ -55,7 +51,9 @@ class CommitNotifier:
             listens = self._handle is not None and not self._listening
             self._listening |= listens
         if self._handle is None:
-            self._clock.sleep(seconds_without_inotify)
+            self._clock.sleep(min(seconds, POLL_MAX_SECONDS))
+            with self._turn:
+                self.generation += 1
         elif listens:
             self._listen(self._handle, seconds)
         else:

@@ -230,7 +230,8 @@ class MessageTable:
         return known.correlated(correlation_id)
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
-        """Return whether a run of the queue has the message with this id, or a message with this correlation id.
+        """Return whether a run of the queue has the message with this id, or a message with this correlation id. If
+        both are None, return whether the queue has any message.
 
         Segments are not searched, so no file is read. ``id``: (branch id, ordinal in the branch)."""
         if id is not None:
@@ -238,7 +239,9 @@ class MessageTable:
             run = None if position is None else self.run_at(*position, position.ordinal + 1)[0]
             return run is not None and run.queue.name == queue
         known = self.queues.get(queue)
-        return known is not None and correlation_id is not None and known.has_correlated(correlation_id)
+        return known is not None and (
+            known.live > 0 if correlation_id is None else known.has_correlated(correlation_id)
+        )
 
     def table_of(self, segment: Segment) -> CompactedTable:
         """Read the table of a segment. Raises CorruptedFile or FileNotFoundError if the file was changed or removed."""

@@ -48,33 +48,29 @@ class Deadline(NamedTuple):
         """Return the seconds that are left: infinite without a limit, 0.0 when the deadline has passed."""
         return float("inf") if self.at is None else max(0.0, self.at - self.clock.monotonic())
 
-    def polls(
-        self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
-    ) -> Iterator[bool]:
+    def polls(self, slowest_seconds: float = POLL_MAX_SECONDS) -> Iterator[bool]:
         """Yield at once, then after each of ``pauses``."""
         yield True
-        yield from self.pauses(slowest_seconds, pause_for)
+        yield from self.pauses(slowest_seconds)
 
     def pauses(
-        self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
+        self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], object] | None = None
     ) -> Iterator[bool]:
         """Yield True after each pause, until the deadline has passed; the pauses grow.
 
         The last yield comes after the deadline, so the caller notices a condition that became true in the last sleep.
 
-        Args:
-            pause_for: a function that pauses in place of the clock. If ``pause_for`` returns True, an event happened,
-                and the pauses are short again.
+        ``pause_for``: a function that pauses in place of the clock.
         """
         pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS
         while (left := self.remaining()) > 0:
-            happened = pause_for(min(pause, left))
+            pause_for(min(pause, left))
             calls.raise_interrupt()
             if self.check is not None:
                 self.check()
             yield True
-            pause = POLL_MIN_SECONDS if happened else min(pause * 1.5, slowest_seconds)
+            pause = min(pause * 1.5, slowest_seconds)
 
 
 class WaitExpired(SystemFailure):

@@ -136,7 +136,7 @@ class View:
     decodes_bodies: whether bodies are delivered as they were put. If False, the stored bytes are delivered.
     poll_locks: for each queue, the lock of the thread that polls on behalf of all threads that wait for the queue's
         next message.
-    sought: the messages for which calls wait by id or correlation id.
+    sought: the messages for which calls wait, except those that sleep on shared memory.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The messages for which calls of this process wait, each by its id or its correlation id.
+"""The messages for which calls of this process wait, each by its id, its correlation id, or as the head of a queue.
 
 A call registers the message for which it waits, with a function that wakes the call. One of the waiting calls listens
 for all of them. After each notification the listening call catches up and calls ``SoughtMessages.wake``, which searches
@@ -15,7 +15,8 @@ from spool.index.lookup import MessageTable
 
 
 class Sought(NamedTuple):
-    """One message of a queue, by its id (branch id and ordinal in the branch) or by its correlation id."""
+    """One message of a queue, by its id (branch id and ordinal in the branch) or by its correlation id; or any message
+    of the queue."""
 
     queue: str
     id: tuple[bytes, int] | None

@@ -65,8 +65,13 @@ class Wanted:
         return self.message_id is not None or self.correlation_id is not None
 
     @property
+    def head(self) -> str | None:
+        """The queue, if the get takes the head of it."""
+        return None if self.by_key else self.queue
+
+    @property
     def sought(self) -> Sought:
-        """The message for which the get asks by id or correlation id. Raises BadMessageId if the id is not valid."""
+        """The message that ends a wait of the get. Raises BadMessageId if the id is not valid."""
         id = None if self.message_id is None else parse_message_id(self.message_id)
         return Sought(self.queue, id, self.correlation_id)
 

@@ -17,7 +17,7 @@ from spool.log.visibility import catch_up
 from spool.model.message import Message, parse_message_id
 from spool.model.options import PutOptions
 from spool.model.text import no_queue
-from spool.runtime.clock import Clock, Deadline
+from spool.runtime.clock import Clock
 from spool.runtime.context import associated
 from spool.store.parts import View
 from spool.store.sought import Sought
@@ -97,13 +97,10 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
 
 def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
     """Wait for the reply to a request that was put, and take the reply. Raises the errors of ``Space.request``."""
-    store, timeout = core.store, request.timeout
-    at = None if timeout is None else store.clock.monotonic() + timeout
-    deadline = Deadline(store.clock, timeout, at, store.guard.check)
+    store = core.store
+    held = partial(is_held, store.view, store.clock, request)
     look = partial(take_reply, core, request, before_commit)
-    reply = repeat_when_arrived(
-        store, request.sought, partial(is_held, store.view, store.clock, request), look, deadline
-    )
+    reply = repeat_when_arrived(store, request.sought, held, look, store.deadline(request.timeout))
     if reply is None:
         raise no_reply(store.view, request)
     return reply

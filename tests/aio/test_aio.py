@@ -11,6 +11,8 @@ import pytest
 
 import spool
 import spool.aio
+from spool.store.sought import Sought
+from spool.transactions import waiting
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS, HeldDisk
 
@@ -261,6 +263,55 @@ def test_x12_a_wait_ends_in_time_beside_a_get_that_waits_longer(path: Path) -> N
             await space.get("orders", timeout=0.05)
         await space.put("orders", 1)
         assert (await patient).body == 1
+
+    run(path, story)
+
+
+def test_a_waiting_task_is_woken_for_the_message_of_another_opener(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "IDLE_SECONDS", 2 * PATIENT_SECONDS)  # so that only the arrival ends the pause
+
+    async def story(space: spool.aio.Space) -> None:
+        with spool.open(path) as other:
+            for n in range(3):  # (the first wake of a listener wakes all calls)
+                found = asyncio.create_task(space.get("orders", timeout=None))
+                while not space._store.view.sought._wakes:
+                    await asyncio.sleep(0)
+                await asyncio.to_thread(other.put, "orders", n)
+                assert (await found).body == n
+
+    run(path, story)
+
+
+def test_a_message_that_arrives_during_an_attempt_of_a_task_is_not_missed(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        attempts = list[int]()
+
+        async def get_once() -> str:
+            attempts.append(1)
+            if len(attempts) == 1:  # it has searched
+                space._store.view.sought.wake_all()
+                await asyncio.sleep(0)
+                raise spool.Empty
+            return "new"
+
+        space._receiver._listening = asyncio.create_task(asyncio.sleep(2 * PATIENT_SECONDS))  # it wakes nobody
+        sought, deadline = Sought("orders", None, "c"), space._store.deadline(None)
+        assert await space._receiver._repeat([sought], lambda: False, get_once, deadline) == "new"
+
+    run(path, story)
+
+
+def test_a_waiting_task_that_is_cancelled_gives_its_turn_to_the_next_and_leaves_nothing(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        first, second = (asyncio.create_task(space.get("orders", timeout=None)) for _ in range(2))
+        while space._receiver._listening is None:
+            await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await space.put("orders", 1)
+        assert (await second).body == 1
+        assert not space._store.view.sought._wakes
 
     run(path, story)
 

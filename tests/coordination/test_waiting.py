@@ -23,9 +23,9 @@ from spool.disk.memory import ALL_THREADS, ByCalls, Mapped, SharedBytes
 from spool.disk.stat import overwrites_in_place
 from spool.model.options import PutOptions
 from spool.model.position import PositionRanges
-from spool.runtime.clock import POLL_MAX_SECONDS, Clock
+from spool.runtime.clock import POLL_MAX_SECONDS, POLL_MIN_SECONDS, Clock
 from spool.transactions import delivery
-from spool.transactions.waiting import IDLE_SECONDS, LONGEST_SECONDS, _waiting
+from spool.transactions.waiting import BUSY_SECONDS, IDLE_SECONDS, LONGEST_SECONDS, pauses
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 from tests.clocks import LONG, PatientClock, SimulatedClock
@@ -128,8 +128,8 @@ def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: T
         other.get("orders")
         manager.end(xid)
         manager.prepare(xid)
-        waiting = _waiting(space._store, "orders")
-        found = pool.submit(waiting, LONG, LONG)
+        woken = space._store.shared.counters.arrivals.expect("orders")
+        found = pool.submit(clock.wait, woken, LONG)
         assert clock.waits.wait(LONG)
         manager.rollback(xid)
         assert found.result(LONG)
@@ -211,15 +211,13 @@ class Deaf(Unshared):
 
 
 class NoWatch(Unshared):
-    """A disk that has no more inotify watches. ``asked`` is set when a process asks for one."""
+    """A disk that has no more inotify watches."""
 
     def __init__(self, root: str, code: int) -> None:
         super().__init__(root)
-        self.asked = threading.Event()
         self._code = code
 
     def watch(self, name: str) -> int:
-        self.asked.set()
         raise OSError(self._code, os.strerror(self._code))
 
 
@@ -233,11 +231,14 @@ def test_a_message_without_an_event_is_found_all_the_same(path: Path, pool: Thre
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC, errno.ENOSYS])
 def test_without_a_watch_a_get_polls_as_often_as_ever(path: Path, pool: ThreadPoolExecutor, code: int) -> None:
+    slept = threading.Event()
+
     class Counting(Clock):
         longest = 0.0
 
         def sleep(self, seconds: float) -> None:
             self.longest = max(self.longest, seconds)
+            slept.set()
             super().sleep(seconds)
 
         def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
@@ -246,7 +247,7 @@ def test_without_a_watch_a_get_polls_as_often_as_ever(path: Path, pool: ThreadPo
     clock, disk = Counting(), NoWatch(str(path), code)
     with spool.open(path, disk=disk, clock=clock) as space:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
-        assert disk.asked.wait(LONG)
+        assert slept.wait(LONG)
         space.put("orders", "new")
         assert found.result(LONG).body == "new"
     assert 0 < clock.longest <= POLL_MAX_SECONDS
@@ -316,6 +317,29 @@ def test_a_claimed_message_is_attempted_within_a_second(
     assert max(second - first for first, second in pairwise(attempts)) <= 1.0
     machine.kill(disk)
     assert space.get("orders", timeout=1.0).body == "held"
+
+
+def test_the_pauses_of_a_get_grow_until_a_message_arrives_and_end_with_its_time(
+    simulated: tuple[spool.Space, Recorded, Machine],
+) -> None:
+    space, clock, _ = simulated
+    steps = pauses(space._store, "orders", lambda: False, space._store.deadline(9.0), longest=0.2)
+    assert [steps.send(None), *(steps.send(False) for _ in range(3))] == [(0, 0.1), (0, 0.1 * 1.5), (0, 0.2), (0, 0.2)]
+    assert steps.send(True) == (BUSY_SECONDS, 0.1), "another call took the message that arrived"
+    clock.sleep(8.9375)
+    assert steps.send(False) == (0, 0.0625)
+    clock.sleep(1.0)
+    assert steps.send(True) == (0, 0)
+
+
+@pytest.mark.parametrize(("head", "expected"), [("orders", (0, POLL_MIN_SECONDS)), (None, (POLL_MIN_SECONDS, 0))])
+def test_a_get_whose_message_is_held_pauses_for_a_moment(
+    simulated: tuple[spool.Space, Recorded, Machine], head: str | None, expected: tuple[float, float]
+) -> None:
+    store = simulated[0]._store
+    steps = pauses(store, head, lambda: True, store.deadline(None))
+    assert steps.send(None) == expected
+    assert sum(steps.send(False)) == 1.5 * POLL_MIN_SECONDS
 
 
 @in_shared_memory

@@ -15,7 +15,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.runtime.clock import Clock
 from spool.store.sought import Sought
 from spool.transactions import claiming, delivery
-from spool.transactions.waiting import wake_arrived
+from spool.transactions.waiting import repeat_when_arrived, wake_arrived
 from tests.at_once import AT_ONCE
 from tests.clocks import LONG, PatientClock
 from tests.compaction import small_compactions
@@ -203,6 +203,22 @@ def test_a_message_that_arrived_and_was_compacted_since_the_last_search_wakes_th
             assert not store.view.index.messages.is_in_memory(*absent)
             assert arrived.is_set()
         assert space.get("orders", correlation_id="c").body == 4
+
+
+def test_a_message_that_arrives_during_an_attempt_is_not_missed(other: spool.Space) -> None:
+    store, attempts = other._store, list[int]()
+
+    def look() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:  # it has searched
+            store.view.sought.wake_all()
+            return ""
+        return "new"
+
+    with store.view.sought.listener:  # so the call sleeps until it is woken
+        sought, deadline = Sought("orders", None, "c"), store.deadline(LONG)
+        assert repeat_when_arrived(store, [sought], lambda: False, look, deadline) == "new"
+        assert deadline.remaining() > 0
 
 
 # -- one message by its id --------------------------------------------------------------------------------------------
