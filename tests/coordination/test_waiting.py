@@ -113,7 +113,7 @@ def test_a_message_that_not_every_call_can_take_wakes_all(
         found = pool.submit(space.get, "orders", timeout=LONG)
         assert clock.waits.wait(LONG)
         other.put("orders", "new", **options)
-        assert asked == [ALL_THREADS]
+        assert asked[0] == ALL_THREADS  # (the get may have released its group already)
         other.put("orders", "another")
         assert found.result(LONG).body in ("new", "another")
 
