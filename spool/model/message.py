@@ -152,8 +152,7 @@ class Message:
 
     @property
     def expires_at(self) -> float | None:
-        """The time from which the message is not delivered any more, in seconds since the epoch; None if it never
-        expires."""
+        """The time of its end, in seconds since the epoch: then it is no longer delivered. None if it never expires."""
         return expiry_time(self._origin.attributes, self.enqueued_at)
 
     @property

@@ -161,7 +161,7 @@ def test_branches_that_voted_can_be_finished_at_once_or_when_there_is_room(volum
             waiting.append(xid)
     assert 0 < len(waiting) < len(xids)
     make_room(volume)
-    assert manager.recover(xa.TMSTARTRSCAN | xa.TMENDRSCAN) == waiting
+    assert set(manager.recover(xa.TMSTARTRSCAN | xa.TMENDRSCAN)) == set(waiting)
     for xid in waiting:
         manager.commit(xid)
     assert [number_of(message.body) for message in space.browse("replies")] == [0] * len(xids)

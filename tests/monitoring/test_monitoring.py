@@ -236,8 +236,8 @@ def test_the_alert_of_a_stuck_queue_fires(prometheus: Prometheus, space: Path) -
 @needs_prometheus
 def test_prometheus_accepts_every_scraped_sample(prometheus: Prometheus) -> None:
     def scraped() -> Any:
-        [target] = prometheus.get("targets")["activeTargets"]
-        return target if target["health"] != "unknown" else None
+        targets = prometheus.get("targets")["activeTargets"]  # (none, until Prometheus has read its configuration)
+        return next((target for target in targets if target["health"] != "unknown"), None)
 
     assert prometheus.until(scraped)["health"] == "up", scraped()
     types = prometheus.until(lambda: prometheus.get("metadata"))
