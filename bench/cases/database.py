@@ -66,7 +66,7 @@ class _Together:
     """A space and PostgreSQL under one transaction manager: one connection for each thread."""
 
     def __init__(
-        self, space: spool.Space, manager: xa.TransactionManager, databases: list[Any], two_phase: bool
+        self, space: spool.Space, manager: "xa.TransactionManager", databases: list[Any], two_phase: bool
     ) -> None:
         self._space = space
         self._manager = manager

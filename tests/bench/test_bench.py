@@ -325,6 +325,12 @@ def test_a_tree_is_compared_with_itself_in_turns(tmp_path: Path, capsys: pytest.
     assert "holds no spool/" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_the_pinned_tree_takes_part_in_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before.main(["--directory", str(tmp_path), "--rounds", "1"])
+    assert [line[:34].strip() for line in capsys.readouterr().out.splitlines()[1:]] == list(before.STEPS)
+
+
 def test_the_pinned_tree_is_in_the_repository_and_has_the_packages(tmp_path: Path) -> None:
     tree = before.extracted(before.BASELINE.read_text().split()[0], tmp_path / "baseline")
     assert {"forwarder", "recovery", "spool", "xa"} <= {entry.name for entry in tree.iterdir()}
