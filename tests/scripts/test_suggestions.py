@@ -31,6 +31,7 @@ from xaspool_scripts.terminal import suggestions
         # an argument too many
         ("spool-admin mirror show shop", "-s shop"),
         ("spool-admin message put orders 'two teas'", "--body 'two teas'"),
+        ("spool-admin message put orders -", "spool-admin message put QUEUE < FILE"),
         ("spool-admin queue list orders", "spool-admin queue show orders"),
         ("spool-forward orders=python:a:b", "--route orders=python:a:b"),
         ("spool-admin queue create orders bills", ""),

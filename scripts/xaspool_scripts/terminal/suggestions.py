@@ -115,6 +115,8 @@ def _with_option(name: str, context: click.Context, typed: list[str]) -> str:
 
 def _argument(message: str, context: click.Context) -> list[str]:
     unexpected = _UNEXPECTED.match(message)
+    if unexpected is not None and unexpected[1] == "-" and context.command_path == "spool-admin message put":
+        return ["spool-admin message put QUEUE < FILE"]  # (without a body it reads standard input)
     form = _ARGUMENTS.get(context.command_path)
     return [form.format(quote(unexpected[1]))] if unexpected is not None and form is not None else []
 
