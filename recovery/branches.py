@@ -7,12 +7,14 @@ is committed, is in doubt, or lost its coordinator.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from spool.admin.findings import Kind
 from spool.coordination.locks import LockFile, coordinator_byte, xid_byte
 from spool.disk.content import opened
 from spool.disk.disk import Disk
 from spool.format.commands import addressing
+from spool.format.header import VOTE, Header
 from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.model.layout import CommittedName
@@ -80,14 +82,31 @@ NONE_ADOPTED = AdoptedFiles({}, {}, LiveOwners(frozenset(), frozenset()))
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_prepared(disk: Disk, xids: LockFile) -> PreparedFiles:
-    """Read every branch in ``prepared/``."""
-    whole, foreign, named = {}, [], 0
-    for name in sorted(disk.names(layout.PREPARED)):
-        xid, path = layout.parse_xid(name), f"{layout.PREPARED}/{name}"
-        if xid is None:
-            foreign.append(path)
-            continue
+def unnamed_votes(disk: Disk, stamped: Mapping[str, Header]) -> dict[Xid, str]:
+    """Find votes that lost their name in a power cut: return the path of each file, by its xid. Rule 13.
+
+    A vote in ``free/`` is marked with the origin in the name of its file. An older vote has another mark. A file in
+    ``prepared/`` with the same xid is older, and was rolled back.
+    """
+    if disk.durability.needs_links:  # renames are not ordered, so the name of each vote was flushed
+        return {}
+    votes = {}
+    for place, header in stamped.items():
+        if header.number >= VOTE and len(header.branches) == 1:
+            xid, name = header.branches[0].xid, place.rpartition("/")[2]
+            free = layout.parse_free(name)
+            if layout.parse_xid(name) == xid or (free is not None and header.number == VOTE | free.origin):
+                votes[xid] = place
+    return votes
+
+
+def read_prepared(disk: Disk, xids: LockFile, unnamed: Mapping[Xid, str] = MappingProxyType({})) -> PreparedFiles:
+    """Read every branch in ``prepared/``. ``unnamed``: votes that will get their name (in a dry run)."""
+    whole, named = {}, 0
+    names = {f"{layout.PREPARED}/{name}": layout.parse_xid(name) for name in disk.names(layout.PREPARED)}
+    foreign = sorted(path for path, xid in names.items() if xid is None)
+    branches = {xid: path for path, xid in names.items() if xid is not None} | {**unnamed}
+    for xid, path in sorted(branches.items()):
         contents = contents_or_none(disk, path)
         if contents is None and not disk.exists(path):
             continue  # after the directory was listed, another process committed the branch or rolled it back
@@ -123,6 +142,11 @@ def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numb
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def decide_names(unnamed: Mapping[Xid, str]) -> list[Decision]:
+    """Decide that each vote without a name gets its name."""
+    return [Decision(Kind.MOVED, place, Reason.LOST_VOTE, Step.NAME, xid=xid) for xid, place in unnamed.items()]
 
 
 def decide_files(prepared: PreparedFiles, adopted: AdoptedFiles) -> list[Decision]:

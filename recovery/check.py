@@ -198,7 +198,7 @@ def _adopted_branch(
         yield _damaged(name, Reason.DAMAGED_BRANCH, Step.QUARANTINE, f"{wrong} (branch {xid})")
         return
     yield from _content(view, name, found, branch.number, first)
-    if found.header is not None and found.header.number != 0:
+    if found.header is not None and found.header.is_numbered:
         cause = f"a branch has no number (branch {xid})"
         yield _damaged(name, Reason.DAMAGED_NUMBER, Step.WRITE_NUMBER, cause)
 
@@ -274,7 +274,7 @@ def _prepared_branches(disk: Disk, view: View) -> Iterator[Decision]:
             yield _damaged(name, Reason.UNREADABLE, Step.QUARANTINE, wrong, xid=xid)
             continue
         yield Decision(Kind.IN_DOUBT, name, Reason.UNDECIDED, count=header.messages)
-        if header.number != 0:
+        if header.is_numbered:
             cause = "the bytes for its number are damaged; all others are whole"
             yield _damaged(name, Reason.DAMAGED_NUMBER, Step.WRITE_NUMBER, cause)
         if found.surplus:

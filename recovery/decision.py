@@ -18,7 +18,7 @@ class Step(enum.Enum):
     NONE = enum.auto()
     LEAVE = enum.auto()
     # Steps when the space opens.
-    NAME = enum.auto()  # restore the name that a commit lost in a power cut
+    NAME = enum.auto()  # restore the name that a commit or a vote lost in a power cut
     FINISH = enum.auto()  # publish the commit of a dead writer
     DISCARD = enum.auto()  # move a numbered file that was not flushed to quarantine; the number becomes an empty commit
     FILL = enum.auto()  # create an empty commit for a number that has no file
@@ -54,6 +54,7 @@ class Reason(enum.StrEnum):
         return self
 
     LOST_NAME = "lost name", "a power cut took the name of commit {d.number}"
+    LOST_VOTE = "lost name of a vote", "a power cut took the name of prepared branch {d.xid}"
     UNPUBLISHED = "unpublished", "its writer ended before it was visible ({d.cause})"
     UNFLUSHED = "unflushed", "it was not flushed yet: {d.cause}"
     NO_FILE = "no file", "the number was issued and has {d.cause}"

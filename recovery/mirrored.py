@@ -23,7 +23,7 @@ from spool.store.parts import Files, Shared
 from spool.store.settings import read_settings_text
 
 from .branches import PreparedFiles, read_prepared
-from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, contents_or_none, count, read
+from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, contents_or_none, count, read, read_stamped
 from .unfinished import highest_named
 from .unfinished import read as read_active
 
@@ -133,7 +133,7 @@ def describe(files: Files, shared: Shared, *, alone: bool) -> MirrorState | None
 
 def _numbers(disk: Disk, shared: Shared) -> NumberedFiles:
     named = max(read_prepared(disk, shared.xids).named, highest_named(disk, read_active(disk, shared.xids)))
-    return read(disk, shared.counters, disk.names(layout.COMMITTED), named)
+    return read(disk, shared.counters, disk.names(layout.COMMITTED), named, read_stamped(disk))
 
 
 def give_back_votes(files: Files, prepared: PreparedFiles) -> bool:

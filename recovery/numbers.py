@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from spool.admin.findings import Kind
 from spool.coordination.counters import CounterPage, Counters
 from spool.disk.disk import Disk
-from spool.disk.recycler import consumed_number
+from spool.disk.recycler import origin_of
 from spool.errors import CorruptedFile, NewerFormat, SpoolError
 from spool.format.header import Header
 from spool.format.reader import FileContents, contents_of, open_file, prove, read_header
@@ -111,7 +111,9 @@ class Numbers:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> NumberedFiles:
+def read(
+    disk: Disk, counters: Counters, names: Iterable[str], named: int, stamped: Mapping[str, Header]
+) -> NumberedFiles:
     """Read the evidence about the sequence numbers. Only this process has the space open.
 
     Args:
@@ -119,13 +121,14 @@ def read(disk: Disk, counters: Counters, names: Iterable[str], named: int) -> Nu
         named: the highest number that a prepared branch or a claim journal refers to. A power cut may remove an
             unflushed commit and leave a reference to its number. A number that has a reference must not be issued
             again.
+        stamped: see `read_stamped`.
     """
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     places = {p.number: layout.committed(p.number) for p in parsed if not p.adoption}
     page = counters.read()
     newest, mark = _newest_whole(disk, places)
     with_names = {p.number for p in parsed}
-    unnamed = _read_unnamed(disk, last_in_reach(with_names, newest))
+    unnamed = _unnamed(stamped, last_in_reach(with_names, newest))
     found, durable = _newest_whole(disk, unnamed)
     newest, mark = max(newest, found), max(mark, durable)
     seen = frozenset({*with_names, *unnamed, *_quarantined_numbers(disk), page.issued, named} - {0})
@@ -155,30 +158,36 @@ def _newest_whole(disk: Disk, places: Mapping[int, str]) -> tuple[int, int]:
     return newest, mark
 
 
-def _read_unnamed(disk: Disk, highest: int) -> dict[int, str]:
-    """Find commits above ``highest`` that have no committed name: return the path of each file, by its number."""
+def read_stamped(disk: Disk) -> dict[str, Header]:
+    """Return the header of each file in ``active/`` and ``free/`` that has a number or the mark of a vote, by its
+    path. After a power cut, such a file may be a commit or a vote that lost its name (Rule 13)."""
     places = [f"{layout.ACTIVE}/{name}" for name in disk.names(layout.ACTIVE) if layout.parse_xid(name) is not None]
     places += [f"{layout.FREE}/{name}" for name in disk.names(layout.FREE)]
-    unnamed = {}
-    for place in sorted(places):
-        number = _stamped_number(disk, place)
-        if highest < number <= highest + MAX_GAP and number != consumed_number(place.rpartition("/")[2]):
-            unnamed[number] = place
-    return unnamed
+    headers = {place: _header_or_none(disk, place) for place in sorted(places)}
+    return {place: header for place, header in headers.items() if header is not None and header.number > 0}
 
 
-def _stamped_number(disk: Disk, name: str) -> int:
-    """Return the number in a file's header: 0 if the file has no number, -1 if the number is damaged."""
+def _header_or_none(disk: Disk, name: str) -> Header | None:
     try:
         handle = open_file(disk, name)
         try:
-            return read_header(disk, handle).number
+            return read_header(disk, handle)
         finally:
             disk.close(handle)
     except NewerFormat as error:
         raise NewerFormat(f"{disk.root}: {name}: {error}") from None
     except CorruptedFile:
-        return 0
+        return None
+
+
+def _unnamed(stamped: Mapping[str, Header], highest: int) -> dict[int, str]:
+    """Find commits above ``highest`` that have no committed name: return the path of each file, by its number."""
+    unnamed = {}
+    for place, header in stamped.items():
+        number, free = header.number, layout.parse_free(place.rpartition("/")[2])
+        if highest < number <= highest + MAX_GAP and (free is None or free.origin != origin_of(number)):
+            unnamed[number] = place
+    return unnamed
 
 
 def _quarantined_numbers(disk: Disk) -> list[int]:

@@ -1,16 +1,17 @@
 """The scan when a space opens: each phase reads its evidence, decides, and carries its decisions out.
 
-The phases, in order: sequence numbers, files of branches, the index, votes of branches, unfinished work, foreign files.
-A phase reads its evidence once, and a decision is a pure function of that evidence. A dry run (`plan`) goes through the
+The phases, in order: votes without a name, sequence numbers, files of branches, the index, votes of branches,
+unfinished work, foreign files. A phase reads its evidence once, and a decision is a pure function of that evidence. A dry run (`plan`) goes through the
 same phases and carries nothing out. If the scan is killed at any step, the next opener runs it again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.disk.disk import FlushFailed
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import SpoolError
+from spool.format.header import Header
 from spool.index import Index
 from spool.log.adoption import UnknownBranch, heuristic_fact
 from spool.log.visibility import read_all, rebuild
@@ -63,14 +64,18 @@ class _Scan:
     def run(self) -> RecoveryReport:
         disk, xids = self._store.files.disk, self._store.shared.xids
         names = sorted(disk.names(layout.COMMITTED))
-        prepared, active = branches.read_prepared(disk, xids), unfinished.read(disk, xids)
+        stamped = numbers.read_stamped(disk) if self._alone else {}
+        votes = branches.unnamed_votes(disk, stamped)
+        self._carry_out(branches.decide_names(votes))
+        prepared = branches.read_prepared(disk, xids, votes if self._dry else {})
+        active = unfinished.read(disk, xids)
         if self._alone:
-            evidence = self._numbers(names, max(prepared.named, unfinished.highest_named(disk, active)))
+            evidence = self._numbers(names, max(prepared.named, unfinished.highest_named(disk, active)), stamped)
             known = numbers.count(evidence)
             if not self._dry and give_back_votes(self._store.files, prepared):
                 prepared = branches.read_prepared(disk, xids)
             adopted = branches.read_adopted(disk, xids, names, known)
-            unnamed, issued = {*evidence.unnamed.values()}, known.issued
+            unnamed, issued = {*evidence.unnamed.values(), *votes.values()}, known.issued
             absent = (*evidence.unnamed, *evidence.from_mirror)  # a dry run does not put these commits in place
             published = min([known.published, *(number - 1 for number in absent)])
         else:
@@ -81,18 +86,18 @@ class _Scan:
         files = self._carry_out(branches.decide_files(prepared, adopted))
         index, is_complete = self._index(published)
         refused = [xid for xid in prepared.whole if heuristic_fact(index, xid) == ROLLED_BACK]
-        votes = self._carry_out(branches.decide_votes(prepared, adopted, files, index.adopted, refused))
+        decided = self._carry_out(branches.decide_votes(prepared, adopted, files, index.adopted, refused))
         self._carry_out(unfinished.decide(active, unnamed, alone=self._alone))
         self._carry_out(unfinished.decide_foreign([*prepared.foreign, *_foreign(names, issued)]))
         if self._alone and not self._dry:
             bring_up_to_date(self._store.files, index, agrees=is_complete)
-        in_doubt = sorted(str(vote.xid) for vote in votes if vote.kind is Kind.IN_DOUBT)
+        in_doubt = sorted(str(vote.xid) for vote in decided if vote.kind is Kind.IN_DOUBT)
         return RecoveryReport(self._alone, self._findings, in_doubt, index.applied)
 
-    def _numbers(self, names: Iterable[str], named: int) -> numbers.NumberedFiles:
+    def _numbers(self, names: Iterable[str], named: int, stamped: Mapping[str, Header]) -> numbers.NumberedFiles:
         """Check that the mirror fits the space, then settle the sequence numbers."""
         store = self._store
-        evidence = numbers.read(store.files.disk, store.shared.counters, names, named)
+        evidence = numbers.read(store.files.disk, store.shared.counters, names, named, stamped)
         if not self._dry:
             check_mirror(store.files, evidence)
         elif store.files.mirror is not None:
@@ -152,6 +157,8 @@ class _Scan:
     def _apply(self, decision: Decision) -> None:
         store, name, xid = self._store, decision.name, decision.xid
         match decision.step:
+            case Step.NAME if xid is not None:
+                store.files.disk.rename(name, layout.prepared(xid))
             case Step.QUARANTINE:
                 quarantine(store.files.disk, name, Reason(decision.detail, Cause.UNFLUSHED))
             case Step.MOVE:

@@ -78,11 +78,13 @@ class Durability(ABC):
 
     description: the flushes of a commit, as a text for ``spool-admin doctor``.
     needs_links: whether ``move`` gives a file two names for a moment.
+    restores_names: whether names of stamped files are not flushed, because recovery restores them (Rule 13).
     is_assumed: whether this file system is only assumed to order renames, because the settings of the space say so.
     """
 
     description: str
     needs_links: bool
+    restores_names = False
     is_assumed = False
 
     def __init__(self, guarantees: Guarantees) -> None:
@@ -180,7 +182,10 @@ class Ordered(Durability):
 
 
 class Journaled(Ordered):
-    """For a commit in an overwritten file, only the bytes are flushed, because recovery restores the name (Rule 13)."""
+    """For a commit or a vote in an overwritten file, only the bytes are flushed, because recovery restores the name
+    (Rule 13)."""
+
+    restores_names = True
 
     def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
         disk.flush(handle, data_only=stamped)

@@ -6,34 +6,32 @@ No file system orders an overwrite in place before a rename. So after a power cu
 and its old, valid bytes. Only the different numbers, in the old bytes and in the name, show that the bytes are old. So
 a file is recycled only if its bytes have its number, and it has only one name.
 
-On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit. Recovery
-must find this commit. So the name in ``free/`` records the file's former number: a file with another number in its
-bytes has a commit (Rule 13).
+On ext4 with a journal, a power cut can also leave a recycled file in ``free/`` with the new bytes of a commit or of a
+vote. Recovery must find these files. So the name in ``free/`` records the former place of the file, its *origin*. A
+commit has another number than the origin, and a vote is marked with the origin of the file that it overwrote (Rule 13).
 """
 
 import os
-import re
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from spool.disk.content import unlink_if_there, unlink_unless_gone, write_new
 from spool.disk.disk import Disk
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.model import layout
+from spool.model.layout import FreeName
 
 MAX_BYTES = 64 << 20  # enough for the files that are consumed between two reclaims under load
 QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
 _LEAST_BYTES = 32 << 10  # a smaller file counts as this size, because a list of many names would be slow
-_NEW_SUFFIX = ".new"
-_FREE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+").fullmatch
 _TRIES = 3
+_LOOKED_AT_BYTES = 4 << 10  # the header of a vote names its branch at its start
 _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
 _STOCK_FILL = b"\xff"  # not zeros: a copy of the space may have holes instead, which a full disk cannot fill
 STOCKED_BYTES = _STOCK * _STOCK_BYTES
-_NUMBER = "%010x"
 
 
 class Recycler:
@@ -56,37 +54,44 @@ class Recycler:
         with self._mutex:
             self._files, self._misses = found, 0
 
-    def take(self, name: str, size: int, *, keep: int = 0) -> tuple[int, int] | None:
+    def take(self, name: str, size: int, *, keep: int = 0, unlike: bytes = b"") -> tuple[int, int, str] | None:
         """Take a file of about ``size`` bytes to overwrite, and rename the file to ``name``, a free name.
 
         Args:
             keep: the number of files to leave in ``free/`` for more urgent commits.
+            unlike: bytes that the start of the file must not contain; b"" if the content does not matter.
 
         Returns:
-            The file's handle, open for writing, and its size, or None if no file was found.
+            The file's handle, open for writing, its size, and its name in ``free/``, or None if no file was found.
         """
         for _ in range(_TRIES):
             spare = self._pop(size, keep)
             if spare is None:
                 return None
             try:
-                self.disk.rename(f"{layout.FREE}/{spare}", name)
+                handle, found, is_alone = self.disk.open_to_overwrite(f"{layout.FREE}/{spare}")
             except FileNotFoundError:
                 continue  # another process has taken the file
-            try:
-                handle, found, is_alone = self.disk.open_to_overwrite(name)
             except OSError:
-                identity = self.disk.identity(name)
+                identity = self.disk.identity(f"{layout.FREE}/{spare}")
                 if identity is not None and identity.is_regular:
                     raise
                 if identity is not None:  # another program may have put a FIFO or a directory into free/
-                    text = f"it lay in {layout.FREE}/ as {spare}, and is no regular file"
-                    quarantine(self.disk, name, Reason(text, Cause.FOREIGN))
+                    text = f"it lay in {layout.FREE}/, and is no regular file"
+                    quarantine(self.disk, f"{layout.FREE}/{spare}", Reason(text, Cause.FOREIGN))
                 continue
-            if is_alone:
-                return handle, found
+            try:
+                if is_alone and not (unlike and unlike in self.disk.read_at(handle, 0, _LOOKED_AT_BYTES)):
+                    self.disk.rename(f"{layout.FREE}/{spare}", name)
+                    return handle, found, spare
+                if not is_alone:  # the other name may still be in use
+                    self.disk.unlink(f"{layout.FREE}/{spare}")
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                self.disk.close(handle)
+                raise
             self.disk.close(handle)
-            self.disk.unlink(name)  # the file has another name, which may still be in use
         self.refresh()  # the list of names is out of date
         return None
 
@@ -118,7 +123,7 @@ class Recycler:
         """
         missing = _STOCK - len(self._files)
         for _ in range(missing):
-            name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
+            name = f"{layout.FREE}/{layout.FreeName(_STOCK_BYTES, _random_origin())}"
             try:
                 write_new(self.disk, name, _STOCK_FILL * _STOCK_BYTES, durable=False)
             except OSError:
@@ -134,8 +139,8 @@ class Recycler:
         """Return the number of bytes of files that may still be moved into ``free/``."""
         return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
 
-    def give(self, name: str, room: int) -> str | None:
-        """Move a consumed file to ``free/``; return the name without suffix, or None for an unsuitable file.
+    def give(self, name: str, room: int) -> FreeName | None:
+        """Move a consumed file to ``free/``; return the name there, or None for an unsuitable file.
 
         No commit uses the file before ``release``.
         """
@@ -143,18 +148,18 @@ class Recycler:
         if identity is None or not identity.is_plain or identity.size > min(room, MAX_FILE_BYTES):
             return None
         committed = layout.parse_committed(name.rpartition("/")[2])
-        number = _NUMBER % committed.number if committed is not None else os.urandom(8).hex()
-        target = f"{identity.size}-{number}"
-        self.disk.rename(name, f"{layout.FREE}/{target}{_NEW_SUFFIX}")
+        origin = origin_of(*committed) if committed is not None else _random_origin()
+        target = FreeName(identity.size, origin, is_new=True)
+        self.disk.rename(name, f"{layout.FREE}/{target}")
         return target
 
-    def release(self, given: list[str]) -> None:
+    def release(self, given: Sequence[FreeName]) -> None:
         """Let commits overwrite these files. The caller has flushed the directory from which the files came."""
         if not given:
             return
         self.disk.durability.flush_arrivals(self.disk, layout.FREE)
         for target in given:
-            self.disk.rename(f"{layout.FREE}/{target}{_NEW_SUFFIX}", f"{layout.FREE}/{target}")
+            self.disk.rename(f"{layout.FREE}/{target}", f"{layout.FREE}/{target._replace(is_new=False)}")
         self.refresh()
 
     def trim(self, most: int = QUIET_BYTES) -> None:
@@ -180,27 +185,32 @@ class Recycler:
         """
         for name in self.disk.names(layout.FREE):
             identity = self.disk.identity(f"{layout.FREE}/{name}")
-            if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):
+            if identity is not None and identity.is_regular and (everything or _is_new(name)):
                 self.disk.unlink(f"{layout.FREE}/{name}")
         self.refresh()
 
 
-def consumed_number(name: str) -> int | None:
-    """Return the former number of a file in ``free/``, or None if the file's name records no number."""
-    tail = name.partition("-")[2].removesuffix(_NEW_SUFFIX)
-    try:
-        number = int(tail, 16)
-    except ValueError:
-        return None
-    return number if tail == _NUMBER % number else None
+def origin_of(number: int, adoption: int = 0) -> int:
+    """Return the origin of a committed file: see ``layout.FreeName``."""
+    return number << layout.ORDINAL_BITS | adoption
+
+
+def _random_origin() -> int:
+    return int.from_bytes(os.urandom(8), "big") >> 1
+
+
+def _is_new(name: str) -> bool:
+    parsed = layout.parse_free(name)
+    return parsed is not None and parsed.is_new
 
 
 def weight(name: str) -> int:
     """Return the size for which a file in ``free/`` counts against the limits. The file's name gives its real size."""
-    size = name.partition("-")[0]
-    return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
+    parsed = layout.parse_free(name)
+    return _LEAST_BYTES if parsed is None else max(_LEAST_BYTES, parsed.size)
 
 
 def _sized(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Return sorted pairs of size and name. A name from the recycler begins with the size; other names are left out."""
-    return sorted((int(match[1]), match[0]) for match in map(_FREE_NAME, names) if match is not None)
+    """Return sorted pairs of size and name of the files that commits may overwrite."""
+    parsed = ((layout.parse_free(name), name) for name in names)
+    return sorted((free.size, name) for free, name in parsed if free is not None and not free.is_new)

@@ -254,8 +254,8 @@ class Engine:
     def roll_back_branch(self, xid: Xid, reason: str = "its transaction was rolled back") -> None:
         """Roll back a prepared branch: drop its puts, and release the messages of its gets with one more attempt each.
 
-        A rollback needs no flush. A commit and a rollback of one branch exclude each other (Rule 5). Raises
-        UnknownBranch if no prepared branch has this xid.
+        A power cut may undo a rollback, so a coordinator may have to repeat it. A commit and a rollback of one branch
+        exclude each other (Rule 5). Raises UnknownBranch if no prepared branch has this xid.
         """
         two_phase.rollback_prepared(self._store, xid, self._store.deadline(), reason, counted=True)
 

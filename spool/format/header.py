@@ -35,6 +35,9 @@ MAX_TABLE_BYTES = 64 << 20
 # change of size or blocks, and the flush writes only data.
 CLASS_BYTES = 4 << 10
 SECTION_MESSAGES = 65_536
+# A stamp from this number on is the mark of a vote. The rest of the stamp is the origin of the file that the vote
+# overwrote (``layout.FreeName``).
+VOTE = 1 << 63
 
 _START = b"\xa6format\xa7xaspool\xa7version\xcd"
 _NUMBER = struct.Struct(">Q")
@@ -112,8 +115,8 @@ class SectionEntry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header of one file. ``number``: 0 for a prepared branch, or before a number is issued. ``time``: seconds
-    since the epoch."""
+    """The header of one file. ``number``: 0 before a number is issued, and in a prepared branch, unless its vote has a
+    mark (see ``VOTE``). ``time``: seconds since the epoch."""
 
     number: int
     time: float
@@ -127,6 +130,11 @@ class Header(NamedTuple):
     length: int = 0
     size: int = 0
     checksum: int = 0
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the stamp is no mark of a vote and not 0. A damaged number (-1) counts."""
+        return self.number != 0 and self.number < VOTE
 
     @property
     def messages(self) -> int:
@@ -264,7 +272,7 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
     for text, branch_id, first, count in found["branches"]:
         end = _following(first, count, end)
         branches += (BranchEntry(_branch_xid(text, branch_id), branch_id, first, count),)
-    if number > MAX_NUMBER or messages != end:
+    if MAX_NUMBER < number < VOTE or messages != end:
         raise ValueError("its branches do not add up to its sections")
     adopts = []
     for text, size, branch_checksum, first, count in found["adopts"]:

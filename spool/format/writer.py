@@ -18,7 +18,7 @@ from spool.format.header import CLASS_BYTES, Header, SectionEntry, encode_header
 from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.model import layout
-from spool.model.xid import Xid
+from spool.model.xid import FORMATS_USED_ONCE, Xid
 from spool.runtime.tearing import raise_if_torn
 
 log = logging.getLogger("spool")
@@ -55,7 +55,7 @@ class CommitFileWriter:
         self.number: int | None = None
         self.tables: list[Table] = []
         self.streamed = False
-        self.recycled = False
+        self.recycled = ""  # the name in free/ of the file that this file overwrote
         self._header: Header | None = None  # the encoded header, without the offsets of sections
         self._encoded = b""
         self._entries: list[SectionEntry] = []
@@ -106,7 +106,7 @@ class CommitFileWriter:
             time: seconds since the epoch.
             durable_mark: the durable number from the last read of the counters. An older number is also valid.
             flushed: whether the file will be flushed.
-            pool: the recycled files. A file that will get a number may overwrite a recycled file.
+            pool: the recycled files, one of which the file may overwrite, because it will get a number or a mark.
         """
         batch.close_section()
         if self.handle is not None:
@@ -133,12 +133,15 @@ class CommitFileWriter:
         size += len(encoded)
         # Leave files for removals, which must succeed on a full disk.
         keep = 2 if batch.messages else 1 if batch.commands else 0
-        taken = None if pool is None else pool.take(self.name, size, keep=keep)
-        self.recycled = taken is not None
+        taken = None
+        if pool is not None:
+            xid = self.xid  # (an old file of a branch must not look like the vote of a new branch with the same xid)
+            unlike = b"" if xid[0] in FORMATS_USED_ONCE else str(xid).encode()
+            taken = pool.take(self.name, size, keep=keep, unlike=unlike)
         if taken is None:
-            self.handle = self.disk.create(self.name)
+            self.handle, self.recycled = self.disk.create(self.name), ""
         else:
-            self.handle, there = taken
+            self.handle, there, self.recycled = taken
             if size != there:
                 encoded = self._fit(encoded, size, there)
         parts[0] = self._encoded = encoded
@@ -167,7 +170,7 @@ class CommitFileWriter:
     def flush(self) -> None:
         """Make the file durable under its number."""
         assert self.handle is not None
-        self.disk.make_durable(self.handle, layout.COMMITTED, new=True, stamped=self.recycled)
+        self.disk.make_durable(self.handle, layout.COMMITTED, new=True, stamped=self.recycled != "")
 
     def close(self) -> None:
         if self.handle is not None:

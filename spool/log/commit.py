@@ -303,8 +303,8 @@ def write(
 
     Args:
         recycle: overwrite a consumed file, if one exists. Recycling is safe only for a file that is flushed and gets a
-            number. After a power cut the number distinguishes the new content from the old, and restores the name (Rule
-            13).
+            number or the mark of a vote. After a power cut, this stamp distinguishes the new content from the old, and
+            restores the name (Rule 13).
         page, flush, make_room: see ``commit``.
     """
     now, durable = store.clock.now(), (page or store.shared.counters.read()).durable

@@ -135,7 +135,8 @@ def is_branch_file(header: Header, xid: Xid) -> bool:
 
     (The number -1 means that the bytes of the number are damaged. All other bytes are proven.)
     """
-    return header.number in (0, -1) and [branch.xid for branch in header.branches] == [xid]
+    is_commit = header.is_numbered and header.number != -1
+    return not is_commit and [branch.xid for branch in header.branches] == [xid]
 
 
 # -- published commits ------------------------------------------------------------------------------------------------

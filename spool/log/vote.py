@@ -4,6 +4,9 @@ Threads that vote at the same time vote together. One thread writes the files of
 in ``prepared/``, and then flushes the files one after another. The other threads sleep meanwhile, so they do not
 compete for the interpreter at each disk call.
 
+Like a commit, a vote overwrites a consumed file. Once the file has its name in ``prepared/``, it is marked as a vote.
+After a power cut, recovery finds a vote without its name by this mark (Rule 13).
+
 A vote whose flush fails is withdrawn (Rule 7 of docs/architecture.md).
 """
 
@@ -14,9 +17,12 @@ from functools import partial
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import PREPARED_LIST
+from spool.disk.content import opened
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown
 from spool.format.batch import CommitBatch, destinations_of
+from spool.format.header import VOTE, stamp
+from spool.format.reader import read_header
 from spool.format.writer import CommitFileWriter
 from spool.log.commit import check_destinations, write
 from spool.log.commit_request import CommitRequest
@@ -116,10 +122,11 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
     error: OSError
     try:
         if failed is None:
+            marked = request.file.recycled != ""
+            flush = partial(store.files.disk.make_durable, request.handle, layout.PREPARED, new=True, stamped=marked)
             if store.files.mirror is None:
-                store.files.disk.make_durable(request.handle, layout.PREPARED, new=True)
+                flush()
             else:
-                flush = partial(store.files.disk.make_durable, request.handle, layout.PREPARED, new=True)
                 store.files.mirror.flush_vote(request.file.xid, flush)
             request.is_durable = True
             return None
@@ -135,15 +142,23 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
 
 
 def _list(store: Store, request: VoteRequest) -> None:
-    """Write the rest of the branch's file, and give the file its name in ``prepared/``."""
-    write(store, request.file, request.batch, request.page, make_room=request.make_room)
-    destinations = destinations_of(request.file.tables)
+    """Write the rest of the branch's file, give the file its name in ``prepared/``, and mark it as a vote."""
+    file = request.file
+    write(store, file, request.batch, request.page, recycle=True, make_room=request.make_room)
+    destinations = destinations_of(file.tables)
     if request.check is None:
-        _rename(store, request.file, destinations)
-        return
-    with settled(store, store.deadline()):
-        request.check()
-        _rename(store, request.file, destinations)
+        _rename(store, file, destinations)
+    else:
+        with settled(store, store.deadline()):
+            request.check()
+            _rename(store, file, destinations)
+    overwritten = layout.parse_free(file.recycled)
+    if overwritten is not None:
+        try:
+            store.files.disk.write_at(request.handle, *stamp(VOTE | overwritten.origin))
+        except OSError as error:
+            raise_if_torn(error)
+            raise _withdraw(store, file.xid, error) from error
 
 
 def _rename(store: Store, file: CommitFileWriter, destinations: Collection[str]) -> None:
@@ -198,3 +213,22 @@ def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
                 )
         store.files.disk.unlink(layout.prepared(xid))
     store.shared.counters.arrivals.announce_all()  # the messages that the branch took are free
+
+
+def unmark(store: Store, xid: Xid) -> None:
+    """Remove the mark of a prepared branch durably, before the branch is rolled back.
+
+    Otherwise two files could have the mark of a vote for one xid after a power cut, if the xid is used again. A branch
+    without a mark has a durable name, or was not acknowledged. The caller holds the number lock.
+    """
+    disk = store.files.disk
+    if not disk.durability.restores_names:
+        return
+    with opened(disk, layout.prepared(xid), write=True) as handle:
+        if read_header(disk, handle).number >= VOTE:
+            disk.write_at(handle, *stamp(0))
+            try:
+                disk.make_durable(handle, layout.PREPARED, stamped=True)
+            except FlushFailed:
+                store.stop()
+                raise

@@ -33,6 +33,7 @@ from spool.log.sequence import flush_published
 from spool.log.standing import cancel_of_dead
 from spool.log.visibility import catch_up
 from spool.model import layout
+from spool.model.layout import FreeName
 from spool.policies.claim_journal import clean_up_after_dead
 from spool.runtime.calls import deliver_pending_signals
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock, Deadline
@@ -297,24 +298,28 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
             files.cache.forget(number)
     if files.mirror is not None:
         files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
-    for number, xids in adopted.items():
-        for place, xid in enumerate(xids, 1):
-            for name in (layout.prepared(xid), layout.committed(number, place)):
-                unlink_unless_gone(files.disk, name)
-    if adopted:
-        files.disk.flush_directory(layout.COMMITTED)
-        files.disk.flush_directory(layout.PREPARED)
-    given: list[str] = []
+    given: list[FreeName] = []
     gone: list[int] = []
     room = files.recycler.room()
-    for number in _in_steps(batch, pause):
-        name = layout.committed(number)
+
+    def give(name: str) -> None:
+        nonlocal room
         spare = files.recycler.give(name, room)
         if spare is not None:
             given.append(spare)
-            room -= weight(spare)
+            room -= weight(str(spare))
         else:
             unlink_unless_gone(files.disk, name)
+
+    for number, xids in adopted.items():
+        for place, xid in enumerate(xids, 1):
+            unlink_unless_gone(files.disk, layout.prepared(xid))
+            give(layout.committed(number, place))
+    if adopted:
+        files.disk.flush_directory(layout.COMMITTED)
+        files.disk.flush_directory(layout.PREPARED)
+    for number in _in_steps(batch, pause):
+        give(layout.committed(number))
         gone.append(number)
     files.disk.flush_directory(layout.COMMITTED)
     files.recycler.release(given)

@@ -49,6 +49,8 @@ MAX_ORDINAL = 2**ORDINAL_BITS - 1
 _QUEUE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}"
 is_queue_name = re.compile(_QUEUE_NAME).fullmatch  # a queue's folder in drop/ has the queue's name
 _CAPTURE_NAME = re.compile(rf"{re.escape(CAPTURE_PREFIX)}{_QUEUE_NAME}\.[0-9a-f]{{16}}")
+_NEW_SUFFIX = ".new"
+_FREE_NAME = re.compile(rf"([0-9]{{1,10}})-([0-7][0-9a-f]{{15}})({re.escape(_NEW_SUFFIX)})?")
 _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
 
@@ -84,6 +86,28 @@ def parse_committed(name: str) -> CommittedName | None:
 def committed_numbers(names: Iterable[str]) -> set[int]:
     """Return the numbers of the commits whose first files are among these names in ``committed/``."""
     return {name.number for name in map(parse_committed, names) if name is not None and not name.adoption}
+
+
+class FreeName(NamedTuple):
+    """The parts of the name of a consumed file.
+
+    size: the file's size in bytes.
+    origin: the former place of the file among all committed files: ``number << ORDINAL_BITS | adoption``. A file that
+        was not committed has a random origin. No two files ever have the same origin.
+    is_new: whether the name is perhaps not durable, so that no commit may use the file yet.
+    """
+
+    size: int
+    origin: int
+    is_new: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.size}-{self.origin:016x}{_NEW_SUFFIX if self.is_new else ''}"
+
+
+def parse_free(name: str) -> FreeName | None:
+    match = _FREE_NAME.fullmatch(name)
+    return None if match is None else FreeName(int(match[1]), int(match[2], 16), match[3] is not None)
 
 
 def prepared(xid: Xid) -> str:
@@ -147,7 +171,7 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
         name.startswith(CAPTURE_PREFIX)
         or any(parse_xid(name, suffix) for suffix in (SUFFIX, JOURNAL_SUFFIX, COPY_SUFFIX))
     ),
-    FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
+    FREE: _FREE_NAME.fullmatch,
     RUN: re.compile(
         r"control|counters|feed|numbers|requests|resumed|xids|reclaim\.lock|claims-[0-9]{2}"
         r"|(checkpoint|status|recovery|meters-[0-9]{2})(\.tmp)?"

@@ -33,7 +33,7 @@ from spool.log.deciding import settle_and_catch_up, settled
 from spool.log.quota import added_by, change_by, check_adoption
 from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
-from spool.log.vote import unlist
+from spool.log.vote import unlist, unmark
 from spool.model import layout
 from spool.model.message import message_id
 from spool.model.position import Position
@@ -181,6 +181,8 @@ def rollback_prepared(
     with settled(store, deadline):
         if xid in store.view.index.adopted or not store.files.disk.exists(layout.prepared(xid)):
             raise UnknownBranch(xid, store.view.index.adopted.get(xid))
+        if xid.format_id not in FORMATS_USED_ONCE:  # the coordinator may use the xid for a new branch
+            unmark(store, xid)
         unlist(store, xid, deadline)
     list_prepared(store)
 

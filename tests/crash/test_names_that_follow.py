@@ -8,17 +8,17 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.disk.content import new_file
-from spool.disk.recycler import consumed_number
+from spool.disk.recycler import Recycler
 from spool.format.header import stamp
 from spool.intake import Intake, capture
-from spool.log import commit
+from spool.log import commit, vote
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.recovery import numbers, scan
+from spool.recovery import branches, numbers, scan
 from spool.transactions import two_phase
 from tests.at_once import AT_ONCE
-from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, decide, in_doubt, prepare
+from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
 from tests.crash.harness import Explorer, Violation
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
@@ -82,7 +82,45 @@ def _decided_and_forgotten(space: spool.Space, expected: Expectation) -> None:
     assert two_phase.forget(space._store, XID, space._store.deadline())
 
 
-DECIDED = {IN_DOUBT: {"commit": COMMITTED, "rollback": BEGIN}}
+AGAIN = BEGIN.doubting("a", 1).doubting("b", 0, added=2)
+
+
+def _voted_again(space: spool.Space, expected: Expectation) -> None:
+    """After a rollback, the coordinator uses the xid for another branch."""
+    prepare(space, expected)
+    with expected.becoming(BEGIN, surely=False):
+        decide(space, "rollback")
+    with expected.becoming(AGAIN, or_else=[IN_DOUBT]):
+        tx = branch(space)
+        tx.get("a")
+        tx.put("b", "again")
+        tx.put("b", "again")
+        assert tx.prepare()
+
+
+LATER = COMMITTED.got("b").got("a").put("a", "later")
+
+
+def _reclaimed_and_voted_again(space: spool.Space, expected: Expectation) -> None:
+    """A committed branch is consumed, and the coordinator uses the xid for another branch."""
+    prepare(space, expected)
+    with expected.becoming(COMMITTED):
+        decide(space, "commit", told=True)
+    for queue in ("b", "a"):
+        with expected.becoming(expected.contents.got(queue)):
+            space.get(queue)
+    with expected.becoming(LATER):
+        space.put("a", "later")
+    space._store.files.recycler.clear(everything=True)  # so that the file of the branch is used again
+    assert reclaim(space._store) > 0
+    prepare(space, expected)
+
+
+DECIDED = {
+    IN_DOUBT: {"commit": COMMITTED, "rollback": BEGIN},
+    AGAIN: {"commit": BEGIN.got("a").put("b", "again", "again"), "rollback": BEGIN},
+    in_doubt(LATER): {"commit": LATER.got("a").put("b", "reply"), "rollback": LATER},
+}
 OVERWRITTEN = History("overwritten", _with_spares, BEGIN, _overwritten)
 ADOPTED = History("adopted", _with_spares, BEGIN, _adopted, DECIDED)
 FORGOTTEN = History("decided by hand and forgotten", _with_spares, BEGIN, _decided_and_forgotten, DECIDED)
@@ -113,7 +151,9 @@ def _taken_in(space: spool.Space, expected: Expectation) -> None:
 
 
 TAKEN_IN = History("taken in", _spares_and_dropped, TAKEN, _taken_in, finish=_take_in)
-HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, TAKEN_IN)
+VOTED_AGAIN = History("voted again", _with_spares, BEGIN, _voted_again, DECIDED)
+RECLAIMED = History("reclaimed and voted again", _with_spares, BEGIN, _reclaimed_and_voted_again, DECIDED)
+HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, VOTED_AGAIN, RECLAIMED, TAKEN_IN)
 
 
 @pytest.mark.every(4)
@@ -133,12 +173,12 @@ def test_a_live_process_takes_over_commits_in_overwritten_files(stride: Stride, 
 # -- each rule, left out ----------------------------------------------------------------------------------------------
 
 _ABOVE = "highest < number <= highest + MAX_GAP"
-_CONSUMED = ' and number != consumed_number(place.rpartition("/")[2])'
+_CONSUMED = " and (free is None or free.origin != origin_of(number))"
 _MOVES_ARE_DURABLE = "        gone.append(number)\n    files.disk.flush_directory(layout.COMMITTED)\n"
 
 BUGS = (
-    Bug("recovery believes names alone", numbers._read_unnamed, ((_ABOVE, "False"),), OVERWRITTEN.name),
-    Bug("any stamp counts", numbers._read_unnamed, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
+    Bug("recovery believes names alone", numbers._unnamed, ((_ABOVE, "False"),), OVERWRITTEN.name),
+    Bug("any stamp counts", numbers._unnamed, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
     Bug("a file is used again before it lies in free/ durably", reclaiming._remove,
         ((_MOVES_ARE_DURABLE, "        gone.append(number)\n"),), OVERWRITTEN.name),
     Bug("names are given from the highest number down", numbers.decide,
@@ -148,6 +188,14 @@ BUGS = (
         OVERWRITTEN.name),
     Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
         (("self._disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
+    Bug("votes count by their names alone", branches.unnamed_votes, (("header.number >= VOTE", "False"),),
+        ADOPTED.name),
+    Bug("any mark is a vote", branches.unnamed_votes,
+        (("(free is not None and header.number == VOTE | free.origin)", "free is not None"),), RECLAIMED.name),
+    Bug("a vote is not marked", vote._list, (("overwritten is not None", "False"),), ADOPTED.name),
+    Bug("a rollback leaves the mark", vote.unmark, (("number >= VOTE", "number < 0"),), VOTED_AGAIN.name),
+    Bug("a branch overwrites a file of an earlier one", Recycler.take,
+        (("unlike and unlike in", "False and unlike in"),), RECLAIMED.name),
     Bug("a decision is forgotten before its rollback is durable", two_phase.forget,
         (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
 )  # fmt: skip
@@ -230,7 +278,7 @@ def test_a_dry_run_reports_no_damage_for_durable_commits_that_have_lost_their_na
     space.put("b", "four")
     disk = space._store.files.disk
     for number in sorted(_numbers(space))[-2:]:
-        disk.rename(layout.committed(number), f"{layout.FREE}/{number}-{1:010x}")
+        disk.rename(layout.committed(number), f"{layout.FREE}/{layout.FreeName(number, 1)}")
     assert {finding.kind for finding in scan.plan(space._store).findings} == {Kind.MOVED}
 
 
@@ -240,7 +288,7 @@ def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
     """The name of the consumed file has its former number."""
     machine, space = opened
     disk = space._store.files.disk
-    consumed = {consumed_number(name) for name in disk.names(layout.FREE)}
+    consumed = {free.origin >> layout.ORDINAL_BITS for free in map(layout.parse_free, disk.names(layout.FREE)) if free}
     for number in _numbers(space):
         disk.unlink(layout.committed(number))
     _, again = _opened(machine.image())

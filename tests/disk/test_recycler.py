@@ -38,23 +38,23 @@ def taken(pool: Recycler, size: int = 10) -> bool:
 
 
 def test_a_new_process_finds_the_files_that_others_gave(disk: SimulatedDisk) -> None:
-    write(disk, f"{layout.FREE}/10-ab", 10)
+    write(disk, f"{layout.FREE}/10-00000000000000ab", 10)
     assert taken(Recycler(disk))
 
 
 def test_files_that_others_give_later_are_found_after_some_misses(disk: SimulatedDisk) -> None:
     pool = Recycler(disk)
-    write(disk, f"{layout.FREE}/10-ab", 10)
+    write(disk, f"{layout.FREE}/10-00000000000000ab", 10)
     assert any(taken(pool) for _ in range(100))
 
 
 def test_a_process_lists_the_pool_again_if_others_took_the_files_that_it_knew(disk: SimulatedDisk) -> None:
-    for name in ("10-a", "10-b", "10-c", "10-d"):
+    for name in ("10-000000000000000a", "10-000000000000000b", "10-000000000000000c", "10-000000000000000d"):
         write(disk, f"{layout.FREE}/{name}", 10)
     pool = Recycler(disk)
     for name in disk.names(layout.FREE):
         disk.unlink(f"{layout.FREE}/{name}")
-    write(disk, f"{layout.FREE}/10-e", 10)
+    write(disk, f"{layout.FREE}/10-000000000000000e", 10)
     assert not taken(pool)
     assert taken(pool)
 
@@ -94,14 +94,14 @@ def test_a_power_cut_empties_the_pool_where_renames_are_not_ordered(
     disk: SimulatedDisk, ordered: bool, power_cut: bool, kept: bool
 ) -> None:
     disk.durability = durability_of(Guarantees(orders_renames=ordered))
-    write(disk, f"{layout.FREE}/10-ab", 10)
+    write(disk, f"{layout.FREE}/10-00000000000000ab", 10)
     pool = Recycler(disk)
     pool.recover(after_power_cut=power_cut)
     assert taken(pool) is kept
 
 
 def test_a_cleared_pool_is_stocked_again(disk: SimulatedDisk) -> None:
-    for name in ("10-ab", "20-cd"):
+    for name in ("10-00000000000000ab", "20-00000000000000cd"):
         write(disk, f"{layout.FREE}/{name}", 10)
     pool = Recycler(disk)
     pool.clear(everything=True)
@@ -115,7 +115,7 @@ def test_a_file_with_another_name_is_neither_given_nor_taken(disk: SimulatedDisk
     disk.link(f"{layout.COMMITTED}/x", f"{layout.COMMITTED}/y")
     pool = Recycler(disk)
     assert pool.give(f"{layout.COMMITTED}/x", pool.room()) is None
-    disk.rename(f"{layout.COMMITTED}/x", f"{layout.FREE}/10-ab")
+    disk.rename(f"{layout.COMMITTED}/x", f"{layout.FREE}/10-00000000000000ab")
     assert not taken(Recycler(disk))
     assert disk.names(layout.COMMITTED) == ["y"]
 
@@ -123,15 +123,15 @@ def test_a_file_with_another_name_is_neither_given_nor_taken(disk: SimulatedDisk
 def test_the_pool_takes_no_more_than_its_bytes(disk: SimulatedDisk) -> None:
     write(disk, f"{layout.COMMITTED}/x", 100)
     assert Recycler(disk).give(f"{layout.COMMITTED}/x", 99) is None
-    write(disk, f"{layout.FREE}/{MAX_BYTES + 1}-ab", 10)
+    write(disk, f"{layout.FREE}/{MAX_BYTES + 1}-00000000000000ab", 10)
     assert Recycler(disk).room() < 0
 
 
 def test_a_quiet_space_keeps_its_smallest_spare_files(disk: SimulatedDisk) -> None:
-    large = [f"{QUIET_BYTES + more}-cd" for more in range(5)]
-    for name in ("10-ab", *large, "20-ef", "30-ab.new"):
+    large = [f"{QUIET_BYTES + more}-00000000000000cd" for more in range(5)]
+    for name in ("10-00000000000000ab", *large, "20-00000000000000ef", "30-00000000000000ab.new"):
         write(disk, f"{layout.FREE}/{name}", 10)
     pool = Recycler(disk)
     pool.trim()
-    assert sorted(disk.names(layout.FREE)) == ["10-ab", "20-ef", "30-ab.new"]
+    assert sorted(disk.names(layout.FREE)) == ["10-00000000000000ab", "20-00000000000000ef", "30-00000000000000ab.new"]
     assert taken(pool, QUIET_BYTES)

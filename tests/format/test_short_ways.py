@@ -53,7 +53,7 @@ def test_the_spare_file_that_is_nearest_in_size_is_taken(tmp_path: Path, wanted:
     for name in (layout.FREE, layout.ACTIVE):
         (tmp_path / name).mkdir()
     for size in (340, 360, 100_000):
-        (tmp_path / layout.FREE / f"{size}-abcd").write_bytes(bytes(size))
+        (tmp_path / layout.FREE / f"{size}-000000000000abcd").write_bytes(bytes(size))
     disk = Disk(str(tmp_path))
     found = Recycler(disk).take(f"{layout.ACTIVE}/new", wanted)
     assert found is not None

@@ -1,6 +1,15 @@
 """The scenarios, grouped by the rules that they check."""
 
-from tests.protocol.scenarios import combined, data_flush, numbers, opening, reclaim, subscriptions, two_phase
+from tests.protocol.scenarios import (
+    combined,
+    data_flush,
+    numbers,
+    opening,
+    reclaim,
+    subscriptions,
+    two_phase,
+    vote_data,
+)
 
 SCENARIOS = [
     *numbers.SCENARIOS,
@@ -8,6 +17,7 @@ SCENARIOS = [
     *reclaim.SCENARIOS,
     *opening.SCENARIOS,
     *data_flush.SCENARIOS,
+    *vote_data.SCENARIOS,
     *subscriptions.SCENARIOS,
     *combined.SCENARIOS,
 ]
