@@ -1,8 +1,9 @@
 """The scan when a space opens: each phase reads its evidence, decides, and carries its decisions out.
 
 The phases, in order: votes without a name, sequence numbers, files of branches, the index, votes of branches,
-unfinished work, foreign files. A phase reads its evidence once, and a decision is a pure function of that evidence. A dry run (`plan`) goes through the
-same phases and carries nothing out. If the scan is killed at any step, the next opener runs it again.
+unfinished work, foreign files. A phase reads its evidence once, and a decision is a pure function of that evidence. A
+dry run (`plan`) goes through the same phases and carries nothing out. If the scan is killed at any step, the next
+opener runs it again.
 """
 
 from collections.abc import Iterable, Mapping
