@@ -87,7 +87,10 @@ class CommitBatch:
     @property
     def size(self) -> int:
         """The approximate size of the content in a file, in bytes."""
-        return self._bytes + sum(section.entry.size for section in self.sections)
+        size = self._bytes
+        for section in self.sections:
+            size += section.entry.size
+        return size
 
     @property
     def tables(self) -> list[Table]:

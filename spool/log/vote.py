@@ -74,14 +74,15 @@ def vote_together(store: Store, requests: Sequence[VoteRequest]) -> None:
 
     If an exception interrupts this function, the thread of each listed branch calls ``finish_vote`` for its own branch.
     """
+    listed: list[VoteRequest] = []
     for request in requests:
         try:
             _list(store, request)
             request.is_listed = True
+            listed += (request,)
         except Exception as error:
             raise_if_torn(error)
             request.error = error
-    listed = [request for request in requests if request.error is None]
     if listed[1:]:
         for request in listed:
             store.files.disk.begin_flush(request.handle)
@@ -122,12 +123,11 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
     error: OSError
     try:
         if failed is None:
-            marked = request.file.recycled != ""
-            flush = partial(store.files.disk.make_durable, request.handle, layout.PREPARED, new=True, stamped=marked)
+            file = request.file
             if store.files.mirror is None:
-                flush()
+                file.flush(layout.PREPARED)
             else:
-                store.files.mirror.flush_vote(request.file.xid, flush)
+                store.files.mirror.flush_vote(file.xid, partial(file.flush, layout.PREPARED))
             request.is_durable = True
             return None
         error = copy.copy(failed)
@@ -152,10 +152,10 @@ def _list(store: Store, request: VoteRequest) -> None:
         with settled(store, store.deadline()):
             request.check()
             _rename(store, file, destinations)
-    overwritten = layout.parse_free(file.recycled)
-    if overwritten is not None:
+    if file.recycled:
+        assert file.handle is not None
         try:
-            store.files.disk.write_at(request.handle, *stamp(VOTE | overwritten.origin))
+            store.files.disk.write_at(file.handle, *stamp(VOTE | layout.origin_in(file.recycled)))
         except OSError as error:
             raise_if_torn(error)
             raise _withdraw(store, file.xid, error) from error

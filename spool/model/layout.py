@@ -110,6 +110,11 @@ def parse_free(name: str) -> FreeName | None:
     return None if match is None else FreeName(int(match[1]), int(match[2], 16), match[3] is not None)
 
 
+def origin_in(name: str) -> int:
+    """Return the origin in the name of a consumed file that a commit may use."""
+    return int(name.rpartition("-")[2], 16)
+
+
 def prepared(xid: Xid) -> str:
     return f"{PREPARED}/{xid}{SUFFIX}"
 

@@ -204,7 +204,7 @@ BUGS = (
         ADOPTED.name),
     Bug("any mark is a vote", branches.unnamed_votes,
         (("(free is not None and header.number == VOTE | free.origin)", "free is not None"),), RECLAIMED.name),
-    Bug("a vote is not marked", vote._list, (("overwritten is not None", "False"),), ADOPTED.name),
+    Bug("a vote is not marked", vote._list, (("if file.recycled", "if False"),), ADOPTED.name),
     Bug("a rollback leaves the mark", vote.unmark, (("number >= VOTE", "number < 0"),), VOTED_AGAIN.name),
     Bug("a branch overwrites a file of an earlier one", Recycler.take,
         (("unlike and unlike in", "False and unlike in"),), RECLAIMED.name),

@@ -188,7 +188,7 @@ def test_a_failed_flush_in_prepare_stops_the_space_in_all_processes(
     work(rm, xid())
     with spool.open(rm.space.path) as other:
 
-        def broken(self: Disk, handle: int, directory: str, *, new: bool = False) -> None:
+        def broken(self: Disk, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
             raise FlushFailed(5, "Input/output error")
 
         monkeypatch.setattr(Disk, "make_durable", broken)
