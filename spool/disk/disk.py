@@ -41,6 +41,7 @@ _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # to open a file of a
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_WRITE = _TO_READ | os.O_RDWR
 _ENCODING = sys.getfilesystemencoding()
+_KIND_OF_FILE = 0o170000  # the bits of a mode that ``stat.S_IFMT`` returns
 _SMALL_READ_BYTES = 1 << 20
 _MACHINE_ID = "/etc/machine-id"
 
@@ -205,7 +206,7 @@ class Disk:
         except OSError as error:
             self._complete(error, name)
             raise
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        if os.fstat(handle).st_mode & _KIND_OF_FILE != stat.S_IFREG:
             raise self._not_regular(handle, name)
         return handle
 
@@ -213,7 +214,7 @@ class Disk:
         """Open a file for writing. Return the handle, the size, and whether the file has only this name."""
         handle = self._open_named(name, _TO_WRITE)
         found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        if found.st_mode & _KIND_OF_FILE != stat.S_IFREG:
             raise self._not_regular(handle, name)
         return handle, found.st_size, found.st_nlink == 1
 

@@ -173,10 +173,10 @@ def encode_header(header: Header, *, room: int = 0, beside: int | None = None) -
     fields = [
         _TIME.pack(_TIME_KEY, header.time),
         _WRITER_KEY, writer,
-        _BRANCHES_KEY, _array_head(len(branches)), *branches,
+        _BRANCHES_KEY, _array_head(len(branches)) if branches else b"\x90", *branches,
         _ADOPTS_KEY, _array_head(len(adopts)) if adopts else b"\x90", *adopts,
         _SUPERSEDES_KEY, msgpack.packb(header.supersedes) if header.supersedes else b"\x90",
-        _SECTIONS_KEY, _array_head(len(sections)), *sections,
+        _SECTIONS_KEY, _array_head(len(sections)) if sections else b"\x90", *sections,
     ]  # fmt: skip
     packed = b"".join(fields)
     length = _AROUND_BYTES + len(packed)

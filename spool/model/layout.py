@@ -49,7 +49,7 @@ MAX_ORDINAL = 2**ORDINAL_BITS - 1
 _QUEUE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}"
 is_queue_name = re.compile(_QUEUE_NAME).fullmatch  # a queue's folder in drop/ has the queue's name
 _CAPTURE_NAME = re.compile(rf"{re.escape(CAPTURE_PREFIX)}{_QUEUE_NAME}\.[0-9a-f]{{16}}")
-_NEW_SUFFIX = ".new"
+_NEW_SUFFIX, _ORIGIN_DIGITS = ".new", 16
 _FREE_NAME = re.compile(rf"([0-9]{{1,10}})-([0-7][0-9a-f]{{15}})({re.escape(_NEW_SUFFIX)})?")
 _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
@@ -111,8 +111,8 @@ def parse_free(name: str) -> FreeName | None:
 
 
 def origin_in(name: str) -> int:
-    """Return the origin in the name of a consumed file that a commit may use."""
-    return int(name.rpartition("-")[2], 16)
+    """Return the origin in the name of a consumed file that is not new."""
+    return int(name[-_ORIGIN_DIGITS:], 16)
 
 
 def prepared(xid: Xid) -> str:

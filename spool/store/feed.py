@@ -158,7 +158,7 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
         sections: list[tuple[Any, ...]] = []
         for branch in header.branches:
             local = branch.xid == (FORMAT_LOCAL, branch.id, b"")
-            branches.append((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)))
+            branches += ((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)),)
         for (_, *entry), table in zip(header.sections, tables, strict=True):
             for command in table.commands:
                 if command.name == "remove" or command.name == "update":  # (as ``addressing``, without a call)
@@ -167,12 +167,12 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
                         return b""
             size += entry[0]
             if size < 2 * NOTE_BYTES:  # otherwise the content surely does not fit
-                sections.append((  # (as ``Table.pack``, without a call)
+                sections += ((  # (as ``Table.pack``, without a call)
                     entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
                     table.checksums.tobytes(), table.commands, table.facts,
-                ))  # fmt: skip
-        files.append(
-            (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections)
+                ),)  # fmt: skip
+        files += (
+            (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections),
         )
     if not contents.header.supersedes and size < 2 * NOTE_BYTES:
         note: bytes = msgpack.Packer().pack((addressed, files))  # (``packb`` also creates a packer)
