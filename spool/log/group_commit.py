@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from itertools import filterfalse
+from operator import attrgetter
 
 from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound, SpoolError
@@ -38,18 +40,14 @@ from spool.log.commit_request import CommitRequest, PutRequest, Stage, batch_of
 from spool.log.vote import VoteRequest, vote_together
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime.calls import call_later, enters, raise_interrupt
-from spool.runtime.tearing import is_failed_step, is_torn_by, raise_if_torn
+from spool.runtime.tearing import is_failed_step, is_torn_by
 from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
 
-class _RefusedError(Exception):
-    """The requests in ``requests`` must not be committed now; the error of each is set."""
-
-    def __init__(self, requests: list[CommitRequest]) -> None:
-        self.requests = requests
+_IS_EMPTY = attrgetter("is_empty")
 
 
 class GroupCommit:
@@ -198,13 +196,14 @@ class GroupCommit:
     def _commit(self, requests: list[CommitRequest], own: CommitRequest | None = None) -> None:
         """Commit requests in one file and complete each. ``own``: the leader's request, which is not requeued.
 
-        The file may also have requests of other processes, or be the file of another process.
+        The file may also have requests of other processes, or be the file of another process. If requests are refused,
+        they are completed, and the rest is tried again.
         """
         for request in requests:
             if request.votes:
                 self._vote(requests, own)
                 return
-        combined, left, together = self._combined, requests, requests
+        combined, left, rest = self._combined, requests, requests
         combines = bool(requests) and combined.has_company(requests[-1].page)
         try:
             if combines:
@@ -212,24 +211,123 @@ class GroupCommit:
                 left = combined.lead_or_post(requests)
                 if left is not requests:
                     self._move_adopted([request for request in requests if request.stage is Stage.DONE])
-                together = [*combined.join(), *left]
-            while together and (failed := self._try(together)):
-                out = set(map(id, failed))
-                together = [request for request in together if id(request) not in out]
-                complete(failed)
-        except (OSError, SpoolError) as error:  # the processes cannot commit together
-            if is_torn_by(error):
-                self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
+                rest = [*combined.join(), *left]
+            while rest and (refused := self._try(rest)):
+                complete(refused)
+                rest = [request for request in rest if request.stage is not Stage.DONE]
+        except BaseException as error:
+            rest = [request for request in left if request.stage is not Stage.DONE]
+            if is_torn_by(error) or not isinstance(error, Exception):  # e.g. a signal in the leader's thread
+                self._requeue(rest, own)
                 raise
-            together = [request for request in left if request.stage is not Stage.DONE]
-            _fail([request for request in together if request.number is None], error)
-        except BaseException as error:  # a signal interrupted the leader's thread
-            self._interrupt([request for request in left if request.stage is not Stage.DONE], error, own)
-            raise
+            # The processes cannot commit together.
+            _fail([request for request in rest if request.number is None], error)
         finally:
             if combines:
                 combined.end_lead()
-        complete(together)
+        complete(rest)
+
+    def _try(self, requests: Sequence[CommitRequest]) -> Sequence[CommitRequest]:
+        """Commit requests in one file. Return the refused requests, with their errors; then nothing was committed.
+
+        After a failure that concerns all requests, all are refused. Once the file has a number, none is refused: each
+        request is committed, or has the error CommitUnknown.
+        """
+        requests = list(filterfalse(_IS_EMPTY, requests))
+        if not requests:
+            return requests
+        store, combined, usages = self.store, self._combined, None
+        file = CommitFileWriter(store.files.disk, self._name or self._file_name())
+        try:
+            batch = batch_of(requests)
+            settled = bool(batch.adopts)
+            if store.settings.known.config.has_limits:
+                usages, settled = self._usages(requests), True
+            check = partial(self._check, requests, usages)
+            issued = partial(combined.take, requests) if combined.joined else None
+            number = commit(store, file, batch, check=check, settled=settled, page=requests[-1].page,
+                make_room=self._make_room, issued=issued, requests=len(requests))  # fmt: skip
+            combined.last = number
+            for request in requests:
+                request.number = number
+            if batch.adopts:
+                self._move_adopted(requests)
+            if issued is not None:
+                combined.finish(number)
+        except BaseException as error:
+            self._forget_name()
+            if file.number is not None:  # the commit may have happened
+                _fail_unknown(requests, error, file.number)
+                if not is_failed_step(error):
+                    raise
+                return []
+            if is_torn_by(error) or not isinstance(error, Exception):
+                raise
+            refused = [request for request in requests if request.error is not None]
+            if not refused:
+                refused = self._guilty(error, requests) or requests
+                _fail(refused, error)
+            return refused
+        return []
+
+    def _guilty(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+        """Return the requests that prevent the commit of the others; [] if the error concerns all requests."""
+        if isinstance(error, QueueNotFound):
+            queues = self.store.settings.known.config.queues
+            return [request for request in requests if not all(queue in queues for queue in request.destinations())]
+        # On a full disk a commit that only removes messages must still be possible.
+        full = isinstance(error, OSError) and error.errno in NO_ROOM
+        return [request for request in requests if request.messages] if full else []
+
+    def _check(
+        self, requests: Sequence[CommitRequest], usages: Sequence[quota.UsageByQueue] | None, settings: Settings
+    ) -> None:
+        """Set the error of each request that an earlier decision about its branch (rule 5) or a quota refuses.
+
+        Raise one of these errors. The caller holds the number lock; if there are adoptions, every issued commit is
+        applied.
+        """
+        page, adopted = None, set[Xid]()
+        for request in requests:
+            if request.adopts is not None:
+                page = page or self.store.shared.counters.read()
+                request.error = request.refusal(self.store, page, adopted)
+                adopted.add(request.adopts)
+        if settings.config.has_limits:
+            # (``usages`` is None if a limit was set a moment ago)
+            self._check_room(requests, self._usages(requests) if usages is None else usages, settings)
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+
+    def _usages(self, requests: Sequence[CommitRequest]) -> list[quota.UsageByQueue]:
+        """Return the usage of each request. The usage cannot change until the commit, because the request's owner holds
+        the messages that the request removes or moves."""
+        deciding.settle_and_catch_up(self.store, self.store.deadline())  # (requests may remove others' messages)
+        view = self.store.view
+        with view.mutex:
+            quota.prepared_usage(view.prepared)  # computed once for each prepared branch
+        return [request.usage(self.store) for request in requests]
+
+    def _check_room(
+        self, requests: Sequence[CommitRequest], usages: Sequence[quota.UsageByQueue], settings: Settings
+    ) -> None:
+        """Set the error of each request that does not fit into a quota beside the accepted requests."""
+        deciding.settle_and_catch_up(self.store, self.store.deadline())
+        view = self.store.view
+        with view.mutex:
+            prepared = quota.prepared_usage(view.prepared)
+        added: quota.UsageByQueue = {}
+        for request, change in zip(requests, usages, strict=True):
+            if request.error is not None:
+                continue
+            grown = quota.combined(added, change)
+            try:
+                if any(usage.messages > 0 for usage in change.values()):
+                    quota.check_room(view, settings, grown, prepared)
+                added = grown
+            except Full as error:
+                request.error = error
 
     def _vote(self, requests: Sequence[CommitRequest], own: CommitRequest | None) -> None:
         """Vote for the branches of some requests, then commit the other requests, and then wake the threads of all
@@ -242,15 +340,27 @@ class GroupCommit:
         try:
             vote_together(self.store, votes)
         except BaseException:  # a signal interrupted the leader's thread
-            begun = {id(own), *(id(vote) for vote in votes if vote.is_listed or vote.error is not None)}
-            self.queue.requeue([request for request in requests if id(request) not in begun])
-            complete([request for request in requests if id(request) in begun])
+            self._requeue(requests, own)
             raise
         try:
             if others:
                 self._commit(others, own)
         finally:
             complete(votes)
+
+    def _requeue(self, requests: Sequence[CommitRequest], own: CommitRequest | None) -> None:
+        """Requeue the requests of which nothing has happened, after an exception that only the leader's caller gets.
+
+        Complete the leader's request, votes that are listed, and requests with a number or an error.
+        """
+        begun: list[CommitRequest] = []
+        left: list[CommitRequest] = []
+        for request in requests:
+            is_begun = isinstance(request, VoteRequest) and request.is_listed
+            is_begun = is_begun or request.number is not None or request.error is not None
+            (begun if is_begun or request is own else left).append(request)
+        self.queue.requeue(left)
+        complete(begun)
 
     def _move_adopted(self, requests: Sequence[CommitRequest]) -> None:
         """Give the branches of these requests their committed names, after one commit has adopted the branches.
@@ -264,142 +374,6 @@ class GroupCommit:
                 number = request.number
         if number is not None:
             move_adopted(self.store, number, moves)
-
-    def _interrupt(self, requests: Sequence[CommitRequest], error: BaseException, own: CommitRequest | None) -> None:
-        """Complete or requeue the requests of this process after an interrupted commit."""
-        if any(request.number is not None for request in requests):
-            doing = f"its commit was interrupted by {type(error).__name__}"
-            text = f"{doing}: open the space again, and look for its messages"
-            for request in requests:
-                request.error = CommitUnknown(text, tuple(request.ids))
-            complete(requests)
-            return
-        self.queue.requeue([request for request in requests if request is not own])
-        if own is not None and own in requests:
-            complete([own])
-
-    def _try(self, requests: list[CommitRequest]) -> list[CommitRequest]:
-        """Commit requests. Return the failed requests if the others can still be committed; otherwise return []."""
-        busy = requests
-        for request in requests:
-            if request.is_empty:
-                busy = [other for other in requests if not other.is_empty]
-                break
-        if not busy:
-            return []
-        file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
-        try:
-            self._write(file, busy)
-        except BaseException as error:
-            self._forget_name()
-            if isinstance(error, _RefusedError):
-                return error.requests if len(error.requests) < len(busy) else []
-            if file.number is not None:  # the commit may have happened
-                for request in busy:
-                    request.number = file.number
-                if not is_failed_step(error):
-                    raise
-                _fail_unknown(busy, error)
-                return []
-            raise_if_torn(error)
-            if not isinstance(error, Exception):
-                raise
-            failed = self._failed_alone(error, busy) or busy
-            _fail(failed, error)
-            return failed if len(failed) < len(busy) else []
-        return []
-
-    def _failed_alone(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests that prevent the commit of the others; [] if the error concerns all requests."""
-        if isinstance(error, QueueNotFound):
-            queues = self.store.settings.known.config.queues
-            return [request for request in requests if not all(queue in queues for queue in request.destinations())]
-        # On a full disk a commit that only removes messages must still be possible.
-        full = isinstance(error, OSError) and error.errno in NO_ROOM
-        return [request for request in requests if request.messages] if full else []
-
-    def _write(self, file: CommitFileWriter, requests: Sequence[CommitRequest]) -> None:
-        batch = batch_of(requests)
-        page, combined, settled = requests[-1].page, self._combined, bool(batch.adopts)
-        usages: list[quota.UsageByQueue] | None = None
-        if self.store.settings.known.config.has_limits:
-            usages, settled = self._usages(requests), True
-        check = partial(self._check, requests, usages)
-        issued = partial(combined.take, requests) if combined.joined else None
-        number = commit(self.store, file, batch, check=check, settled=settled, page=page, make_room=self._make_room,
-            issued=issued, requests=len(requests))  # fmt: skip
-        combined.last = number
-        for request in requests:
-            request.number = number
-        if batch.adopts:
-            self._move_adopted(requests)
-        if issued is not None:
-            combined.finish(number)
-
-    def _usages(self, requests: Sequence[CommitRequest]) -> list[quota.UsageByQueue]:
-        """Return the usage of each request. The usage cannot change until the commit, because the request's owner holds
-        the messages that the request removes or moves."""
-        deciding.settle_and_catch_up(self.store, self.store.deadline())  # (requests may remove others' messages)
-        view = self.store.view
-        with view.mutex:
-            quota.prepared_usage(view.prepared)  # computed once for each prepared branch
-        return [request.usage(self.store) for request in requests]
-
-    def _check(
-        self, requests: Sequence[CommitRequest], usages: Sequence[quota.UsageByQueue] | None, settings: Settings
-    ) -> None:
-        """Raise _RefusedError if a quota, or an earlier decision about a branch, refuses some of the requests.
-
-        The caller holds the number lock.
-        """
-        failed: list[CommitRequest] = []
-        for request in requests:
-            if request.adopts is not None:
-                failed = self._decided_meanwhile(requests)
-                break
-        if settings.config.has_limits:
-            usages = self._usages(requests) if usages is None else usages  # (None: a limit was set a moment ago)
-            accepted = [pair for pair in zip(requests, usages, strict=True) if pair[0] not in failed]
-            failed += self._without_room(accepted, settings)
-        if failed:
-            raise _RefusedError(failed)
-
-    def _decided_meanwhile(self, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """Return the requests whose branches cannot be committed any more, and set their errors. Rule 5.
-
-        Every issued commit is applied.
-        """
-        store = self.store
-        page = store.shared.counters.read()
-        failed, adopted = [], set[Xid]()
-        for request in requests:
-            if request.adopts is not None:
-                request.error = request.refusal(store, page, adopted)
-                adopted.add(request.adopts)
-                if request.error is not None:
-                    failed.append(request)
-        return failed
-
-    def _without_room(
-        self, requests: Sequence[tuple[CommitRequest, quota.UsageByQueue]], settings: Settings
-    ) -> list[CommitRequest]:
-        """Return the requests that do not fit into a quota beside the accepted requests, and set their errors."""
-        deciding.settle_and_catch_up(self.store, self.store.deadline())
-        view = self.store.view
-        with view.mutex:
-            prepared = quota.prepared_usage(view.prepared)
-        failed: list[CommitRequest] = []
-        added: quota.UsageByQueue = {}
-        for request, change in requests:
-            grown = quota.combined(added, change)
-            try:
-                if any(usage.messages > 0 for usage in change.values()):
-                    quota.check_room(view, settings, grown, prepared)
-                added = grown
-            except Full as error:
-                request.error = error
-                failed.append(request)
-        return failed
 
     def _file_name(self) -> Xid:
         """Return a name in ``active/`` whose byte this process holds, so that no process removes the file (rule 6)."""
@@ -416,14 +390,15 @@ class GroupCommit:
                 self.store.shared.xids.unlock(xid_byte(name))
 
 
-def _fail_unknown(requests: Sequence[CommitRequest], error: BaseException) -> None:
-    """Set the error of requests that a numbered commit may contain."""
+def _fail_unknown(requests: Sequence[CommitRequest], error: BaseException, number: int) -> None:
+    """Set the number and the error of requests that the commit with this number may contain."""
     text, cause = str(error), error.__cause__
     if not isinstance(error, CommitUnknown):
         text, cause = f"{type(error).__name__} interrupted the commit: it may or may not have happened", error
     for request in requests:
         request.error = CommitUnknown(text, tuple(request.ids))
         request.error.__cause__ = cause
+        request.number = number  # last: a request with a number and no error is committed
 
 
 def _fail(requests: Sequence[CommitRequest], error: Exception) -> None:

@@ -108,8 +108,8 @@ OF_NARROW_WINDOWS = (
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),
      "a claim looks for a vote about its message"),
-    (Bug("an adoption that does not settle", group_commit.GroupCommit._write,
-         (("self._combined, bool(batch.adopts)", "self._combined, False"),),
+    (Bug("an adoption that does not settle", group_commit.GroupCommit._try,
+         (("settled = bool(batch.adopts)", "settled = False"),),
          "commit, rollback and commit race"),
      "after the number lock a commit looks whether its branch was committed meanwhile"),
 )  # fmt: skip
@@ -183,17 +183,17 @@ _GOES = r"rename committed/|unlink committed/"
 
 # Each with the actor that dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
-    (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._write,
-         (("number = commit(self.store", "complete(requests); number = commit(self.store"),),
+    (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._try,
+         (("number = commit(store", "complete(requests); number = commit(store"),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", group_commit.GroupCommit._try,
-         (("_fail_unknown(busy, error)", "pass"),),
+         (("_fail_unknown(requests, error, file.number)", "pass"),),
          "the flush of a group fails"),
      1, _COMMITS),
     (Bug("a request that found no room hears that all is well", group_commit.GroupCommit._try,
-         (("_fail(failed, error)", "pass"),),
+         (("_fail(refused, error)", "pass"),),
          "a group on a full disk"), 0, _COMMITS),
-    (Bug("a request that needs no room fails with one that found none", group_commit.GroupCommit._failed_alone,
+    (Bug("a request that needs no room fails with one that found none", group_commit.GroupCommit._guilty,
          (("[request for request in requests if request.messages] if full else []", "[]"),), "a group on a full disk"),
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", commit.commit,

@@ -159,6 +159,19 @@ def test_a_deleted_queue_fails_only_the_puts_into_it(gathering: Gathering) -> No
     assert (space.stats("once").dequeued, space.stats("once").failed) == (1, 0)
 
 
+def test_a_transaction_that_does_not_fit_leaves_the_room_to_a_smaller_one(gathering: Gathering) -> None:
+    space, outcomes = gathering.space, list[Future]()
+    space.create_queue("small", max_messages=3)
+    with committed_here(space):
+        for size in (2, 2, 1):
+            with space.transaction() as tx:
+                for _ in range(size):
+                    tx.put("small", size)
+                outcomes.append(tx.commit_async())
+    assert [type(outcome.exception(PATIENT_SECONDS)) for outcome in outcomes] == [type(None), spool.Full, type(None)]
+    assert bodies(space, "small") == [2, 2, 1]
+
+
 def test_a_get_whose_commit_fails_is_no_attempt(gathering: Gathering) -> None:
     """Otherwise one failure of the disk would move a message of a queue without retries to its error queue."""
     space = gathering.space

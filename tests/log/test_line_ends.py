@@ -3,7 +3,7 @@
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -11,11 +11,10 @@ import pytest
 
 import spool
 from spool.coordination.locks import NUMBER
-from spool.format.writer import CommitFileWriter
-from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
 from spool.log.commit_request import CommitRequest
 from spool.runtime import calls
+from spool.runtime.tearing import mark_delivered
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 from tests.held import PATIENT_SECONDS, Gathering
@@ -59,15 +58,15 @@ def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, mon
     """The leader's step is torn, as by a second Ctrl-C."""
     space = gathering.space
     with gathering.held():
-        write = space._core.group_commit._write
+        attempt = space._core.group_commit._try
         tears = iter([SystemExit()])
 
-        def torn(file: CommitFileWriter, works: list[CommitRequest]) -> None:
+        def torn(works: list[CommitRequest]) -> Sequence[CommitRequest]:
             for error in tears:
                 raise error
-            write(file, works)
+            return attempt(works)
 
-        monkeypatch.setattr(space._core.group_commit, "_write", torn)
+        monkeypatch.setattr(space._core.group_commit, "_try", torn)
         leader = gathering.join(lambda: space.put("orders", "torn"))
         follower = gathering.join(lambda: space.put("orders", "waits"))
         future = space.submit("orders", "submitted")
@@ -80,6 +79,31 @@ def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, mon
         space.put("orders", "late")
     with spool.open(space.path) as again:
         assert set(bodies(again)) == {"first", *found}
+
+
+@pytest.mark.parametrize("delivered", [True, False], ids=["in a wait", "at any step"])
+def test_after_an_interrupted_flush_no_request_is_committed_again(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch, delivered: bool
+) -> None:
+    """Only the leader's caller gets the exception. The others do not know whether their messages were put."""
+    space, interrupt, durable = gathering.space, KeyboardInterrupt(), gathering.disk.make_durable
+    interrupts = iter([interrupt])
+    if delivered:
+        mark_delivered(interrupt)  # the space stays open
+
+    def flush(handle: int, directory: str, **how: bool) -> None:
+        for error in interrupts:
+            raise error
+        durable(handle, directory, **how)
+
+    with gathering.held():
+        callers = [gathering.join(lambda n=n: space.put("orders", n)) for n in range(2)]
+        submitted = space.submit("orders", 2)
+        monkeypatch.setattr(gathering.disk, "make_durable", flush)
+    assert [type(caller.error) for caller in callers] == [KeyboardInterrupt, spool.CommitUnknown]
+    assert isinstance(submitted.exception(PATIENT_SECONDS), spool.CommitUnknown)
+    with spool.open(space.path) as again:
+        assert bodies(again) in (["first"], ["first", 0, 1, 2])
 
 
 def test_a_forked_child_leaves_its_parents_futures_alone(gathering: Gathering) -> None:
@@ -172,7 +196,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
     leads = threading.Event()
     attempt = space._core.group_commit._try
 
-    def trying(works: list[CommitRequest]) -> list[gathered.CommitRequest]:
+    def trying(works: list[CommitRequest]) -> Sequence[CommitRequest]:
         if threading.current_thread() is main and not leads.is_set():
             assert len(works) == 3
             leads.set()

@@ -9,6 +9,7 @@ import xa
 from spool.disk.disk import FlushFailed
 from spool.log.adoption import UnknownBranch
 from spool.model import layout
+from spool.runtime.tearing import mark_delivered
 from spool.transactions.two_phase import commit_prepared
 from tests.held import PATIENT_SECONDS, Caller, Gathering, HeldDisk
 from tests.xa.branches import begun, voted, xid
@@ -97,6 +98,26 @@ def test_after_a_failed_flush_no_other_vote_of_the_group_is_flushed(gathering: G
     assert flushes == ["flush"]
     assert [getattr(caller.error, "code", None) for caller in callers] == [xa.XA_RBROLLBACK] * 2
     assert gathering.disk.names(layout.PREPARED) == []
+
+
+def test_a_leader_that_is_interrupted_leaves_each_vote_to_its_thread(gathering: Gathering) -> None:
+    rm = xa.ResourceManager(gathering.space)
+    for name in (b"one", b"two"):
+        begun(rm, xid(name), name)
+
+    def interrupt() -> None:
+        gathering.disk.on_vote = lambda: None
+        error = KeyboardInterrupt()
+        mark_delivered(error)
+        raise error
+
+    with gathering.held():
+        interrupted, voter = [gathering.join(lambda name=name: rm.prepare(xid(name))) for name in (b"one", b"two")]
+        gathering.disk.on_vote = interrupt
+    assert isinstance(interrupted.error, KeyboardInterrupt)
+    assert (voter.error, voter.result) == (None, xa.XA_OK)
+    rm.commit(xid(b"two"))
+    assert [message.body for message in gathering.space.browse("replies")] == [b"two"]
 
 
 def test_calls_about_one_branch_come_one_after_the_other(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
