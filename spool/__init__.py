@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from spool.transactions.transaction import Transaction
     from spool.watch.figures import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
     from spool.watch.published import read_metrics
+    from spool.workers.handler import Handler
     from spool.workers.outcome import NewMessage, Reject, Retry, Translated
     from spool.workers.worker import Worker, WorkSummary
 
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOIN", "AccessDenied", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty",
-    "ExportReport", "Finding", "FolderUsage", "Full", "GetOptions", "Holder", "InvalidArgument", "Message",
+    "ExportReport", "Finding", "FolderUsage", "Full", "GetOptions", "Handler", "Holder", "InvalidArgument", "Message",
     "MessageFilters", "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace",
     "NotOpen", "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig",
     "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueRole", "QueueStats",
@@ -106,6 +107,7 @@ _MODULES = {
     "transactions.transaction": ("Transaction",),
     "watch.figures": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),
     "watch.published": ("read_metrics",),
+    "workers.handler": ("Handler",),
     "workers.outcome": ("NewMessage", "Reject", "Retry", "Translated"),
     "workers.worker": ("WorkSummary", "Worker"),
 }

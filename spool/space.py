@@ -36,6 +36,7 @@ from spool.transactions.validation import body_list, check_time_limit, put_reque
 if TYPE_CHECKING:
     from spool.engine import Engine
     from spool.watch.figures import DropFolders, SpaceMetrics
+    from spool.workers.handler import Handler
     from spool.workers.worker import WorkSummary
 
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last space)
@@ -346,7 +347,7 @@ class Space(Administration):
     def work(
         self,
         queue: str,
-        function: Callable[[Message], Any],
+        function: "Callable[[Message], Any] | Handler",
         *,
         threads: int = 1,
         once: bool = False,
@@ -361,6 +362,7 @@ class Space(Administration):
         commit; after a failure none of the function's puts is committed.
 
         Args:
+            function: a function of the message, or a ``spool.Handler``.
             threads: the number of threads that call the function side by side.
             once: whether to end after every message that can be claimed was claimed once.
             timeout: the limit of one call in seconds; None: no limit. A call that takes longer is abandoned: the

@@ -7,22 +7,20 @@ process could do neither.
 
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 
 from forwarder.events import Done, Paused
 from forwarder.result import RoundResult, Summary
 from forwarder.round import queues_into
 from forwarder.routes.base import BaseForwarder, Loop
 from forwarder.routes.given import check_routes
-from forwarder.services import Caller, QueueService, Request
+from forwarder.services import QueueService, Request
 from forwarder.task import threads_of
 from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position
-from spool.workers.attempt import Conclusion
 from spool.workers.effects import Effect
+from spool.workers.handler import FORWARDER, Conclusion, Handler
 from spool.workers.outcome import Outcome
-from spool.workers.run import FORWARDER
 from spool.workers.worker import Worker
 
 
@@ -50,26 +48,25 @@ class ThreadForwarder(BaseForwarder):
 
 
 @dataclass(kw_only=True, eq=False)
-class ThreadLoop(Loop):
+class ThreadLoop(Loop, Handler):
     """Calls the service of one route in the threads of a worker."""
 
+    program = FORWARDER
+
     def __post_init__(self) -> None:
+        self.on_failure, self.into, self.passed = self.route.on_failure, queues_into(self.route), self.attempted
+        self.replies = not isinstance(self.route.service, QueueService)
         self._worker: Worker | None = None
         self._under_way: set[Position] = set()
         self._kept = RoundResult()  # the kept messages since the route was last up
-        self._pause: tuple[str, float] | None = None  # a pause whose events are still to be sent
-        self._is_cut_short = False  # whether a run with `once` ends instead of a pause
 
     def run(self) -> None:
-        with closing(self.route.service.open()) as caller:
-            call, route = partial(self._call, caller), self.route
+        service = self.route.service
+        with closing(service.open()) as self._caller:
             self._under_way.clear()
-            self._is_cut_short = False
             self._worker = Worker(
-                self.space, route.queue, call, threads=threads_of(route.service), once=self.once,
-                passed=self.attempted, timeout=route.service.watched, stop=self.stopped, on_handled=self._note,
-                on_pause=self._note_pause, on_unreadable=call, on_failure=route.on_failure, into=queues_into(route),
-                replies=not isinstance(route.service, QueueService), program=FORWARDER,
+                self.space, self.route.queue, self, threads=threads_of(service), once=self.once,
+                timeout=service.watched, stop=self.stopped,
             )  # fmt: skip
             try:
                 self._worker.run()
@@ -88,32 +85,30 @@ class ThreadLoop(Loop):
         if self.is_working and self._worker is not None:
             self._worker.end()
 
-    def _call(self, caller: Caller, message: Message, unreadable: str = "") -> Outcome:
+    def handle(self, message: Message, unreadable: str) -> Outcome:
+        """Call the service."""
         self._under_way.add(message.position)
-        return caller(Request(message, self.space.engine.stored_body(message), unreadable))
+        return self._caller(Request(message, self.space.engine.stored_body(message), unreadable))
 
-    def _note_pause(self, reason: str, seconds: float) -> None:
-        self._pause = reason, seconds
-        self._is_cut_short = not seconds
+    def paused(self, queue: str, reason: str, seconds: float) -> None:
+        """Tell that the route is down."""
+        self._note_down(reason)
+        if seconds:
+            self.tell(Paused(queue, reason, seconds))
 
-    def _note(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
-        """Record the end of an attempt. The worker makes one call of this method at a time."""
+    def ended(self, queue: str, position: Position, conclusion: Conclusion, seconds: float) -> None:
+        """Count the effect of an attempt."""
         result = RoundResult()
         result.count(conclusion.effect, "" if conclusion.full else conclusion.reason, position)
-        self.tell(Done(self.route.queue, "", result.effects, seconds))
+        self.tell(Done(queue, "", result.effects, seconds))
         if conclusion.effect is Effect.KEPT:
-            if self._pause is not None:
-                (reason, pause), self._pause = self._pause, None
-                self._note_down(reason)
-                if pause:
-                    self.tell(Paused(self.route.queue, reason, pause))
             if conclusion.waits:
                 result.waiting.append(position)
             else:
                 result.full = conclusion.full
             self._kept.add(result)
         else:
-            if not (self._is_cut_short or (self._worker is not None and self._worker.is_paused)):
+            if not (self._worker is not None and self._worker.is_paused):
                 self._add_kept()
                 self._note_up()
             self._add(result)

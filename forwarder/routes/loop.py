@@ -19,8 +19,8 @@ from forwarder.routes.pace import Pace, is_through
 from forwarder.task import Block, Chunk
 from spool.engine import READ_SECONDS, duration_keys
 from spool.errors import SpoolError, TransactionTimeout
+from spool.workers.handler import FORWARDER
 from spool.workers.pauses import WaitingMessages
-from spool.workers.run import FORWARDER
 
 log = logging.getLogger("spool")
 

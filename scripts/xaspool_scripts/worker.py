@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -121,9 +120,7 @@ class _WorkerGroup:
     ) -> None:  # fmt: skip
         from spool import Worker
 
-        self.workers: dict[str, Worker] = {}
-        for queue, function in functions.items():
-            self.workers[queue] = Worker(space, queue, function, on_handled=partial(self._report, queue), **options)
+        self.workers = {queue: Worker(space, queue, function, **options) for queue, function in functions.items()}
         self._show = show
         self.errors: dict[str, BaseException] = {}
         self.signals: list[int] = []
@@ -138,6 +135,8 @@ class _WorkerGroup:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_POLL_SECONDS)  # a short wait, because the main thread runs the signal handlers
+                    for queue, worker in self.workers.items():
+                        self._show(queue, worker.summary)
                     if len(self.signals) > 1 and not self.ended:
                         self.ended = self.signals[1]
                         for worker in self.workers.values():
@@ -150,9 +149,6 @@ class _WorkerGroup:
         summaries = [worker.summary for worker in self.workers.values()] if once else []
         effects = {effect for effect in Effect for summary in summaries if getattr(summary, effect.value, 0)}
         return code_of_effects(effects, failed=self.errors, left=any(summary.left for summary in summaries))
-
-    def _report(self, queue: str, *_: object) -> None:
-        self._show(queue, self.workers[queue].summary)
 
     def _run(self, queue: str, worker: "Worker") -> None:
         try:
@@ -181,15 +177,16 @@ def _status(queues: list[str]) -> "Iterator[Callable[[str, WorkSummary], None]]"
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as lines:
-        tasks = {queue: lines.add_task(f"{queue}: waiting for messages", total=None) for queue in queues}
-        yield lambda queue, summary: lines.update(tasks[queue], description=f"{queue}: {_in_words(summary)}")
+        idle = "waiting for messages"
+        tasks = {queue: lines.add_task(f"{queue}: {idle}", total=None) for queue in queues}
+        yield lambda queue, summary: lines.update(tasks[queue], description=f"{queue}: {_in_words(summary, idle)}")
 
 
-def _in_words(summary: "WorkSummary") -> str:
+def _in_words(summary: "WorkSummary", none: str = "no messages") -> str:
     from spool.workers.effects import Effect
 
     counts = ((getattr(summary, effect.value, 0), effect.words) for effect in Effect)
-    return ", ".join(f"{count:,} {words}" for count, words in counts if count) or "no messages"
+    return ", ".join(f"{count:,} {words}" for count, words in counts if count) or none
 
 
 def print_summary(

@@ -47,6 +47,7 @@ from spool.transactions.core import core_of
 from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list, put_request
+from spool.workers.handler import Handler
 from spool.workers.worker import WorkSummary
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ class Space:
     async def work(
         self,
         queue: str,
-        function: Callable[[Message], Any],
+        function: Callable[[Message], Any] | Handler,
         *,
         tasks: int = 1,
         once: bool = False,

@@ -10,24 +10,21 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from sys import modules
 from typing import Any
 
 import spool.space
 from spool.aio.receiver import Receiver
 from spool.aio.tasks import FunctionThreads
-from spool.coordination.resumptions import Resumptions
 from spool.errors import Empty, SystemFailure, TransactionTimeout
 from spool.model.checks import check
 from spool.model.message import Message
 from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
-from spool.workers.attempt import Attempt, Conclusion
-from spool.workers.effects import Effect
-from spool.workers.outcome import Outcome, Retried, of_error, of_value, took_too_long
-from spool.workers.run import DAMAGED, ENDED, Run, WorkSummary
+from spool.workers.attempt import Attempt
+from spool.workers.handler import Conclusion, Handler
+from spool.workers.outcome import Outcome, of_error, of_value, took_too_long
+from spool.workers.run import ENDED, Run, WorkSummary
 from spool.workers.states import Event
-from spool.workers.tracing import API, begin_process
 from spool.workers.worker import AT_ONCE, calling, check_work, log_failure
 
 
@@ -43,20 +40,17 @@ class TaskWorker:
         space: "spool.space.Space",
         receiver: Receiver,
         queue: str,
-        function: Callable[[Message], Any],
+        function: Callable[[Message], Any] | Handler,
         timeout: float | None,
         *,
         once: bool,
     ) -> None:
-        store = receiver.core.store
-        resumptions = Resumptions(store.files.disk, store.clock, queue)
-        self._run = Run(queue, store.clock, store.meters, resumptions, once=once)
+        self._run = Run(receiver.core.store, queue, function, once=once)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
         self._receiver = receiver
         self._run_to_end = receiver.threads.run_to_end
         self._queue = queue
-        self._function = function
         self._is_coroutine = inspect.iscoroutinefunction(function)
         self._timeout = timeout
         self._threads = FunctionThreads(f"spool-aio-work-{queue}")
@@ -67,7 +61,7 @@ class TaskWorker:
         """Call the function in up to ``tasks`` tasks, until the event ``stop`` is set. With ``once``, end after one
         call for each message."""
         check("tasks", tasks, AT_ONCE)
-        await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._function, self._timeout))
+        await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._timeout))
         self._stop = stop
         with self._run.shown(tasks):
             try:
@@ -116,27 +110,23 @@ class TaskWorker:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        attempt = Attempt(self._receiver.core, on_abandoned=self._run.hold_back, stopping=lambda: self._is_stopping)
-        damaged: Effect | None = None
+        attempt = Attempt(self._receiver.core, self._run, lambda: self._is_stopping)
         is_begun = False
 
-        def take() -> None:
-            nonlocal damaged, is_begun
-            damaged = attempt.take(wanted.queue, 0.0, frozenset(wanted.passed))
-            if attempt.message is not None and self._run.begin(attempt.position):
-                is_begun = attempt.begin()
+        def take() -> bool:
+            attempt.take(wanted.queue, 0.0, frozenset(wanted.passed))
+            return attempt.message is not None and self._run.begin(attempt.position) and attempt.begin()
 
         try:
-            await self._run_to_end(take)
+            is_begun = await self._run_to_end(take)
         except TransactionTimeout:  # another process holds a lock for very long: claim again
             pass
         finally:
             if not is_begun:
                 attempt.release()
-        conclusion = attempt.abandoned if damaged is None else Conclusion(damaged, DAMAGED)
-        if conclusion is not None:
-            self._run.end(attempt.position, conclusion)
-        if attempt.message is None and damaged is None:
+        if attempt.abandoned is not None:
+            self._run.end(attempt.position, attempt.abandoned, attempt.claimed_at)
+        elif attempt.message is None:
             raise Empty(f"queue {self._queue} has no message that can be taken now")
         if not is_begun or attempt.message is None:
             return []
@@ -172,29 +162,20 @@ class TaskWorker:
         except _TookTooLong:
             end = partial(attempt.withdraw, took_too_long(self._timeout))
         except asyncio.CancelledError:
-            await self._finish(message, partial(attempt.withdraw, ENDED, Event.END))
+            await self._finish(attempt, partial(attempt.withdraw, ENDED, Event.END))
             raise
-        await self._finish(message, end)
+        await self._finish(attempt, end)
 
-    async def _finish(self, message: Message, end: Callable[[], Conclusion | None]) -> None:
+    async def _finish(self, attempt: Attempt, end: Callable[[], Conclusion | None]) -> None:
         conclusion = await self._run_to_end(end)
         if conclusion is not None:
-            self._run.end(message.position, conclusion)
+            self._run.end(attempt.position, conclusion, attempt.claimed_at)
 
     async def _call(self, attempt: Attempt, message: Message) -> Outcome:
-        if attempt.unreadable:
-            return Retried(attempt.unreadable)
-        process = attempt.process = begin_process(message) if API in modules else None
-        outcome = await self._outcome(attempt, message)
-        if process is not None:
-            process.end(outcome)
-        return outcome
-
-    async def _outcome(self, attempt: Attempt, message: Message) -> Outcome:
         most = self._receiver.core.store.settings.known.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:
-            with calling(attempt, self._space):
+            with calling(attempt, message, self._space):
                 async with limit:
                     value = await self._value(attempt, message)
         except BaseException as error:
@@ -209,10 +190,9 @@ class TaskWorker:
         return of_value(value, most)
 
     async def _value(self, attempt: Attempt, message: Message) -> object:
-        if self._is_coroutine:
-            return await self._function(message)
+        call = partial(self._run.handler.handle, message, attempt.unreadable)
         try:
-            value = await self._threads.call(partial(self._function, message), attempt.finish_withdrawn)
+            value = call() if self._is_coroutine else await self._threads.call(call, attempt.finish_withdrawn)
         except asyncio.CancelledError:
             if _is_cancelled():
                 hanging = self._threads.hanging

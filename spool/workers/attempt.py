@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
@@ -28,9 +27,11 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 from spool.transactions.transaction import TransactionState
 from spool.transactions.two_phase import resolve_orphans
-from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_outcome, record
+from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
+from spool.workers.handler import Conclusion
 from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
 from spool.workers.pauses import no_room, not_reached
+from spool.workers.run import Run
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
 from spool.workers.tracing import Process
 
@@ -44,56 +45,25 @@ class _Stopped(Exception):
     """The worker stops, and claims no more messages."""
 
 
-class Conclusion(NamedTuple):
-    """The end of an attempt.
-
-    reason: why the attempt failed or was abandoned; otherwise a note of the function; often "".
-    pause: why the worker pauses; "" if it goes on.
-    full: the full queue and its limit, in words; "" if every queue had room.
-    delay: the shortest pause in seconds, if the service asked for a pause.
-    """
-
-    effect: Effect
-    reason: str
-    pause: str = ""
-    full: str = ""
-    delay: float | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Return whether only this message waits, because the full queue concerns no other message."""
-        return self.effect is Effect.KEPT and not self.pause
-
-
 class Attempt:
     """One attempt for a message.
 
     Args:
-        on_failure: the effect of a rejection, as in ``OutcomePolicy``.
-        into: queues that every outcome may put messages into, besides the replies.
-        replies: whether an outcome puts a reply into the reply queue of the message.
-        on_abandoned: called with the conclusion of an abandoned attempt before the message is released, so that the
-            worker pauses before another thread can claim the message.
+        run: the run of the worker. If the attempt is abandoned, the run pauses before the message is released, i.e.
+            before another thread can claim the message.
         stopping: whether the worker stops. The wait for a message, or for a lock of the space in a commit, then ends.
 
     transaction: the transaction that holds the message. Puts and gets of the function join this transaction.
     message: the claimed message; None before the claim.
+    claimed_at: the time of the claim, in seconds of the monotonic clock.
     unreadable: why the body could not be decoded; "" if the body was decoded.
     state: the state of the attempt.
-    abandoned: the conclusion, if the attempt was abandoned because a queue had no room or the service was not reached.
+    abandoned: the conclusion, if the attempt was abandoned because a queue had no room, the service was not reached, or
+        the body was damaged.
     process: the span of the call, if the program records spans.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        on_failure: OnFailure = "reject",
-        *,
-        into: Sequence[str] = (),
-        replies: bool = True,
-        on_abandoned: Callable[[Position, Conclusion], object] = lambda position, conclusion: None,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, core: Core, run: Run, stopping: Callable[[], bool] = lambda: False) -> None:
         self.transaction = CoordinatedTransaction(core, journaled=False)
         self.transaction.on_full = self._find_no_room
         self.transaction.on_lock_timeout = self._waits_on
@@ -103,10 +73,9 @@ class Attempt:
         self.abandoned: Conclusion | None = None
         self.process: Process | None = None
         self._store = core.store
-        self._on_failure = on_failure
-        self._into, self._replies = into, replies
-        self._on_abandoned, self._stopping = on_abandoned, stopping
+        self._run, self._handler, self._stopping = run, run.handler, stopping
         self._mutex = threading.Lock()  # guards the state: one thread ends the call, another enforces its time limit
+        self.claimed_at: float
         self._held: Stretch
         self._rolled_back = Effect.RETRIED
 
@@ -121,16 +90,15 @@ class Attempt:
         queue: str,
         seconds: float | None,
         passed: frozenset[tuple[int, int]] = frozenset(),
-    ) -> Effect | None:
+    ) -> None:
         """Claim the next message of the queue, and read it. The wait ends once the worker stops.
+
+        If no message was claimed, ``message`` is None. If the body is damaged, ``message`` is also None, and the
+        message is in quarantine.
 
         Args:
             seconds: the longest wait for a message. None means no limit.
             passed: the positions of the messages to pass over.
-
-        Returns:
-            QUARANTINED if the body is damaged. The message is then in quarantine, and the attempt has ended. Otherwise
-            None. If no message was claimed, ``message`` is None.
         """
 
         def check() -> None:
@@ -141,15 +109,15 @@ class Attempt:
         with suppress(_Stopped):
             found = self.transaction.hold(queue, 1, timeout=seconds, passed=passed, check=check)
         if not found:
-            return None
+            return
         [self._held] = found
+        self.claimed_at = self._store.clock.monotonic()
         try:
             self.message = self._read()
+            self.transaction.on_rollback = self._note_rollback
         except CorruptedFile as error:
             delivery.set_aside(self._store, self._held.position, str(error), self._store.deadline())
-            return Effect.QUARANTINED
-        self.transaction.on_rollback = self._note_rollback
-        return None
+            self.abandoned = Conclusion(Effect.QUARANTINED, "its body was damaged: it is in quarantine")
 
     def _read(self) -> Message:
         number, ordinal = self._held.position
@@ -176,8 +144,8 @@ class Attempt:
             conclusion), or the worker has ended. The message is released in both cases.
         """
         assert self.message is not None
-        reply = [self.message.reply_queue] if self._replies and self.message.reply_queue is not None else []
-        queue = _full_queue(self._store, [*self._into, *reply])
+        reply = [self.message.reply_queue] if self._handler.replies and self.message.reply_queue is not None else []
+        queue = _full_queue(self._store, [*self._handler.into, *reply])
         if queue is not None and self._move(Event.NO_ROOM):
             self._abandon(self._without_room(Full(f"queue {queue} is full", queue)))
             return False
@@ -199,6 +167,8 @@ class Attempt:
         """
         if not self._move(end_of_call(outcome)):
             return None
+        if self.process is not None:
+            self.process.end(outcome)
         if isinstance(outcome, Retried) and self.state is State.ABANDONED:
             pause = not_reached(outcome.reason)
             return self._abandon(Conclusion(Effect.KEPT, outcome.reason, pause, delay=outcome.delay))
@@ -261,7 +231,7 @@ class Attempt:
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
         """Add the effects of the outcome to the branch. The current settings decide the effects."""
         settings = self._store.settings.current()
-        policy = OutcomePolicy.of(settings.config, message.queue, self._on_failure)
+        policy = OutcomePolicy.of(settings.config, message.queue, self._handler.on_failure)
         raw = delivery.stored_body(self._store.files, self._store.view, message) if isinstance(outcome, Passed) else b""
         if self.process is not None:
             message = self.process.continued(message, settings.config)
@@ -283,7 +253,7 @@ class Attempt:
 
     def _abandon(self, conclusion: Conclusion) -> Conclusion:
         self.abandoned = conclusion
-        self._on_abandoned(self.position, conclusion)
+        self._run.hold_back(self.position, conclusion)
         self.transaction.abandon()
         return conclusion
 
@@ -292,7 +262,7 @@ class Attempt:
         if not self._move(Event.NO_ROOM):
             return False
         self.abandoned = self._without_room(full)
-        self._on_abandoned(self.position, self.abandoned)
+        self._run.hold_back(self.position, self.abandoned)
         return True
 
     def _waits_on(self, error: Exception) -> bool:
@@ -313,7 +283,8 @@ class Attempt:
     def _without_room(self, full: Full) -> Conclusion:
         assert self.message is not None
         config = queue_config(self._store.settings.known.config, self._held.queue)
-        shared = {config.failure_queue, *self._into, *([config.reply_queue] if self._replies else [])}
+        handler = self._handler
+        shared = {config.failure_queue, *handler.into, *([config.reply_queue] if handler.replies else [])}
         waits = holds_up_its_message_alone(
             full.queue, {self.message.reply_queue, self.message.failure_queue}, shared - {None}
         )

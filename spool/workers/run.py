@@ -5,9 +5,10 @@ Workers with threads and workers with asyncio tasks share this code. Any thread 
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from spool.admin.stats import QueueStats
 from spool.coordination.resumptions import Resumptions
@@ -15,10 +16,9 @@ from spool.errors import SystemFailure
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import plural
-from spool.runtime.clock import Clock
-from spool.store.meters import Meters
-from spool.workers.attempt import Conclusion
+from spool.store.store import Store
 from spool.workers.effects import Effect
+from spool.workers.handler import WORKER, Conclusion, Handler
 from spool.workers.pauses import Pauses, WaitingMessages
 
 log = logging.getLogger("spool")
@@ -30,11 +30,7 @@ messages fail, the cause is not in the messages."""
 MOST_ABANDONED = 8
 """The most calls that may go on although their attempts were withdrawn. One more such call ends the worker."""
 
-WORKER, FORWARDER = "worker", "forwarder"
-"""The kinds of programs that the metrics name."""
-
 ENDED = "the worker was ended while its function was called"
-DAMAGED = "its body was damaged: it is in quarantine"
 
 
 @dataclass
@@ -75,43 +71,30 @@ class Run:
     """One run of a worker over a queue.
 
     Args:
-        resumptions: the requests of administrators to end the pauses of the queue's workers.
-        program: the kind of program that the metrics name, "worker" or "forwarder". A forwarder reports its routes
-            itself.
+        function: the handler of the messages, or a function that the handler calls.
         once: whether the run claims each message only once.
-        passed: with ``once``, the messages to pass over, because an earlier run attempted them.
-        on_pause: called with the reason and the seconds of a pause. The seconds are 0 if the run ends instead because
-            of ``once``.
 
+    handler: the handler of the messages.
     is_over: whether a run with ``once`` ends early. The run ends early if too many messages failed, or when a run
         without ``once`` would pause.
     summary: the counts so far.
+    ended: the number of attempts that have ended.
     mutex: guards the run. While a thread holds the mutex, no other thread changes the run.
     """
 
-    def __init__(
-        self,
-        queue: str,
-        clock: Clock,
-        meters: Meters,
-        resumptions: Resumptions,
-        *,
-        program: str = WORKER,
-        once: bool,
-        passed: Iterable[tuple[int, int]] = (),
-        on_pause: Callable[[str, float], object] | None = None,
-    ) -> None:
+    def __init__(self, store: Store, queue: str, function: Callable[[Message], Any] | Handler, *, once: bool) -> None:
+        self.handler = function if isinstance(function, Handler) else Handler(function)
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
         self.once = once
-        self._queue, self._clock, self._meters = queue, clock, meters
-        self._resumptions, self._program = resumptions, program
+        self._queue, self._clock, self._meters = queue, store.clock, store.meters
+        self._resumptions = Resumptions(store.files.disk, store.clock, queue)
         self._is_shown_paused = False
-        self._passed = set(passed) if once else set()
-        self._on_pause = on_pause or self._log_pause
+        self._passed = set(self.handler.passed) if once else set()
         self._pauses, self._waiting = Pauses(), WaitingMessages()
         self._paused_until = 0.0
-        self._left = 0  # messages that failed or were kept
+        self._untold: tuple[str, float] | None = None  # a pause that ``handler.paused`` has yet to get
+        self._left = self.ended = 0  # (left: messages that failed or were kept)
         self.is_over = False
 
     @contextmanager
@@ -130,7 +113,7 @@ class Run:
             self._change("workers_paused", by=1 if is_paused else -1)
 
     def _change(self, state: str, *, by: int) -> None:
-        if self._program == WORKER:
+        if self.handler.program == WORKER:
             self._meters.change(state, self._queue, by=by)
 
     # -- before a claim ---------------------------------------------------------------------------------------------
@@ -183,32 +166,37 @@ class Run:
                 log.warning("a message of queue %s waits: %s", self._queue, conclusion.reason)
             elif self.once:
                 self.is_over = True
-                self._on_pause(conclusion.pause or conclusion.reason, 0.0)
+                self._untold = conclusion.pause or conclusion.reason, 0.0
             elif self.pause_left() <= 0:  # otherwise a concurrent call has begun this pause
                 seconds = self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
                 self._paused_until = self._clock.monotonic() + seconds
-                self._on_pause(self._pauses.down, seconds)
+                self._untold = self._pauses.down, seconds
                 self._show_paused(True)
 
-    def end(self, position: Position, conclusion: Conclusion) -> None:
-        """Record the end of an attempt."""
+    def end(self, position: Position, conclusion: Conclusion, claimed_at: float) -> None:
+        """Record the end of an attempt, and call the hooks of the handler."""
         effect = conclusion.effect
         with self.mutex:
+            self.ended += 1
             self.summary.add(effect, conclusion.reason)
-            self._meters.add("outcomes", self._program, self._queue, str(effect))
+            self._meters.add("outcomes", self.handler.program, self._queue, str(effect))
             if effect in (Effect.RETRIED, Effect.KEPT):
                 self._left += 1
             else:
                 self._passed.discard(position)
             if effect is not Effect.KEPT:
                 self._waiting.remove(position)
-                if self.pause_left() <= 0:
-                    if self._is_shown_paused and self._on_pause == self._log_pause:
-                        log.warning("queue %s: messages are handled again", self._queue)
+                if self._is_shown_paused and self.pause_left() <= 0:
                     self._pauses.find_up()
                     self._show_paused(False)
+                    if self.handler.program == WORKER:
+                        log.warning("queue %s: messages are handled again", self._queue)
             if self.once and self._left >= MOST_FAILED:
                 self.is_over = True
+            self.handler.ended(self._queue, position, conclusion, self._clock.monotonic() - claimed_at)
+            if effect is Effect.KEPT and self._untold is not None:
+                (reason, pause), self._untold = self._untold, None
+                self.handler.paused(self._queue, reason, pause)
 
     def give_up(self, message: Message, reason: str, hanging: int) -> SystemFailure | None:
         """Count a call that the worker gives up. The attempt was withdrawn, but the thread of the call goes on.
@@ -249,9 +237,3 @@ class Run:
                 "%s failed: the run ends, and leaves the rest of the queue as it is", plural(self._left, "message")
             )
         self.summary.left = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
-
-    def _log_pause(self, reason: str, seconds: float) -> None:
-        if seconds:
-            log.warning("queue %s: %s; next attempt in %g s", self._queue, reason, seconds)
-        else:
-            log.warning("queue %s: %s; the run ends", self._queue, reason)

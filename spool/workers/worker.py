@@ -8,20 +8,17 @@ the thread of the call. The transaction then refuses further calls of the functi
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from sys import modules
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.coordination.resumptions import Resumptions
 from spool.errors import Argument, InvalidArgument, ProtocolError, TransactionTimeout
 from spool.model.checks import check, number
 from spool.model.message import Message
-from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
@@ -29,11 +26,10 @@ from spool.runtime.pickling import refuse_pickling
 from spool.transactions.core import Core, core_of
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
-from spool.workers.attempt import Attempt, Conclusion
-from spool.workers.effects import OnFailure
-from spool.workers.functions import takes_a_message
-from spool.workers.outcome import Outcome, Reject, Retried, Retry, describe, of_error, of_value, took_too_long
-from spool.workers.run import DAMAGED, ENDED, WORKER, Run
+from spool.workers.attempt import Attempt
+from spool.workers.handler import Handler
+from spool.workers.outcome import Outcome, Reject, Retry, describe, of_error, of_value, took_too_long
+from spool.workers.run import ENDED, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
 from spool.workers.tracing import API, begin_process
@@ -59,14 +55,13 @@ class OpenSpace(Protocol):
 
 @dataclass(eq=False)
 class Call:
-    """One call of the function. ``begun``: when the message was claimed. ``until``: the end of the time limit, infinite
-    before the call begins. Both are in seconds of the monotonic clock."""
+    """One call of the function. ``until``: the end of the time limit, in seconds of the monotonic clock. The limit is
+    infinite before the call begins."""
 
     attempt: Attempt
     message: Message
-    begun: float
-    until: float
     thread: threading.Thread
+    until: float = float("inf")
 
 
 class Worker:
@@ -75,21 +70,11 @@ class Worker:
     The function's result or exception decides the effect on the message.
 
     Args:
+        function: the function, or a ``Handler``, which is called for further events, too.
         threads: how many threads call the function side by side.
         once: whether the worker ends when each message that can be claimed has been claimed once. Otherwise the worker
             goes on until ``stop()`` is called or the event ``stop`` is set.
-        passed: with ``once``, the positions of messages to pass over.
         timeout: the longest time of a call in seconds. None means no limit.
-        on_handled: called at the end of each attempt, with the message's position, the conclusion and the seconds since
-            the claim. ``on_handled`` runs in a thread of the worker, in one thread at a time.
-        on_pause: called with the reason and the seconds of each pause, in a thread of the worker. If the run ends
-            instead because of ``once``, the seconds are 0. Without ``on_pause``, pauses are logged.
-        on_unreadable: called instead of the function if no codec can decode the body of a message. The arguments are
-            the message with its body as the stored bytes, and the reason. Without ``on_unreadable``, the attempt fails.
-        on_failure: the effect of a rejection, as in ``OutcomePolicy``.
-        into: queues that every outcome may put messages into. While one of these queues is full, no call begins.
-        replies: whether an outcome may put a reply into the reply queue of its message.
-        program: the kind of program that the metrics name, as in ``Run``.
 
     Raises:
         QueueNotFound, InvalidArgument: the arguments are wrong; no message was claimed.
@@ -101,22 +86,14 @@ class Worker:
         self,
         space: OpenSpace,
         queue: str,
-        function: Callable[[Message], Any],
+        function: Callable[[Message], Any] | Handler,
         *,
         threads: int = 1,
         once: bool = False,
-        passed: Iterable[tuple[int, int]] = (),
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
-        on_handled: Callable[[Position, Conclusion, float], object] | None = None,
-        on_pause: Callable[[str, float], object] | None = None,
-        on_unreadable: Callable[[Message, str], Any] | None = None,
-        on_failure: OnFailure = "reject",
-        into: Sequence[str] = (),
-        replies: bool = True,
-        program: str = WORKER,
     ) -> None:
-        check_work(space, queue, function, timeout)
+        check_work(space, queue, timeout)
         if inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
         check("threads", threads, AT_ONCE)
@@ -124,19 +101,11 @@ class Worker:
         self._space = space
         self._core = core_of(space)
         self._clock = self._core.store.clock
-        self._function = function
         self._threads = threads
-        store = self._core.store
-        resumptions = Resumptions(store.files.disk, self._clock, queue)
-        self._run = Run(
-            queue, self._clock, store.meters, resumptions, program=program, once=once, passed=passed, on_pause=on_pause
-        )
+        self._run = Run(self._core.store, queue, function, once=once)
         self.summary = self._run.summary
         self._timeout = timeout
         self._event = stop
-        self._on_handled = on_handled
-        self._on_unreadable = on_unreadable
-        self._on_failure, self._into, self._replies = on_failure, into, replies
         self._is_stopping = False
         self._error: BaseException | None = None
         # Guards the run and all attributes below; notified when a thread or a call ends.
@@ -145,7 +114,6 @@ class Worker:
         self._hanging: list[threading.Thread] = []
         self._calls: set[Call] = set()
         self._busy = 0  # threads that try to claim a message, or have a message
-        self._ended = 0  # attempts so far
 
     def run(self) -> WorkSummary:
         """Handle messages until the end.
@@ -211,7 +179,7 @@ class Worker:
 
         The reason is that the service cannot be reached, or that a queue has no room.
         """
-        return self._run.pause_left() > 0
+        return self._run.is_over or self._run.pause_left() > 0
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
@@ -262,7 +230,7 @@ class Worker:
             self._hanging = [thread for thread in self._hanging if thread.is_alive()] + [call.thread]
             if too_many := self._run.give_up(call.message, reason, len(self._hanging)):
                 self._fail(too_many)
-            self._report(call.message.position, conclusion, self._clock.monotonic() - call.begun)
+            self._run.end(call.message.position, conclusion, call.attempt.claimed_at)
             self._busy -= 1
             if not self.is_stopping:
                 self._start()
@@ -289,11 +257,11 @@ class Worker:
     def _serve(self) -> None:
         try:
             while (call := self._next()) is not None:
-                conclusion = call.attempt.conclude(self._call(call.attempt))
+                conclusion = call.attempt.conclude(self._call(call))
                 with self._changed:
                     self._calls.discard(call)
                     if conclusion is not None:
-                        self._report(call.message.position, conclusion, self._clock.monotonic() - call.begun)
+                        self._run.end(call.message.position, conclusion, call.attempt.claimed_at)
                         self._busy -= 1
                         self._changed.notify_all()
                 if conclusion is None:  # the call was given up, and another thread has replaced this thread
@@ -316,7 +284,7 @@ class Worker:
                     self._changed.wait(min(pause, _POLL_SECONDS))
                     continue
                 self._busy += 1
-                seen = self._ended
+                seen = self._run.ended
             call = None
             try:
                 call = self._take()
@@ -332,29 +300,22 @@ class Worker:
         return None
 
     def _take(self) -> Call | None:
-        attempt = Attempt(
-            self._core, self._on_failure, into=self._into, replies=self._replies, on_abandoned=self._run.hold_back,
-            stopping=lambda: self.is_stopping,
-        )  # fmt: skip
+        attempt = Attempt(self._core, self._run, lambda: self.is_stopping)
         call: Call | None = None
         try:
-            damaged = attempt.take(self.queue, self._run.wait_seconds(), self._run.passed())
-            if damaged is not None:
-                self._report(attempt.position, Conclusion(damaged, DAMAGED), 0.0)
-            if attempt.message is None:
-                return None
-            now = self._clock.monotonic()
-            found = Call(attempt, attempt.message, now, float("inf"), threading.current_thread())
-            with self._changed:
-                if self.is_stopping or not self._run.begin(attempt.position):
-                    return None  # another thread has just released the message, e.g. because it pauses the worker
-                self._calls.add(found)
-            if attempt.begin():
-                call = found
-                if self._timeout is not None:
-                    call.until = self._clock.monotonic() + self._timeout
-            elif attempt.abandoned is not None:
-                self._report(attempt.position, attempt.abandoned, self._clock.monotonic() - now)
+            attempt.take(self.queue, self._run.wait_seconds(), self._run.passed())
+            if attempt.message is not None:
+                found = Call(attempt, attempt.message, threading.current_thread())
+                with self._changed:
+                    if self.is_stopping or not self._run.begin(attempt.position):
+                        return None  # another thread has just released the message, e.g. because it pauses the worker
+                    self._calls.add(found)
+                if attempt.begin():
+                    call = found
+                    if self._timeout is not None:
+                        call.until = self._clock.monotonic() + self._timeout
+            if attempt.abandoned is not None:
+                self._run.end(attempt.position, attempt.abandoned, attempt.claimed_at)
             return call
         except TransactionTimeout as error:  # another process holds a lock for a very long time: claim again
             log.warning("taking from queue %s: %s", self.queue, error)
@@ -368,47 +329,27 @@ class Worker:
     def _may_find_more(self, seen: int) -> bool:
         """Wait until another thread has ended an attempt; return whether another claim of this run may succeed."""
         with self._changed:
-            while self._busy and self._ended == seen and not self.is_stopping:
+            while self._busy and self._run.ended == seen and not self.is_stopping:
                 self._changed.wait(_POLL_SECONDS)  # a short wait, because ``stop`` does not wake this thread
-            return self._ended != seen
+            return self._run.ended != seen
 
-    def _call(self, attempt: Attempt) -> Outcome:
-        message = attempt.message
-        assert message is not None
-        call = partial(self._function, message)
-        if attempt.unreadable:
-            if self._on_unreadable is None:
-                return Retried(attempt.unreadable)
-            call = partial(self._on_unreadable, message, attempt.unreadable)
-        process = attempt.process = begin_process(message) if API in modules else None
-        outcome = self._outcome(attempt, message, call)
-        if process is not None:
-            process.end(outcome)
-        return outcome
-
-    def _outcome(self, attempt: Attempt, message: Message, call: Callable[[], Any]) -> Outcome:
+    def _call(self, call: Call) -> Outcome:
         most = self._core.store.settings.known.config.max_body_bytes
         try:
-            with calling(attempt, self._space):
-                return of_value(call(), most)
+            with calling(call.attempt, call.message, self._space):
+                return of_value(self._run.handler.handle(call.message, call.attempt.unreadable), most)
         except BaseException as error:  # also SystemExit: a function that calls sys.exit() does not end the worker
-            log_failure(message, error)
+            log_failure(call.message, error)
             return of_error(error, most)
-
-    def _report(self, position: Position, conclusion: Conclusion, seconds: float) -> None:
-        with self._changed:
-            self._run.end(position, conclusion)
-            self._ended += 1
-            if self._on_handled is not None:
-                self._on_handled(position, conclusion, seconds)
 
 
 @contextmanager
-def calling(attempt: Attempt, space: OpenSpace) -> Iterator[None]:
-    """Run the block within the message's transaction, in this thread or task."""
+def calling(attempt: Attempt, message: Message, space: OpenSpace) -> Iterator[None]:
+    """Run the block within the message's transaction and within a span, in this thread or task."""
     token = _current.set(space)
     enter(attempt.transaction)
     try:
+        attempt.process = begin_process(message) if API in modules else None
         if attempt.process is None:
             yield
         else:
@@ -433,17 +374,11 @@ def working_space() -> OpenSpace:
         raise ProtocolError("no worker calls this function: open a space, and use that") from None
 
 
-def check_work(space: OpenSpace, queue: str, function: object, timeout: float | None) -> None:
+def check_work(space: OpenSpace, queue: str, timeout: float | None) -> None:
     """Raise QueueNotFound or InvalidArgument if a worker cannot work with these arguments."""
     check_timeout(timeout, "a number of seconds for a call, or None for any")
     if timeout is not None and timeout <= 0:
         raise InvalidArgument(Argument("timeout"), f" is a number of seconds above 0 for a call, not {shown(timeout)}")
-    if not callable(function):
-        raise InvalidArgument(Argument("function"), f" is a callable that takes a message, not {shown(function)}")
-    if not takes_a_message(function):
-        raise InvalidArgument(
-            Argument("function"), f" {shown(function)} cannot be called with a message alone: give it one parameter"
-        )
     check_queue_name(queue)
     queues = space.queues()
     if queue not in queues:

@@ -16,6 +16,7 @@ from spool.remote import branch as remote
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
+from spool.workers.run import Run
 from tests.crash.contents import EMPTY, Expectation, History
 from tests.machine import PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
@@ -56,7 +57,7 @@ def _translated(expected: Expectation) -> AbstractContextManager[None]:
 
 
 def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
-    attempt = Attempt(space._core)
+    attempt = Attempt(space._core, Run(space._store, "a", print, once=True))
     attempt.take("a", 0.0)
     assert attempt.message is not None
     outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))

@@ -19,6 +19,7 @@ from forwarder import forwarder as rounds
 from forwarder.round import Route, TaskDied
 from forwarder.services import Request
 from forwarder.task import Block, Chunk
+from spool.workers.handler import Conclusion
 from spool.workers.outcome import Outcome, Retried, of_value
 from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
@@ -194,6 +195,27 @@ def test_a_service_that_is_not_reached_costs_no_attempt_and_is_not_called_again(
     service = Service(lambda message: Retried("refused", counted=False))
     assert driver.run(service) == {"kept": 1}
     assert (service.called, attempts(driver.space)) == ([0], [0, 0, 0])
+
+
+@pytest.mark.parametrize("kind", [Threads, Tasks])
+def test_a_handler_gets_the_end_of_each_attempt_and_then_a_pause(space: spool.Space, kind: type[Driver]) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class Noting(spool.Handler):
+        def ended(self, queue: str, position: spool.Position, conclusion: Conclusion, seconds: float) -> None:
+            told.append((queue, position, conclusion.effect, seconds > 0))
+
+        def paused(self, queue: str, reason: str, seconds: float) -> None:
+            told.append((queue, reason, seconds))
+
+    space.put_many("work", ["done", "down"])
+    first, second = [message.position for message in space.browse("work")]
+    handler = Noting(lambda message: Retried("refused", counted=False) if message.body == "down" else None)
+    assert kind(space).run(handler) == {"delivered": 1, "kept": 1}
+    assert told == [
+        ("work", first, "delivered", True), ("work", second, "kept", True),
+        ("work", "the service was not reached (refused)", 0.0),
+    ]  # fmt: skip
 
 
 # -- full queues ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import mark_lost
 from spool.workers import run as runs
 from spool.workers.attempt import Attempt
-from spool.workers.worker import Worker
 from tests.workers.conftest import WAIT, counts, fail
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------
@@ -242,8 +241,9 @@ def test_a_message_that_came_back_while_another_thread_looked_is_not_looked_at_a
         return take(self, *args)
 
     monkeypatch.setattr(Attempt, "take", take_late)
-    worker = Worker(space, "orders", fail, once=True, threads=2, on_handled=lambda *_: failed.set())
-    assert counts(worker.run()) == {"retried": 1, "left": 1}
+    handler = spool.Handler(fail)
+    handler.ended = lambda *_: failed.set()  # type: ignore[method-assign]
+    assert counts(space.work("orders", handler, once=True, threads=2)) == {"retried": 1, "left": 1}
 
 
 def test_threads_call_it_side_by_side(space: spool.Space) -> None:

@@ -52,10 +52,9 @@ def test_e06_a_paused_worker_attempts_a_message_at_once_when_an_administrator_of
     with spool.open(path) as space:
         space.put("replies", "in the way")
         space.put("work", "tea")
-        paused, stop = threading.Event(), threading.Event()
-        worker = spool.Worker(
-            space, "work", lambda message: b"done", stop=stop, on_pause=lambda reason, seconds: paused.set()
-        )
+        paused, stop, handler = threading.Event(), threading.Event(), spool.Handler(lambda message: b"done")
+        handler.paused = lambda queue, reason, seconds: paused.set()  # type: ignore[method-assign]
+        worker = spool.Worker(space, "work", handler, stop=stop)
         thread = threading.Thread(target=worker.run)
         thread.start()
         assert paused.wait(WAIT)

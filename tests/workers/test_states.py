@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool.coordination.resumptions import Resumptions
 from spool.disk import Disk
 from spool.model.position import Position
 from spool.workers import pauses, states
-from spool.workers.attempt import Conclusion
 from spool.workers.effects import Effect
+from spool.workers.handler import Conclusion
 from spool.workers.outcome import Rejected, Replied, Retried
 from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Pauses, WaitingMessages
 from spool.workers.run import Run
@@ -114,24 +113,25 @@ def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(ask
 
 
 def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
-    told: list[tuple[str, float]] = []
     clock = SimulatedClock(100.0)
-    resumptions = Resumptions(Disk("/nowhere"), clock, "work")
-    run = Run("work", clock, mock.Mock(), resumptions, once=False, on_pause=lambda *pause: told.append(pause))
+    run = Run(mock.Mock(clock=clock, **{"files.disk": Disk("/nowhere")}), "work", print, once=False)
     position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
-    run.hold_back(position, refused)
-    clock.sleep(0.5)
-    run.hold_back(Position(7, 1), refused)
-    run.end(Position(7, 2), Conclusion(Effect.DELIVERED, ""))
-    assert (run.pause_left(), run.begin(position)) == (0.5, False)
-    clock.sleep(0.5)
-    assert run.begin(position)
-    run.hold_back(position, refused)
-    assert told == [(refused.pause, 1.0), (refused.pause, 2.0)]
-    clock.sleep(2.0)
-    run.end(position, Conclusion(Effect.DELIVERED, ""))
-    run.hold_back(position, refused)
-    assert told[2:] == [(refused.pause, 1.0)]
+    with mock.patch.object(run.handler, "paused") as told:
+        run.hold_back(position, refused)
+        clock.sleep(0.5)
+        run.hold_back(Position(7, 1), refused)
+        run.end(Position(7, 2), Conclusion(Effect.DELIVERED, ""), 100.0)
+        assert (run.pause_left(), run.begin(position), told.mock_calls) == (0.5, False, [])
+        run.end(position, refused, 100.0)
+        clock.sleep(0.5)
+        assert run.begin(position)
+        run.hold_back(position, refused)
+        run.end(position, refused, 101.0)
+        clock.sleep(2.0)
+        run.end(position, Conclusion(Effect.DELIVERED, ""), 103.0)
+        run.hold_back(position, refused)
+        run.end(position, refused, 103.0)
+    assert told.mock_calls == [mock.call("work", refused.pause, seconds) for seconds in (1.0, 2.0, 1.0)]
 
 
 def test_a_message_that_waits_alone_is_passed_over_for_a_growing_time_and_forgotten_at_last(
