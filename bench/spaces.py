@@ -64,7 +64,7 @@ def build(path: str, messages: int, a_commit: int) -> Built:
     built = Built(path, messages, a_commit)
     os.mkdir(path)
     middle = messages // 2
-    with spool.create(path, disk=_Unflushed(path)) as space:
+    with spool.create(_Unflushed(path)) as space:
         space.create_queue(QUEUE)
         for done in range(0, messages, a_commit):
             ids = space.put_many(QUEUE, [BODY] * a_commit)

@@ -209,7 +209,7 @@ def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered
     """Return the counts of each step, on a new space with some messages."""
     path = f"{directory}/space"
     os.mkdir(path)
-    with _unflushed(disk := _Alone(path)), spool.create(path, sync_method=flush, disk=disk) as space:
+    with _unflushed(disk := _Alone(path)), spool.create(disk, sync_method=flush) as space:
         for queue in ("orders", "replies", "together", "apart"):
             space.create_queue(queue)
         for _ in range(_CONSUMED):
@@ -217,7 +217,7 @@ def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered
         for _ in range(_CONSUMED):
             space.get("orders")
     # The close has reclaimed the consumed messages. This process itself puts the messages that the steps take.
-    with spool.open(path, disk=(disk := _Alone(path))) as space:
+    with spool.open(disk := _Alone(path)) as space:
         with _unflushed(disk):
             _fill(space)
         steps = Steps(space)

@@ -15,7 +15,7 @@ from spool.model.settings import space_config
 from spool.model.settings_file import parse, with_mirror
 from spool.opening import inspected, open_space, os_errors, space_directory
 from spool.runtime import calls
-from spool.runtime.clock import Clock, Deadline
+from spool.runtime.clock import Deadline
 from spool.space import Space
 from spool.store.identity import read_id, write_id
 from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, forget_ids, lies_inside, read_ids
@@ -39,13 +39,7 @@ def describe(path: str | os.PathLike[str]) -> "mirrored.MirrorState | None":
         return mirrored.describe(store.files, store.shared, alone=alone)
 
 
-def begin(
-    path: str | os.PathLike[str],
-    mirror: str | os.PathLike[str],
-    *,
-    disk: Disk | None = None,
-    clock: Clock | None = None,
-) -> Space:
+def begin(path: str | os.PathLike[str], mirror: str | os.PathLike[str]) -> Space:
     """Begin a new mirror of a space, and copy every commit into the mirror; returns the open space.
 
     An earlier mirror keeps its files, but is no longer a mirror of the space.
@@ -53,7 +47,6 @@ def begin(
     Args:
         path: the directory of the space.
         mirror: an empty directory, preferably on another disk. A missing directory is created; its parent must exist.
-        disk, clock: for tests.
 
     Raises:
         InvalidArgument: the mirror's directory is not empty or lies inside the space, or ``space.toml`` cannot hold the
@@ -63,7 +56,7 @@ def begin(
     """
     mirror = os.path.abspath(mirror)
     space_config({"mirror": mirror}, {})  # checked before a file is created in the mirror
-    with _closed(path, disk, clock) as (disk, clock):
+    with _closed(path) as disk:
         check_elsewhere(mirror, disk.root)
         text = read_settings_text(disk)
         parse(text, disk.path(layout.SETTINGS))
@@ -74,10 +67,10 @@ def begin(
             side.close_all()
         write_settings(disk, with_mirror(text, side.root))
     with calls.deferred(disk.close_all), os_errors("opening the queue space"):
-        return open_space(disk, clock)
+        return open_space(disk)
 
 
-def drop(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> str:
+def drop(path: str | os.PathLike[str]) -> str:
     """End the mirror of a space; returns the mirror's directory, which is not touched.
 
     Raises:
@@ -85,7 +78,7 @@ def drop(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
-    with _closed(path, disk, clock) as (disk, _):
+    with _closed(path) as disk:
         text = read_settings_text(disk)
         mirror = parse(text, disk.path(layout.SETTINGS)).mirror
         if mirror is None:
@@ -96,22 +89,21 @@ def drop(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 
 @contextmanager
-def _closed(path: str | os.PathLike[str], disk: Disk | None, clock: Clock | None) -> Iterator[tuple[Disk, Clock]]:
+def _closed(path: str | os.PathLike[str]) -> Iterator[Disk]:
     """Keep a space closed for all processes while the body runs."""
-    root = os.fspath(path)
-    disk, clock = disk or Disk(root), clock or Clock()
+    disk = Disk.of(path)
     with calls.deferred(disk.close_all), os_errors("changing the mirror of the queue space"):
         try:
             if not disk.exists(layout.SETTINGS):
                 read_settings_text(disk)  # raises if the directory is no space
             lock = OpenLock(disk)
-            if not lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS)):
+            if not lock.enter(Deadline(disk.clock, WAIT_SECONDS, disk.clock.monotonic() + WAIT_SECONDS)):
                 seen = lock.others() or lock.holders()  # (names this process only if this user sees no others)
                 raise SystemFailure(
                     f"{' and '.join(seen) or 'a process'} {'have' if len(seen) > 1 else 'has'} {disk.root} open: close "
                     "it in every process first, then change its mirror"
                 )
-            yield disk, clock
+            yield disk
         finally:
             disk.close_all()
 
@@ -120,8 +112,6 @@ def restore(
     path: str | os.PathLike[str],
     mirror: str | os.PathLike[str],
     *,
-    disk: Disk | None = None,
-    clock: Clock | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Space:
     """Create a new space, without a mirror, from a mirror; returns the open space. The mirror is not changed.
@@ -131,7 +121,6 @@ def restore(
     Args:
         path: the directory of the new space. The directory must be empty, or left by an interrupted restore.
         mirror: the directory of the mirror.
-        disk, clock: for tests.
         progress: called with the number of copied files and the number of all files.
 
     Raises:
@@ -145,7 +134,7 @@ def restore(
         raise InvalidArgument(
             f"the new space {root} lies inside the mirror {mirror}, which is not changed: name a directory elsewhere"
         )
-    with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("restoring the queue space"):
+    with space_directory(path) as disk, calls.deferred(disk.close_all), os_errors("restoring the queue space"):
         side = disk.sibling(mirror)
         try:
             settings, id = _settings_of(side), read_id(side)
@@ -153,7 +142,7 @@ def restore(
             _restore(disk, side, id, settings, progress or (lambda done, of: None))
         finally:
             side.close_all()
-        return open_space(disk, clock or Clock())
+        return open_space(disk)
 
 
 def _settings_of(mirror: Disk) -> str:

@@ -20,7 +20,7 @@ from spool.model.options import SpaceOptions
 from spool.model.settings import SpaceConfig, differences, space_config
 from spool.model.settings_file import render_new
 from spool.runtime import calls
-from spool.runtime.clock import Clock, Deadline
+from spool.runtime.clock import Deadline
 from spool.runtime.greenlets import check_threads
 from spool.space import Space
 from spool.store.identity import ensure_id, find_id, write_id
@@ -52,8 +52,6 @@ def create(
     path: str | os.PathLike[str],
     *,
     exist_ok: bool = False,
-    disk: Disk | None = None,
-    clock: Clock | None = None,
     **options: Unpack[SpaceOptions],
 ) -> Space:
     """Create a new, empty queue space in a directory; returns the open space. A missing directory is created.
@@ -64,7 +62,6 @@ def create(
         path: the directory.
         exist_ok: whether to open the space that the directory holds already, if any. The options of this call must then
             equal the options of the space. Options that the call leaves out are not compared.
-        disk, clock: for tests.
         options: see ``spool.SpaceOptions``.
 
     Raises:
@@ -73,10 +70,10 @@ def create(
         ProtocolError: gevent or eventlet has replaced the threads of this process.
         InvalidArgument: an option has a value that is not allowed.
     """
-    config, clock = space_config(options, {}), clock or Clock()
-    with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("making the queue space"):
+    config = space_config(options, {})
+    with space_directory(path) as disk, calls.deferred(disk.close_all), os_errors("making the queue space"):
         _check_no_import(disk)
-        with _one_process(disk, clock) as alone:
+        with _one_process(disk) as alone:
             if not disk.exists(layout.SETTINGS):
                 _make(disk, config)
             elif alone and find_id(disk) is None:
@@ -90,7 +87,7 @@ def create(
                     *different,
                     f"): give the same options, leave them out, or change the space's in {layout.SETTINGS}",
                 )
-        return open_space(disk, clock)
+        return open_space(disk)
 
 
 def _check_no_import(disk: Disk) -> None:
@@ -103,14 +100,14 @@ def _exists(disk: Disk, *otherwise: str) -> SpaceExists:
 
 
 @contextmanager
-def _one_process(disk: Disk, clock: Clock) -> Iterator[bool]:
+def _one_process(disk: Disk) -> Iterator[bool]:
     """Lock the space's directory, as an opener of a space does, so that only one process creates the space.
 
     Yields whether no process has the space open.
     """
     lock = OpenLock(disk)
     try:
-        yield lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS))
+        yield lock.enter(Deadline(disk.clock, WAIT_SECONDS, disk.clock.monotonic() + WAIT_SECONDS))
         disk.funlock(lock.handle)
     except Unsupported as error:
         raise unsafe(disk, "making the queue space", error) from error
@@ -153,8 +150,6 @@ def import_space(
     path: str | os.PathLike[str],
     file: BinaryIO,
     *,
-    disk: Disk | None = None,
-    clock: Clock | None = None,
     progress: "Callable[[Progress], None] | None" = None,
     new_id: bool = False,
 ) -> Space:
@@ -179,7 +174,7 @@ def import_space(
     from spool.admin import export, unpack  # (imported here: few programs need these modules)
 
     export.check_stream(file, "read")
-    with space_directory(path, disk) as disk, calls.deferred(disk.close_all), os_errors("importing the queue space"):
+    with space_directory(path) as disk, calls.deferred(disk.close_all), os_errors("importing the queue space"):
         with _importing(disk):
             check_stages(disk)
             for name in layout.DIRECTORIES:
@@ -188,7 +183,7 @@ def import_space(
             check_kind(disk, found.config.network_file_system)
             write_id(disk, random_id() if new_id else found.id)
             write_settings(disk, found.settings)
-        return open_space(disk, clock or Clock(), partial(unpack.differences, report=found.report))
+        return open_space(disk, partial(unpack.differences, report=found.report))
 
 
 @contextmanager
@@ -256,14 +251,14 @@ def _record(store: Store, report: RecoveryReport) -> None:
 
 
 @contextmanager
-def space_directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
+def space_directory(path: str | os.PathLike[str]) -> Iterator[Disk]:
     """Create the directory of a new space if it is missing.
 
     If the directory does not become a space, the directories that this call created are removed again.
     """
     check_threads()
-    if disk is not None:
-        yield disk
+    if isinstance(path, Disk):
+        yield path
         return
     root = os.fspath(path)
     missing = [root]
@@ -319,14 +314,13 @@ def _tell_what_is_there(disk: Disk) -> None:
         log.warning("%s is not empty: the space's files lie beside other files", disk.root)
 
 
-def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
+def open(path: str | os.PathLike[str]) -> Space:
     """Open an existing queue space; the first opener recovers it after a crash.
 
     Ctrl-C waits until the space is open, and then closes it; a second Ctrl-C does not wait.
 
     Args:
         path: the directory.
-        disk, clock: for tests.
 
     Raises:
         NotASpace: the directory holds no queue space.
@@ -334,11 +328,10 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         UnsafeFileSystem: the file system of the space lacks a feature that a space needs.
         ProtocolError: gevent or eventlet has replaced the threads of this process.
     """
-    root = os.fspath(path) if disk is not None else _existing(path)
     with os_errors("opening the queue space"):
-        disk = disk or Disk(root)
+        disk = path if isinstance(path, Disk) else Disk(_existing(path))
     with calls.deferred(disk.close_all), os_errors("opening the queue space"):
-        return open_space(disk, clock or Clock())
+        return open_space(disk)
 
 
 def plan_recovery(path: str | os.PathLike[str]) -> RecoveryReport:
@@ -378,7 +371,7 @@ def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
     disk = LookingDisk(_existing(path))
     try:
         with os_errors("inspecting the queue space"):
-            yield inspect_store(disk, Clock())
+            yield inspect_store(disk)
     finally:
         disk.close_all()
 
@@ -390,7 +383,7 @@ def _existing(path: str | os.PathLike[str]) -> str:
     return root
 
 
-def open_space(disk: Disk, clock: Clock, look: Callable[[Store], list[Finding]] | None = None) -> Space:
+def open_space(disk: Disk, look: Callable[[Store], list[Finding]] | None = None) -> Space:
     """Open a space: the first opener recovers it. If this fails, the caller closes the disk.
 
     ``look``: a function that returns further findings for the report; only the first opener calls ``look``.
@@ -398,7 +391,7 @@ def open_space(disk: Disk, clock: Clock, look: Callable[[Store], list[Finding]] 
     from spool.recovery import scan  # (that package imports this one)
 
     check_threads()
-    store, alone = open_store(disk, clock)
+    store, alone = open_store(disk)
     try:
         core = Core.of(store)
         try:

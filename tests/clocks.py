@@ -1,11 +1,24 @@
 """The clocks of the tests: moved by a test, passing only where a program sleeps, or waiting for an event alone."""
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+from spool.disk import Disk
 from spool.runtime.clock import Clock
 
 LONG = 60.0  # a test that waits so long in vain fails
+
+
+def timed(path: str | Path | Disk, clock: Clock) -> Disk:
+    """Return the disk of a directory, with this clock: for ``spool.open`` and ``spool.create``. A missing directory is
+    made."""
+    if not isinstance(path, Disk):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    disk = Disk.of(path)
+    disk.clock = clock
+    return disk
 
 
 class MovedClock(Clock):

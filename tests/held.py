@@ -66,7 +66,7 @@ class Gathering:
     def __init__(self, path: Path, monkeypatch: Any) -> None:
         path.mkdir()
         self.disk = HeldDisk(str(path))
-        self.space = spool.create(path, disk=self.disk, defaults=AT_ONCE)
+        self.space = spool.create(self.disk, defaults=AT_ONCE)
         self.threads: list[threading.Thread] = []
         self._came: dict[threading.Thread, threading.Event] = {}
         join, add = CommitQueue.join, CommitQueue.add

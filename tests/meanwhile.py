@@ -12,7 +12,7 @@ from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 XID = Xid(7, b"one", b"")
 
@@ -99,12 +99,12 @@ class Processes:
 
     def __init__(self, *, ordered: bool = True) -> None:
         self.machine = Machine(NO_FILES, ordered=ordered)
-        with spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock, defaults=AT_ONCE) as space:
+        with spool.create(SimulatedDisk(self.machine), defaults=AT_ONCE) as space:
             space.create_queue("orders")
 
     def open(self) -> tuple[spool.Space, Meanwhile]:
         disk = Meanwhile(self.machine)
-        return spool.open(ROOT, disk=disk, clock=self.machine.clock), disk
+        return spool.open(disk), disk
 
     def lose_a_writer(self) -> None:
         """Let a process die after its commit has a number, but before the flush."""

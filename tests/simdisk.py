@@ -69,6 +69,7 @@ class SimulatedDisk(Disk):
         )
         self.durability = durability_of(self._guarantees)
         self.machine = machine
+        self.clock = machine.clock
         self.dead = False
         self.every_disk = [self]  # of this process: its own and the mirror's
         self._directories_opened: dict[int, str] = {}  # by handle, for the trace

@@ -25,7 +25,6 @@ from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
-from spool.runtime.clock import Clock
 
 _LITTLE_ROOM_BYTES, _FEW_INODES = 64 << 20, 1000
 _EARLIEST_TIME = 1_700_000_000.0  # in seconds since the epoch. A clock with an earlier time is wrong.
@@ -66,13 +65,13 @@ def _refuse_if(lacks: bool, text: str) -> None:
         raise _Refused(f"{text}: choose another file system")
 
 
-def examine(disk: Disk, clock: Clock) -> list[Proof]:
+def examine(disk: Disk) -> list[Proof]:
     """Test every property of the directory's file system that a space needs. Return one result for each property."""
     first = (("space", _space), ("room", _room), ("owner", _owner))
     proofs = [examine_kind(disk), *(_proof(what, partial(prove, disk)) for what, prove in first)]
     try:
         with _trial_directory(disk) as trial:
-            proofs += [_proof(what, partial(prove, disk, clock, trial)) for what, prove in _TRIALS]
+            proofs += [_proof(what, partial(prove, disk, trial)) for what, prove in _TRIALS]
             existing = [name for name in layout.DIRECTORIES if disk.exists(name)]
             proofs += [_proof(f"{name}/", partial(_space_directory, disk, trial, name)) for name in existing]
     except OSError as error:
@@ -257,7 +256,7 @@ def _file(disk: Disk, name: str, data: bytes = b"") -> str:
     return name
 
 
-def _names(disk: Disk, clock: Clock, trial: str) -> str:
+def _names(disk: Disk, trial: str) -> str:
     long = "n" * 200
     _file(disk, f"{trial}/one/{long}")
     _file(disk, f"{trial}/one/Case")
@@ -266,7 +265,7 @@ def _names(disk: Disk, clock: Clock, trial: str) -> str:
     return "names of 200 bytes are kept, and upper and lower case are different names"
 
 
-def _modes(disk: Disk, clock: Clock, trial: str) -> str:
+def _modes(disk: Disk, trial: str) -> str:
     file, directory = disk.identity(_file(disk, f"{trial}/one/mode")), disk.identity(f"{trial}/one")
     if file is None or directory is None:
         raise _Refused("a file that was made does not exist: choose another file system")
@@ -279,13 +278,13 @@ def _modes(disk: Disk, clock: Clock, trial: str) -> str:
     return "modes 0600 and 0700 are kept"
 
 
-def _renames(disk: Disk, clock: Clock, trial: str) -> str:
+def _renames(disk: Disk, trial: str) -> str:
     old, new = _file(disk, f"{trial}/one/rename", b"new"), _file(disk, f"{trial}/two/rename", b"old")
     _prove_rename(disk, disk.rename, old, new)
     return "a file can be renamed to another directory, and replaces one of that name"
 
 
-def _renames_new(disk: Disk, clock: Clock, trial: str) -> str:
+def _renames_new(disk: Disk, trial: str) -> str:
     old, new = _file(disk, f"{trial}/one/new", b"new"), _file(disk, f"{trial}/two/new", b"old")
     with suppress(FileExistsError):
         disk.rename_new(old, new)
@@ -304,7 +303,7 @@ def _prove_rename(disk: Disk, rename: Callable[[str, str], None], old: str, new:
     _refuse_if(disk.exists(old) or not is_same, "a file that was renamed is not the one that is found")
 
 
-def _links(disk: Disk, clock: Clock, trial: str) -> str:
+def _links(disk: Disk, trial: str) -> str:
     first, second = _file(disk, f"{trial}/one/link"), f"{trial}/two/link"
     try:
         disk.link(first, second)
@@ -317,7 +316,7 @@ def _links(disk: Disk, clock: Clock, trial: str) -> str:
     return "a file can have two names"
 
 
-def _flushes(disk: Disk, clock: Clock, trial: str) -> str:
+def _flushes(disk: Disk, trial: str) -> str:
     with new_file(disk, f"{trial}/one/flush") as handle:
         disk.write_at(handle, 0, b"flush")
         disk.flush(handle)
@@ -327,7 +326,7 @@ def _flushes(disk: Disk, clock: Clock, trial: str) -> str:
     return "files and directories can be flushed"
 
 
-def _byte_locks(disk: Disk, clock: Clock, trial: str) -> str:
+def _byte_locks(disk: Disk, trial: str) -> str:
     open_ = partial(disk.open, _file(disk, f"{trial}/one/bytes"), write=True)
     _prove_exclusion(disk, open_, disk.lock, "a locked byte was locked again")
     with _opened_twice(disk, open_) as both:
@@ -337,7 +336,7 @@ def _byte_locks(disk: Disk, clock: Clock, trial: str) -> str:
     return _ONE_HOLDER
 
 
-def _directory_locks(disk: Disk, clock: Clock, trial: str) -> str:
+def _directory_locks(disk: Disk, trial: str) -> str:
     open_ = partial(disk.open_directory, f"{trial}/one")
     _prove_exclusion(disk, open_, lambda handle, byte: disk.flock(handle), "a directory that was held was held again")
     with _opened_twice(disk, open_) as both:
@@ -391,8 +390,8 @@ def _in_another_process(attempt: Callable[[], bool]) -> bool:
     return result == b"+"
 
 
-def _clocks(disk: Disk, clock: Clock, trial: str) -> str:
-    now = clock.now()
+def _clocks(disk: Disk, trial: str) -> str:
+    now = disk.clock.now()
     file = disk.identity(_file(disk, f"{trial}/one/clock", b"now"))
     newest = 0.0
     with suppress(OSError):
@@ -426,7 +425,7 @@ def _space_directory(disk: Disk, trial: str, name: str) -> str:
     return "files can be renamed there and back"
 
 
-_TRIALS: tuple[tuple[str, Callable[[Disk, Clock, str], str]], ...] = (
+_TRIALS: tuple[tuple[str, Callable[[Disk, str], str]], ...] = (
     ("names", _names),
     ("modes", _modes),
     ("renames", _renames),

@@ -16,7 +16,6 @@ from spool.disk.content import opened
 from spool.disk.disk import Disk
 from spool.errors import SpoolError
 from spool.model import layout
-from spool.runtime.clock import Clock
 
 _WORDS, _WORD_BYTES = 512, 8
 READ_SECONDS = 0.5
@@ -37,15 +36,15 @@ def request_resumption(disk: Disk, queue: str) -> None:
 class Resumptions:
     """The requests for one queue, for a worker or route that pauses."""
 
-    def __init__(self, disk: Disk, clock: Clock, queue: str) -> None:
-        self._disk, self._clock, self._offset = disk, clock, _offset(queue)
+    def __init__(self, disk: Disk, queue: str) -> None:
+        self._disk, self._offset = disk, _offset(queue)
         self._word, self._next_read = self._read(), 0.0
 
     def is_requested(self) -> bool:
         """Return whether a request was made since the last reported request, or since the creation of this object. A
         request from before a pause also ends the pause, because the failed attempt may have begun before the
         request."""
-        now = self._clock.monotonic()
+        now = self._disk.clock.monotonic()
         if now < self._next_read:
             return False
         self._next_read = now + READ_SECONDS

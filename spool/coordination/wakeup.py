@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from spool.disk.disk import Disk
 from spool.disk.memory import ALL_THREADS, CLEAR, FUTEX_BYTES, WORD_BYTES, SharedBytes, time_word
 from spool.model.layout import COUNTERS
-from spool.runtime.clock import POLL_MAX_SECONDS, Clock
+from spool.runtime.clock import POLL_MAX_SECONDS
 
 
 class CommitNotifier:
@@ -28,10 +28,9 @@ class CommitNotifier:
     notification in its later wait.
     """
 
-    def __init__(self, disk: Disk, clock: Clock) -> None:
+    def __init__(self, disk: Disk) -> None:
         self.generation = 0
         self._disk = disk
-        self._clock = clock
         self._handle: int | None = None
         self._listening = False
         self._turn = threading.Condition(threading.Lock())
@@ -51,19 +50,19 @@ class CommitNotifier:
             listens = self._handle is not None and not self._listening
             self._listening |= listens
         if self._handle is None:
-            self._clock.sleep(min(seconds, POLL_MAX_SECONDS))
+            self._disk.clock.sleep(min(seconds, POLL_MAX_SECONDS))
             with self._turn:
                 self.generation += 1
         elif listens:
             self._listen(self._handle, seconds)
         else:
-            self._clock.wait(partial(self._wait_for_listener, seen), seconds)
+            self._disk.clock.wait(partial(self._wait_for_listener, seen), seconds)
         return self.generation != seen
 
     def _listen(self, handle: int, seconds: float) -> None:
         notified = False
         try:
-            notified = self._clock.wait(partial(self._disk.wait_for_change, handle), seconds)
+            notified = self._disk.clock.wait(partial(self._disk.wait_for_change, handle), seconds)
         finally:
             with self._turn:
                 self._listening = False

@@ -195,10 +195,10 @@ class LogDirectory:
                 unlink_unless_gone(self.disk, name)
 
 
-def open_directory(path: str) -> LogDirectory:
+def open_directory(path: str | os.PathLike[str]) -> LogDirectory:
     """Open or create a log directory. Raises the errors of ``LogDirectory``, but DiskFailure instead of OSError."""
-    with translated("opening the decision logs", path):
-        return LogDirectory(Disk(path))
+    with translated("opening the decision logs", os.fspath(path)):
+        return LogDirectory(Disk.of(path))
 
 
 def log_name(coordinator: bytes) -> str:

@@ -1,7 +1,8 @@
 """``Disk``: every read and every change of a space's files goes through this class.
 
 No other code of the project renames, flushes, unlinks or locks a file of a space. So a test can replace the disk by a
-simulated one, and cut the power between any two calls.
+simulated one, and cut the power between any two calls. A disk is path-like: a test passes the simulated disk to
+``spool.open`` in place of the path.
 
 Names are relative to the space's directory. The kernel resolves each name below the descriptor of a directory
 (openat(2), renameat2(2)). ``Directories`` keeps these descriptors. Handles are small integers. Errors are ``OSError``.
@@ -28,6 +29,7 @@ from spool.disk.durability import durability_of
 from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, as_unsupported, renameat2
 from spool.disk.memory import ByCalls, Futexes, Mapped, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
+from spool.runtime.clock import Clock
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -55,7 +57,10 @@ class Disk:
 
     flushes: the number of flushes so far.
     durability: the strategy that makes names durable on this file system.
+    clock: the clocks of the machine, which a test replaces.
     """
+
+    clock = Clock()
 
     # The user and the group that own the space; None unless this process runs as root and another user owns the space.
     owner: tuple[int, int] | None = None
@@ -89,6 +94,14 @@ class Disk:
         if os.path.isdir(side.root):
             side.identity("")
         return side
+
+    @staticmethod
+    def of(path: str | os.PathLike[str]) -> "Disk":
+        """Return the disk of a directory. If the path is a disk, return this disk."""
+        return path if isinstance(path, Disk) else Disk(os.fspath(path))
+
+    def __fspath__(self) -> str:
+        return self.root
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root

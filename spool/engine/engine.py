@@ -101,7 +101,7 @@ class Engine:
 
     def resumptions(self, queue: str) -> Resumptions:
         """Return the requests of administrators to end the pauses of the queue's routes."""
-        return Resumptions(self._store.files.disk, self._store.clock, queue)
+        return Resumptions(self._store.files.disk, queue)
 
     # -- the space and its calls --------------------------------------------------------------------------------------
 
@@ -534,7 +534,7 @@ def examine(path: str) -> "list[Proof]":
     """
     from spool.admin import doctor
 
-    return doctor.examine(Disk(path), Clock())
+    return doctor.examine(Disk(path))
 
 
 def examine_kind(path: str) -> "Proof":

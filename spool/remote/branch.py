@@ -24,7 +24,6 @@ from spool.policies.claim_journal import MARKED, UNMARKED, CallMarks
 from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import calls
 from spool.runtime.calls import public_call
-from spool.runtime.clock import Clock
 from spool.store.store import Store, attach_store
 from spool.transactions.branch import Branch
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
@@ -124,7 +123,7 @@ def _attached(disk: Disk) -> Store:
     Raises UnsafeFileSystem if a process of another kernel has the space open, because the locks of that process are not
     visible here.
     """
-    store = attach_store(disk, Clock())
+    store = attach_store(disk)
     page = store.check_usable()
     if page.boot_id != disk.boot_id():
         raise on_another_machine(disk.root)

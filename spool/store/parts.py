@@ -18,7 +18,6 @@ from spool.index.commit import Commit
 from spool.model import layout
 from spool.model.position import Position
 from spool.model.xid import Xid
-from spool.runtime.clock import Clock
 from spool.store.feed import Feed
 from spool.store.mirror import Mirror
 from spool.store.settings import Settings
@@ -49,7 +48,7 @@ class Shared:
 
     __slots__ = ("claims", "control", "counters", "feed", "notifier", "numbers", "open_lock", "requests", "xids")
 
-    def __init__(self, disk: Disk, clock: Clock, open_lock: OpenLock, *, make: bool) -> None:
+    def __init__(self, disk: Disk, open_lock: OpenLock, *, make: bool) -> None:
         """Open the files of ``run/``.
 
         Args:
@@ -61,7 +60,7 @@ class Shared:
             SpaceStopped: a file is missing.
         """
         self.open_lock = open_lock
-        self.notifier = CommitNotifier(disk, clock)
+        self.notifier = CommitNotifier(disk)
         if make:  # the directory may have been removed while no process had the space open
             disk.make_directory(layout.RUN)
             disk.close(locks.open_shared(disk, layout.RECLAIM_LOCK, make=True))

@@ -27,7 +27,7 @@ from spool.index import Index
 from spool.model import layout
 from spool.model.settings_text import SettingsParser
 from spool.runtime.calls import CallGuard
-from spool.runtime.clock import Clock, Deadline
+from spool.runtime.clock import Deadline
 from spool.store.identity import read_id
 from spool.store.logs import escape_names
 from spool.store.meters import Meters
@@ -112,10 +112,8 @@ class Store:
     meters: the counts of this process, for people who watch the space.
     """
 
-    def __init__(
-        self, life: Lifetime, clock: Clock, files: Files, shared: Shared, view: View, settings: SettingsReader
-    ) -> None:
-        self.clock = clock
+    def __init__(self, life: Lifetime, files: Files, shared: Shared, view: View, settings: SettingsReader) -> None:
+        self.clock = files.disk.clock
         self.files = files
         self.shared = shared
         self.view = view
@@ -175,9 +173,8 @@ class Store:
 class _Opening:
     """A store that is being opened: the parts that need no files of ``run/``."""
 
-    def __init__(self, life: Lifetime, disk: Disk, clock: Clock) -> None:
+    def __init__(self, life: Lifetime, disk: Disk) -> None:
         self._life = life
-        self._clock = clock
         self._parser = SettingsParser()
         self.config = config = self._parser.parse(read_settings_text(disk), disk.path(layout.SETTINGS))
         disk.use_sync_method(config.sync_method)
@@ -200,8 +197,8 @@ class _Opening:
 
     def enter(self) -> bool:
         """Take the open lock, and create missing directories. Return True if no other process has the space open."""
-        until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
-        alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
+        clock, check = self._disk.clock, self._life.guard.check
+        alone = self.open_lock.enter(Deadline(clock, WAIT_SECONDS, clock.monotonic() + WAIT_SECONDS, check))
         for name in layout.DIRECTORIES:
             if name != layout.RUN and not self._disk.exists(name):  # a program removed the directory
                 if name in STAGES and not alone:
@@ -215,24 +212,24 @@ class _Opening:
 
     def store(self, *, make: bool) -> Store:
         """Open the files of ``run/`` and create the store. ``make``: whether to create missing files."""
-        shared = Shared(self._disk, self._clock, self.open_lock, make=make)
+        shared = Shared(self._disk, self.open_lock, make=make)
         settings = SettingsReader(self._disk, shared.counters, self.config, self._parser)
         view = View(Index(self._files.cache, self.config.queues), settings.known)
-        return Store(self._life, self._clock, self._files, shared, view, settings)
+        return Store(self._life, self._files, shared, view, settings)
 
 
 @contextmanager
-def _opening(disk: Disk, clock: Clock) -> Iterator[_Opening]:
+def _opening(disk: Disk) -> Iterator[_Opening]:
     """If the body fails, close everything that was opened."""
     life = Lifetime(disk)
     try:
-        yield _Opening(life, disk, clock)
+        yield _Opening(life, disk)
     except BaseException:
         life.guard.end()
         raise
 
 
-def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
+def open_store(disk: Disk) -> tuple[Store, bool]:
     """Open the space in a directory.
 
     Returns:
@@ -244,7 +241,7 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
         NotASpace, InvalidArgument, NewerFormat: ``space.toml`` is missing or invalid.
         UnsafeFileSystem, SpaceStopped, WaitExpired, DiskFailure: nothing is open.
     """
-    with _opening(disk, clock) as opening:
+    with _opening(disk) as opening:
         try:
             check_kind(disk, opening.config.network_file_system)
             check_stages(disk)
@@ -256,23 +253,23 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
             _raise_translated(error, as_library_error(disk, "opening the space", error))
 
 
-def attach_store(disk: Disk, clock: Clock) -> Store:
+def attach_store(disk: Disk) -> Store:
     """Open a space for one branch of a transaction whose coordinator has the space open. This recovers nothing.
 
     Raises:
         SpaceStopped: files in ``run/`` are missing.
     """
-    with _opening(disk, clock) as opening:
+    with _opening(disk) as opening:
         return opening.store(make=False)
 
 
-def inspect_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
+def inspect_store(disk: Disk) -> tuple[Store, bool]:
     """Open a space for inspection; returns the store, and whether no process has the space open.
 
     Args:
         disk: a disk that keeps writes in memory, so that nothing in the directory changes.
     """
-    with _opening(disk, clock) as opening:
+    with _opening(disk) as opening:
         check_stages(disk)
         alone = opening.open_lock.is_alone()
         return opening.store(make=alone), alone

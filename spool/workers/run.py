@@ -88,7 +88,7 @@ class Run:
         self.mutex = threading.RLock()
         self.once = once
         self._queue, self._clock, self._meters = queue, store.clock, store.meters
-        self._resumptions = Resumptions(store.files.disk, store.clock, queue)
+        self._resumptions = Resumptions(store.files.disk, queue)
         self._is_shown_paused = False
         self._passed = set(self.handler.passed) if once else set()
         self._pauses, self._waiting = Pauses(), WaitingMessages()

@@ -39,13 +39,11 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(path: Path) -> Iterator[HeldReads]:
     disk = HeldReads(str(path))
-    real = spool.opening.open
-    with mock.patch("spool.opening.open", lambda path: real(path, disk=disk)):
-        yield disk
+    yield disk
     disk.go_on.set()
 
 
-def run(path: Path, story: Story) -> None:
+def run(path: Path | HeldReads, story: Story) -> None:
     async def main() -> None:
         async with asyncio.timeout(PATIENT_SECONDS), spool.aio.open(path) as space:
             await story(space)
@@ -120,7 +118,7 @@ def test_a_put_that_is_cancelled_before_its_commit_leaves_nothing(path: Path, di
         with pytest.raises(asyncio.CancelledError):
             await second
 
-    run(path, story)
+    run(disk, story)
     assert left(path) == ["first", "third"]
 
 
@@ -144,7 +142,7 @@ def test_a_get_that_is_cancelled_while_it_claims_gives_back(path: Path, disk: He
         assert (message.body, message.attempts, gone) == ("a", 0, [True])
         await space.put("orders", "b")
 
-    run(path, story)
+    run(disk, story)
     assert left(path) == ["b"]
 
 
@@ -185,7 +183,7 @@ def test_a_get_that_is_cancelled_in_its_commit_returns_the_message(path: Path, d
         assert got == ["a"]
         assert cancelled == ([True] if by == "cancel" else [])
 
-    run(path, story)
+    run(disk, story)
     assert left(path) == []
 
 
@@ -335,7 +333,7 @@ def test_x12_a_get_that_is_cancelled_in_a_transaction_rolls_it_back(path: Path, 
         with contextlib.suppress(spool.TransactionRolledBack):
             await task
 
-    run(path, story)
+    run(disk, story)
     assert left(path) == [1]
 
 

@@ -14,7 +14,7 @@ from spool.disk import stat as file_stat
 from spool.model import layout
 from spool.runtime.clock import Clock, Deadline, WaitExpired
 from tests.at_once import AT_ONCE
-from tests.clocks import LONG, PatientClock
+from tests.clocks import LONG, PatientClock, timed
 from tests.held import HeldDisk
 
 
@@ -82,7 +82,7 @@ def test_a_commit_wakes_those_that_wait_for_its_number(tmp_path: Path, pool: Thr
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
     clock, disk = PatientClock(), HeldDisk(str(tmp_path / "space"))
-    with spool.open(tmp_path / "space", disk=disk) as slow, spool.open(tmp_path / "space", clock=clock) as space:
+    with spool.open(disk) as slow, spool.open(timed(tmp_path / "space", clock)) as space:
         disk.go_on.clear()
         disk.holding = True
         first = pool.submit(slow.put, "orders", 1)

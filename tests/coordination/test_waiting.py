@@ -28,11 +28,11 @@ from spool.transactions import delivery
 from spool.transactions.waiting import BUSY_SECONDS, IDLE_SECONDS, LONGEST_SECONDS, pauses
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
-from tests.clocks import LONG, PatientClock, SimulatedClock
+from tests.clocks import LONG, PatientClock, SimulatedClock, timed
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, elsewhere
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.argv[2], sys.argv[3])"
 
@@ -58,7 +58,7 @@ def put_elsewhere(path: Path, queue: str = "orders", body: str = "new") -> None:
 
 def test_a_commit_of_another_process_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
     clock = PatientClock()
-    with spool.open(path, clock=clock) as space:
+    with spool.open(timed(path, clock)) as space:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
         assert clock.waits.wait(LONG)
         put_elsewhere(path)
@@ -89,7 +89,7 @@ def test_a_commit_wakes_one_waiting_get_for_each_message(
 ) -> None:
     clocks = [PatientClock() for _ in range(4)]
     with ExitStack() as opened:
-        spaces = [opened.enter_context(spool.open(path, clock=clock)) for clock in clocks]
+        spaces = [opened.enter_context(spool.open(timed(path, clock))) for clock in clocks]
         found = [pool.submit(space.get, "orders", timeout=LONG) for space in spaces]
         for clock in clocks:
             assert clock.waits.wait(LONG)
@@ -109,7 +109,7 @@ def test_a_message_that_not_every_call_can_take_wakes_all(
     path: Path, pool: ThreadPoolExecutor, asked: list[int], options: PutOptions
 ) -> None:
     clock = PatientClock()
-    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+    with spool.open(timed(path, clock)) as space, spool.open(path) as other:
         found = pool.submit(space.get, "orders", timeout=LONG)
         assert clock.waits.wait(LONG)
         other.put("orders", "new", **options)
@@ -121,7 +121,7 @@ def test_a_message_that_not_every_call_can_take_wakes_all(
 @in_shared_memory
 def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
     clock = PatientClock()
-    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+    with spool.open(timed(path, clock)) as space, spool.open(path) as other:
         other.put("orders", "new")
         manager, xid = xa.ResourceManager(other), xa.Xid(7, b"1", b"")
         manager.start(xid)
@@ -157,7 +157,7 @@ def test_a_notification_of_one_thread_wakes_all_waiting_threads(path: Path, pool
     """A thread that ends leaves the listening to the next thread."""
     queues = ("orders", "replies", "more")
     clock = PatientClock(len(queues))
-    with spool.open(path) as other, spool.open(path, clock=clock, disk=Unshared(str(path))) as space:
+    with spool.open(path) as other, spool.open(timed(Unshared(str(path)), clock)) as space:
         found = {queue: pool.submit(space.get, queue, timeout=LONG / 2) for queue in queues}
         assert clock.waits.wait(LONG)
         for queue in queues:
@@ -168,7 +168,7 @@ def test_a_notification_of_one_thread_wakes_all_waiting_threads(path: Path, pool
 
 def test_a_message_put_without_a_listener_is_seen_by_the_next_waiting_get(path: Path) -> None:
     clock = PatientClock()
-    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+    with spool.open(timed(path, clock)) as space, spool.open(path) as other:
         for n in range(3):
             other.put("orders", str(n))
             assert space.get("orders", timeout=LONG / 2).body == str(n)
@@ -184,7 +184,7 @@ def test_a_put_between_the_search_and_the_watch_is_not_missed(path: Path) -> Non
             return super().watch(name)
 
     clock = PatientClock()
-    with spool.open(path) as other, spool.open(path, disk=Late(str(path)), clock=clock) as space:
+    with spool.open(path) as other, spool.open(timed(Late(str(path)), clock)) as space:
         assert space.get("orders", timeout=LONG / 2).body == "new"
         assert clock.was_woken == [], "the get searched again before it waited"
 
@@ -223,7 +223,7 @@ class NoWatch(Unshared):
 
 def test_a_message_without_an_event_is_found_all_the_same(path: Path, pool: ThreadPoolExecutor) -> None:
     disk = Deaf(str(path))
-    with spool.open(path, disk=disk) as space, spool.open(path) as other:
+    with spool.open(disk) as space, spool.open(path) as other:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
         other.put("orders", "new")
         assert found.result(LONG).body == "new"
@@ -245,7 +245,7 @@ def test_without_a_watch_a_get_polls_as_often_as_ever(path: Path, pool: ThreadPo
             raise AssertionError("there is nothing to wait for")
 
     clock, disk = Counting(), NoWatch(str(path), code)
-    with spool.open(path, disk=disk, clock=clock) as space:
+    with spool.open(timed(disk, clock)) as space:
         found = pool.submit(space.get, "orders", timeout=LONG / 2)
         assert slept.wait(LONG)
         space.put("orders", "new")
@@ -271,7 +271,7 @@ class Recorded(SimulatedClock):
 @pytest.fixture
 def simulated() -> Iterator[tuple[spool.Space, Recorded, Machine]]:
     machine, clock = Machine(NO_FILES), Recorded()
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=clock, defaults=AT_ONCE) as space:
+    with spool.create(timed(SimulatedDisk(machine), clock), defaults=AT_ONCE) as space:
         space.create_queue("orders")
         yield space, clock, machine
 
@@ -302,7 +302,7 @@ def test_a_claimed_message_is_attempted_within_a_second(
     space, clock, machine = simulated
     space.put("orders", "held")
     disk = SimulatedDisk(machine)
-    other = spool.open(ROOT, disk=disk, clock=clock)
+    other = spool.open(timed(disk, clock))
     other.transaction().get("orders")
     attempts, attempt = list[float](), delivery.claim
 
@@ -348,7 +348,7 @@ def test_a_message_that_is_given_back_wakes_a_waiting_get(
     path: Path, pool: ThreadPoolExecutor, options: PutOptions
 ) -> None:
     clock = PatientClock()
-    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+    with spool.open(timed(path, clock)) as space, spool.open(path) as other:
         other.put_many("orders", ["first", "second"], **options)
         with other.transaction() as transaction:
             transaction.get_many("orders", 1 if options else 2)
@@ -392,7 +392,7 @@ def test_a_get_about_to_sleep_searches_only_for_messages_that_no_woken_get_takes
 
 def test_the_watch_ends_with_the_space_and_a_forked_child_closes_its_copy(path: Path, pool: ThreadPoolExecutor) -> None:
     before = descriptors()
-    space = spool.open(path, disk=Unshared(str(path)))
+    space = spool.open(Unshared(str(path)))
     while not any(
         "inotify" in name for name in descriptors() - before
     ):  # no get waits while a first search takes longer

@@ -12,12 +12,11 @@ import pytest
 import spool
 import spool.aio
 from spool.maintenance.reclaim import reclaim
-from spool.runtime.clock import Clock
 from spool.store.sought import Sought
 from spool.transactions import claiming, delivery
 from spool.transactions.waiting import repeat_when_arrived, wake_arrived
 from tests.at_once import AT_ONCE
-from tests.clocks import LONG, PatientClock
+from tests.clocks import LONG, PatientClock, timed
 from tests.compaction import small_compactions
 from tests.meanwhile import Processes, commit, prepare
 
@@ -46,7 +45,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
     clock = PatientClock()
-    with spool.open(path, clock=clock) as space:
+    with spool.open(timed(path, clock)) as space:
         found = pool.submit(space.get, "orders", correlation_id="mine", timeout=WHEN_WOKEN)
         assert clock.waits.wait(LONG)
         other.put("orders", "another's", correlation_id="another's")
@@ -58,7 +57,7 @@ def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecuto
 def test_of_many_that_wait_each_is_woken_for_its_own_message(path: Path, other: spool.Space) -> None:
     """When the call that listens for all gets its message, another call continues to listen."""
     clock = PatientClock(8)
-    with ThreadPoolExecutor(8) as pool, spool.open(path, clock=clock) as space:
+    with ThreadPoolExecutor(8) as pool, spool.open(timed(path, clock)) as space:
         ids = [str(n) for n in range(8)]
         found = [pool.submit(space.get, "orders", correlation_id=id, timeout=WHEN_WOKEN) for id in ids]
         assert clock.waits.wait(LONG)
@@ -80,7 +79,7 @@ def test_unrelated_commits_cost_a_waiting_call_no_search(
 
     monkeypatch.setattr(delivery, "claim", counted)
     clock = PatientClock(2)
-    with spool.open(path, clock=clock) as space:
+    with spool.open(timed(path, clock)) as space:
         found = [pool.submit(space.get, "orders", correlation_id=id, timeout=WHEN_WOKEN) for id in ("one", "two")]
         assert clock.waits.wait(LONG)
         before = len(looks)
@@ -294,7 +293,7 @@ def test_a_call_that_stops_waiting_leaves_nothing(path: Path, other: spool.Space
 
 def test_a_call_without_notifications_polls(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
     with (
-        spool.open(path, clock=Clock()) as space,
+        spool.open(path) as space,
         mock.patch.object(space._store.files.disk, "watch", side_effect=OSError),
     ):
         found = pool.submit(space.get, "orders", correlation_id="c", timeout=WHEN_WOKEN)

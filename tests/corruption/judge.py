@@ -33,11 +33,11 @@ def judge(zoo: Zoo, damage: Damage, root: Path, *, repair: bool) -> None:
     damage.do(root)
     must_name = [name for name in damage.names if _matters(zoo, root, name)]
     try:
-        with spool.open(root, disk=Unflushed(str(root))) as space:
+        with spool.open(Unflushed(str(root))) as space:
             findings = [*space.recovery.findings, *space.check()]
             if repair:
                 findings += _repaired(space, zoo, damage)
-        with spool.open(root, disk=Unflushed(str(root))) as space:
+        with spool.open(Unflushed(str(root))) as space:
             if repair:
                 _expect_clean([*space.recovery.findings, *space.check()], zoo, damage)
             served = _drain(space)

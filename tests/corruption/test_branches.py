@@ -12,7 +12,7 @@ from spool.model.xid import Xid
 from spool.transactions import two_phase
 from tests.machine import Machine
 from tests.meanwhile import Processes, prepare
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 FIRST, SECOND = Xid(7, b"one", b""), Xid(7, b"two", b"")
 
@@ -96,7 +96,7 @@ def overwrite(processes: Processes, name: str, data: bytes) -> None:
 
 def after_a_restart(processes: Processes) -> spool.Space:
     machine = Machine(processes.machine.image(), boot=2)
-    return spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    return spool.open(SimulatedDisk(machine))
 
 
 def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes) -> None:

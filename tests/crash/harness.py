@@ -16,7 +16,7 @@ from tests.crash.contents import AFTER, QUEUES, Contents, Expectation, History, 
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror
 from tests.machine import NO_FILES, Image, Machine, PowerCut
-from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.simdisk import CHANGES, SimulatedDisk, repeatable
 from tests.strides import some
 from tests.survivors import Rules, Survivor, survivors
 
@@ -111,7 +111,7 @@ class Explorer:
     def _with_another(self) -> tuple[Machine, spool.Space]:
         machine = self._machine(self.base, boot=2)
         with repeatable(SEED + 2):
-            return machine, spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock)
+            return machine, spool.open(self.recovery_disk(machine))
 
     def _take_over(self, machine: Machine, other: spool.Space, expected: Expectation) -> None:
         """The next commit finishes the work of the dead process; contents that were visible then remain."""
@@ -139,7 +139,7 @@ class Explorer:
         self._empty = new_space(self._machine(NO_FILES, boot=1), QUEUES)
         machine = self._machine(NO_FILES, boot=1)
         options = {"mirror": MIRROR} if self.history.mirrored else {}
-        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE, **options) as space:
+        with spool.create(SimulatedDisk(machine), defaults=AT_ONCE, **options) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
             self.history.setup(space)
@@ -173,7 +173,7 @@ class Explorer:
         process = self.disk(machine)
         with repeatable(SEED + 1), mirrors_last():
             try:
-                space = spool.open(ROOT, disk=process, clock=machine.clock)
+                space = spool.open(process)
                 self._first_step = len(machine.trace)
                 self.history.run(space, expected)
             except PowerCut:
@@ -264,7 +264,7 @@ class Explorer:
         """``told``: a coordinator lists the branches in doubt; the listed branches remain."""
         process = self.recovery_disk(machine)
         try:
-            space = spool.open(ROOT, disk=process, clock=machine.clock)
+            space = spool.open(process)
             self.history.finish(space)
             contents = look(space)
             self._expect(contents in allowed, f"found {contents}, allowed {sorted(map(str, allowed))}", space)
@@ -286,7 +286,7 @@ class Explorer:
         key = machine.seen_by_processes(), contents
         if key in self._opened_again:
             return
-        with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
+        with spool.open(self.recovery_disk(machine)) as space:
             left = [finding for finding in space.recovery.findings if finding.kind is not Kind.IN_DOUBT]
             self._expect(not left, f"the second open still found {list(map(str, left))}", space)
             self._expect(look(space) == contents, f"the second open found {look(space)}, the first {contents}", space)
@@ -306,7 +306,7 @@ class Explorer:
         for outcome, promised in outcomes if self.thorough else [outcomes[self.tally.states % len(outcomes)]]:
             twin = self._machine(image, machine.boot + 1)
             with self._telling(f"then decided: {outcome}"):
-                with spool.open(ROOT, disk=self.recovery_disk(twin), clock=twin.clock) as space:
+                with spool.open(self.recovery_disk(twin)) as space:
                     decide(space, outcome)
                     self._expect(look(space) == promised, f"found {look(space)}, promised {promised}", space)
                 self._open_again(twin, promised)
@@ -325,11 +325,11 @@ class Explorer:
             before = machine.image()
             process = self.recovery_disk(machine)
             with suppress(spool.MirrorMismatch):
-                spool.open(ROOT, disk=process, clock=machine.clock)
+                spool.open(process)
                 raise self._violation("an empty mirror was taken")
             machine.kill(process)
             self._expect_unchanged(before, machine.image())
-            mirrors.begin(ROOT, MIRROR, disk=self.recovery_disk(machine), clock=machine.clock).close()
+            mirrors.begin(self.recovery_disk(machine), MIRROR).close()
         return machine.image()
 
     def _expect_unchanged(self, before: Image, after: Image) -> None:
@@ -349,14 +349,14 @@ class Explorer:
         with repeatable(SEED + boot + 4000), self._telling("a backup of the space is put back"):
             process = self.recovery_disk(machine)
             try:
-                space = spool.open(ROOT, disk=process, clock=machine.clock)
+                space = spool.open(process)
             except spool.MirrorMismatch:
                 self.tally.refused += 1
                 machine.kill(process)
                 self._expect_unchanged(old, machine.image())
                 lost = self._machine(Image((), image.beside), boot)
                 restored = self.recovery_disk(lost)
-                space = mirrors.restore(ROOT, MIRROR, disk=restored, clock=lost.clock)
+                space = mirrors.restore(restored, MIRROR)
                 unchanged = _kept(lost.image().beside) == _kept(image.beside)
                 self._expect(unchanged, "a restore has changed the mirror", space)
             contents = look(space)
@@ -380,7 +380,7 @@ class Explorer:
     def _restore(self, mirror: Image) -> Contents:
         self.tally.restored += 1
         machine = self._machine(restored(self._empty, mirror), boot=2)
-        with repeatable(SEED + 2000), spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
+        with repeatable(SEED + 2000), spool.open(self.recovery_disk(machine)) as space:
             contents = look(space)
             damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
             self._expect(not damage, f"damage: {damage}", space)

@@ -23,14 +23,13 @@ from tests.crash.schedule import (
     Kill,
     Livelock,
     Schedule,
-    ScheduledClock,
     ScheduledDisk,
     Stop,
     Switch,
     scheduled_locks,
 )  # fmt: skip
 from tests.machine import NO_FILES, Image, Machine
-from tests.simdisk import ROOT, SimulatedDisk, few_slots, repeatable
+from tests.simdisk import SimulatedDisk, few_slots, repeatable
 from tests.survivors import Rules, survivors
 
 SEED = 7
@@ -44,7 +43,7 @@ class Simulation:
         self.machine = machine
         self.schedule = schedule
         self.log = log
-        self.clock = ScheduledClock(machine, schedule)
+        self.clock = schedule.clock
         self.disk = disk
         self.spaces: list[spool.Space] = []
 
@@ -52,7 +51,7 @@ class Simulation:
         """A process that opens the space before the schedule begins. ``more``: the programs of its other threads."""
         disk = self.disk(self.machine, self.schedule)
         with scheduled_locks(self.schedule) if more else nullcontext():
-            space = spool.open(ROOT, disk=disk, clock=self.clock)
+            space = spool.open(disk)
         self.spaces.append(space)
         for place, run in enumerate((program, *more)):
             self._actor(f"{name}{place or ''}", disk, run, space)
@@ -63,17 +62,14 @@ class Simulation:
         self._actor(name, disk, program, self, disk)
 
     def open(self, disk: SimulatedDisk) -> spool.Space:
-        space = spool.open(ROOT, disk=disk, clock=self.clock)
+        space = spool.open(disk)
         self.spaces.append(space)
         return space
 
     @contextmanager
     def remote_branches(self) -> Iterator[None]:
         """Meanwhile, a branch that is made without a space is that of the process that makes it."""
-        with (
-            mock.patch.object(remote_branch, "Disk", side_effect=lambda _: self.schedule.running().disk),
-            mock.patch.object(remote_branch, "Clock", return_value=self.clock),
-        ):
+        with mock.patch.object(remote_branch, "Disk", side_effect=lambda _: self.schedule.running().disk):
             yield
 
     def _actor(self, name: str, disk: SimulatedDisk, run: Callable[..., None], *args: object) -> None:
@@ -149,7 +145,7 @@ class Interleaver:
         self._empty = new_space(Machine(NO_FILES, boot=1, **self.rules.told), QUEUES)
         machine = Machine(NO_FILES, boot=1, **self.rules.told)
         options = {"mirror": MIRROR} if self.scenario.mirrored else {}
-        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE, **options) as space:
+        with spool.create(SimulatedDisk(machine), defaults=AT_ONCE, **options) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
             for body in self.scenario.initial:
@@ -264,7 +260,7 @@ class Interleaver:
 
     def _open_and_look(self, machine: Machine, log: OperationLog, *, after_cut: bool) -> Observation:
         disk = self.recovery_disk(machine)
-        space = spool.open(ROOT, disk=disk, clock=machine.clock)
+        space = spool.open(disk)
         if self.scenario.afterwards is not None:
             self.scenario.afterwards(space)
         observation = look(space)
@@ -287,7 +283,7 @@ class Interleaver:
         if image.beside is None:
             return None
         machine = Machine(restored(self._empty, image.beside), boot=4, **self.rules.told)
-        with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
+        with spool.open(self.recovery_disk(machine)) as space:
             observation = look(space)
         try:
             log.explain(observation)
@@ -297,7 +293,7 @@ class Interleaver:
 
     def _open_again(self, machine: Machine, observation: Observation) -> None:
         """Open the space again: the contents are the same, and each message is delivered once."""
-        with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
+        with spool.open(self.recovery_disk(machine)) as space:
             if look(space) != observation:
                 raise Unexplained(f"the second open found {look(space)}, the first {observation}")
             machine.clock.time += 3600

@@ -10,7 +10,7 @@ import spool
 from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Image, Machine
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 
 MIRROR = "/mirror"
 _APART = 1_000_000  # of the numbers of inodes of two disks
@@ -18,7 +18,7 @@ _APART = 1_000_000  # of the numbers of inodes of two disks
 
 def new_space(machine: Machine, queues: tuple[str, ...]) -> Image:
     """An empty space without a mirror."""
-    with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
+    with repeatable(1), spool.create(SimulatedDisk(machine), defaults=AT_ONCE) as space:
         for queue in queues:
             space.create_queue(queue)
     return machine.image()

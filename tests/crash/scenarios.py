@@ -187,10 +187,7 @@ def _round(log: OperationLog) -> Program:
         if held:
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]
             try:
-                with (
-                    mock.patch.object(remote_branch, "Disk", return_value=disk),
-                    mock.patch.object(remote_branch, "Clock", return_value=store.clock),
-                ):
+                with mock.patch.object(remote_branch, "Disk", return_value=disk):
                     _task(operation, held[0])
             except TransactionRolledBack:
                 if not store.files.disk.dead:  # type: ignore[attr-defined]

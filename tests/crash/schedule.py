@@ -102,6 +102,7 @@ class Schedule:
 
     def __init__(self, machine: Machine, *, numbers: random.Random | None = None, often: float = 0.1) -> None:
         self.machine = machine
+        self.clock = ScheduledClock(machine, self)
         self.actors: list[Actor] = []
         self.steps = 0
         self.trace: list[tuple[int, str]] = []
@@ -285,6 +286,7 @@ class ScheduledDisk(SimulatedDisk):
 
     def __init__(self, machine: Machine, schedule: Schedule) -> None:
         super().__init__(machine)
+        self.clock = schedule.clock
         self.schedule = schedule
 
     def _on(self, machine: Machine) -> SimulatedDisk:

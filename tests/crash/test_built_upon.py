@@ -19,7 +19,7 @@ from tests.crash.by_rules import ALL_RULES
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Meanwhile, prepare
-from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.simdisk import CHANGES, SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
 MADE = {Kind.FINISHED, Kind.TORN, Kind.EMPTY_NUMBER}
@@ -27,7 +27,7 @@ MADE = {Kind.FINISHED, Kind.TORN, Kind.EMPTY_NUMBER}
 
 def _opened(image: Image, rules: Rules, boot: int) -> tuple[Machine, spool.Space]:
     machine = Machine(image, boot=boot, **rules.told)
-    return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    return machine, spool.open(SimulatedDisk(machine))
 
 
 def _bodies(space: spool.Space) -> list[object]:
@@ -36,7 +36,7 @@ def _bodies(space: spool.Space) -> list[object]:
 
 def _with_one(rules: Rules) -> Image:
     machine = Machine(NO_FILES, **rules.told)
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
+    with spool.create(SimulatedDisk(machine), defaults=AT_ONCE) as space:
         space.create_queue("a")
         space.put("a", "one")
     return machine.image()
@@ -146,7 +146,7 @@ def test_reclaimed_numbers_stay_reclaimed_after_a_commit_with_an_older_mark(rule
     mark."""
     machine, space = _opened(_with_one(rules), rules, 1)
     other = Meanwhile(machine)
-    late = spool.open(ROOT, disk=other, clock=machine.clock)
+    late = spool.open(other)
 
     def much_happens() -> None:
         for body in ("two", "three", "four"):
@@ -256,7 +256,7 @@ def test_a_quarantined_file_survives_every_power_cut(rules: Rules, damage: Calla
 @ALL_RULES
 def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made(rules: Rules) -> None:
     machine = Machine(NO_FILES, **rules.told)
-    space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE)
+    space = spool.create(SimulatedDisk(machine), defaults=AT_ONCE)
     for made in (*layout.DIRECTORIES, f"{layout.DROP}/a"):
         if made == f"{layout.DROP}/a":
             space.create_queue("a")
@@ -271,7 +271,7 @@ def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made
 def test_a_directory_that_was_made_again_and_its_files_survive_every_power_cut(rules: Rules, repair: bool) -> None:
     """An opener or a repair creates the directory again."""
     empty = Machine(_with_one(rules), **rules.told)
-    with spool.open(ROOT, disk=SimulatedDisk(empty), clock=empty.clock) as space:
+    with spool.open(SimulatedDisk(empty)) as space:
         space.get("a")
     disk = SimulatedDisk(empty)
     if not repair:

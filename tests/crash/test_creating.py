@@ -10,7 +10,7 @@ from spool.disk.content import read_start
 from tests.crash.by_rules import THREE_RULES
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Processes, prepare
-from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.simdisk import CHANGES, SimulatedDisk, repeatable
 from tests.strides import Stride, some
 from tests.survivors import Rules, survivors
 
@@ -24,7 +24,7 @@ class Answers:
 
 
 def _make(machine: Machine, disk: SimulatedDisk, answers: Answers) -> None:
-    with spool.create(ROOT, disk=disk, clock=machine.clock) as space:
+    with spool.create(disk) as space:
         answers.created = True
         space.create_queue("a")
         answers.queue = True
@@ -54,10 +54,10 @@ def _is_usable(machine: Machine, answers: Answers) -> None:
     """Open the space, or create it if its creation was not acknowledged; then it works."""
     with repeatable(2):
         try:
-            space = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+            space = spool.open(SimulatedDisk(machine))
         except spool.NotASpace:
             assert not answers.created
-            space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+            space = spool.create(SimulatedDisk(machine))
         with space:
             if "a" not in space.queues():
                 assert not answers.queue
@@ -91,7 +91,7 @@ def _import(machine: Machine, exported: bytes) -> bool:
     """Import the export, and return whether the call returned."""
     try:
         with repeatable(1):
-            spool.import_space(ROOT, BytesIO(exported), disk=SimulatedDisk(machine), clock=machine.clock).close()
+            spool.import_space(SimulatedDisk(machine), BytesIO(exported)).close()
         return True
     except PowerCut:
         return False
@@ -138,11 +138,11 @@ def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(
             seen.add((survivor.image, answered))
             left = Machine(survivor.image, boot=2, **rules.told)
             try:
-                space = spool.open(ROOT, disk=SimulatedDisk(left), clock=left.clock)
+                space = spool.open(SimulatedDisk(left))
             except spool.NotASpace:
                 assert not answered, survivor.story
                 assert _import(left, exported), survivor.story
-                space = spool.open(ROOT, disk=SimulatedDisk(left), clock=left.clock)
+                space = spool.open(SimulatedDisk(left))
             with space:
                 assert [message.body for message in space.browse("orders")] == ["two", "three"], survivor.story
                 assert space.stats("orders").in_doubt == 2

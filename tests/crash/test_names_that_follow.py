@@ -23,7 +23,7 @@ from tests.crash.harness import Explorer, Violation
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
 from tests.machine import NO_FILES, Image, Machine
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 from tests.strides import Stride
 from tests.survivors import Rules, survivors
 
@@ -243,13 +243,13 @@ def test_a_stamp_before_the_rename_is_missed(record_property) -> None:
 def _opened(image: Image) -> tuple[Machine, spool.Space]:
     """Start the machine with this disk, and open the space."""
     machine = Machine(image, boot=2, **Rules.NAMES_FOLLOW.told)
-    return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    return machine, spool.open(SimulatedDisk(machine))
 
 
 @pytest.fixture
 def opened() -> tuple[Machine, spool.Space]:
     machine = Machine(NO_FILES, **Rules.NAMES_FOLLOW.told)
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
+    with spool.create(SimulatedDisk(machine), defaults=AT_ONCE) as space:
         for queue in QUEUES:
             space.create_queue(queue)
         _with_spares(space)

@@ -11,7 +11,7 @@ from spool.admin.findings import Kind
 from tests.crash.by_rules import TWO_RULES, by_rules
 from tests.crash.mirrors import MIRROR
 from tests.machine import NO_FILES, Image, Machine, PowerCut
-from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.simdisk import CHANGES, SimulatedDisk, repeatable
 from tests.strides import Stride, some
 from tests.survivors import Rules, survivors
 
@@ -24,7 +24,7 @@ Command = Callable[[Machine], object]
 def mirrored() -> Image:
     """A space with a mirror."""
     machine = Machine(NO_FILES)
-    with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, mirror=MIRROR) as space:
+    with repeatable(1), spool.create(SimulatedDisk(machine), mirror=MIRROR) as space:
         space.create_queue("orders")
         space.put_many("orders", ["one", "two"])
         space.get("orders")
@@ -33,15 +33,15 @@ def mirrored() -> Image:
 
 
 def restore(machine: Machine) -> None:
-    mirrors.restore(ROOT, MIRROR, disk=SimulatedDisk(machine), clock=machine.clock).close()
+    mirrors.restore(SimulatedDisk(machine), MIRROR).close()
 
 
 def begin(machine: Machine) -> None:
-    mirrors.begin(ROOT, MIRROR, disk=SimulatedDisk(machine), clock=machine.clock).close()
+    mirrors.begin(SimulatedDisk(machine), MIRROR).close()
 
 
 def drop(machine: Machine) -> None:
-    mirrors.drop(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    mirrors.drop(SimulatedDisk(machine))
 
 
 def cut_at(step: int | None, command: Command, image: Image, rules: Rules) -> tuple[Machine, bool]:
@@ -77,14 +77,14 @@ def each_cut(command: Command, image: Image, rules: Rules, every: int, look: Cal
 
 
 def expect_all(machine: Machine) -> None:
-    with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+    with spool.open(SimulatedDisk(machine)) as space:
         assert [message.body for message in space.browse("orders")] == THERE
         assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
         space.put("orders", "more")
 
 
 def make(machine: Machine) -> None:
-    spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, mirror=MIRROR).close()
+    spool.create(SimulatedDisk(machine), mirror=MIRROR).close()
 
 
 @TWO_RULES
@@ -93,7 +93,7 @@ def test_a_space_with_a_mirror_whose_making_was_cut_anywhere_can_be_made_or_open
 ) -> None:
     def look(machine: Machine, answered: bool) -> None:
         try:
-            spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock).close()
+            spool.open(SimulatedDisk(machine)).close()
         except spool.NotASpace:
             assert not answered
             make(machine)
@@ -114,7 +114,7 @@ def test_a_restore_that_was_cut_anywhere_is_no_space_or_a_whole_one(
             assert not answered
         if machine.lookup("restore.toml") is not None:
             with pytest.raises(spool.SpaceExists, match="was interrupted: run it again"):
-                spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+                spool.create(SimulatedDisk(machine))
         restore(machine)
         expect_all(machine)
         assert machine.image().beside == mirrored.beside
@@ -140,7 +140,7 @@ def test_a_mirror_whose_beginning_was_cut_anywhere_can_be_begun_again(
         if answered:
             restored = Machine(Image((), machine.image().beside), boot=4, **rules.told)
             restore(restored)
-            with spool.open(ROOT, disk=SimulatedDisk(restored), clock=restored.clock) as space:
+            with spool.open(SimulatedDisk(restored)) as space:
                 assert [message.body for message in space.browse("orders")] == [*THERE, "more"]
 
     for before in (mirrored, plain.image()):

@@ -23,7 +23,7 @@ from tests.crash.contents import XID, branch, deadline
 from tests.crash.planted import Bug, planted
 from tests.machine import NO_FILES, Image, Machine
 from tests.shown import bodies
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
 LIMIT = 24
@@ -35,14 +35,14 @@ class Story:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         made = Machine(NO_FILES, **rules.told)
-        with spool.create(ROOT, disk=SimulatedDisk(made), clock=made.clock, defaults=AT_ONCE) as space:
+        with spool.create(SimulatedDisk(made), defaults=AT_ONCE) as space:
             space.create_queue("safe")
             space.create_queue("lossy", durability="none", retries=0, error_queue="safe")
         self.machine, self.space = self.opened(made.image(), 2)
 
     def opened(self, image: Image, boot: int) -> tuple[Machine, spool.Space]:
         machine = Machine(image, boot=boot, **self.rules.told)
-        return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+        return machine, spool.open(SimulatedDisk(machine))
 
     def after_cuts(self, check: Callable[[spool.Space], None], limit: int = LIMIT, boot: int = 3) -> None:
         """Check each disk that a power cut can leave now; none is damaged. ``boot`` 2: only the disk was cut off."""

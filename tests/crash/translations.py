@@ -84,10 +84,7 @@ def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> No
     assert store.shared.xids.try_lock(byte)
     transaction = CoordinatedTransaction(space._core, timeout=None, counted=False)
     [held] = transaction.hold("a", 1)
-    with (
-        mock.patch.object(remote, "Disk", return_value=disk),
-        mock.patch.object(remote, "Clock", return_value=store.clock),
-    ):
+    with mock.patch.object(remote, "Disk", return_value=disk):
         task = remote.RemoteBranch(ROOT, _ROUND)
     raw = next(task.messages([held])).raw
     message = Message(held.id, held.queue, raw.decode(), held.committed_at, held.position, held.attributes)

@@ -254,8 +254,8 @@ def test_x03_a_full_disk_is_told(path: Path) -> None:
         def write_at(self, handle: int, offset: int, data: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with mock.patch("spool.decisions.directory.Disk", Full), pytest.raises(DiskFailure, match="free space"):
-        open_directory(str(path))
+    with pytest.raises(DiskFailure, match="free space"):
+        open_directory(Full(str(path)))
     log = new_log(path)  # (the unfinished file does not matter)
     assert sorted(os.listdir(path)) == sorted([log_name(log.coordinator), "manager", "place"])
     log.close(remove=True)

@@ -82,7 +82,7 @@ for _name in CALLS:
 
 def furnish(path: Path, consumed: int = 1) -> None:
     """Make a space with the messages ``OLD``, some that were consumed, and one file in ``drop/``."""
-    with spool.create(path, disk=PressedDisk(_made(path)), defaults=AT_ONCE) as space:
+    with spool.create(PressedDisk(_made(path)), defaults=AT_ONCE) as space:
         space.create_queue("orders", retries=100)
         for n in range(consumed):
             space.put("orders", f"gone {n}")
@@ -110,7 +110,7 @@ def _made(path: Path) -> str:
 
 def opened(path: Path) -> tuple[spool.Space, PressedDisk]:
     disk = PressedDisk(str(path))
-    return spool.open(path, disk=disk), disk
+    return spool.open(disk), disk
 
 
 def descriptors(*, collect: bool = False) -> set[str]:
@@ -160,7 +160,7 @@ def expect_whole(path: Path, space: spool.Space, *allowed: list[str]) -> None:
         assert [f for f in space.check() if f.kind != "in doubt"] == []
         found = contents(space)
         assert found in [sorted([*state, *DROPPED]) for state in allowed]
-    with spool.open(path, disk=PressedDisk(str(path))) as again:
+    with spool.open(PressedDisk(str(path))) as again:
         assert again.recovery.alone
         assert again.recovery.findings == []
         assert contents(again) == found

@@ -16,9 +16,9 @@ from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
-from tests.clocks import MovedClock, SimulatedClock
+from tests.clocks import MovedClock, SimulatedClock, timed
 from tests.machine import NO_FILES, Machine
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 from tests.strides import Stride
 
 DAY, YEAR = 86_400.0, 365 * 86_400.0
@@ -51,7 +51,7 @@ class User:
         self.space.create_queue("a", retry_delay=RETRY_DELAY, retry_delay_max=None)
 
     def _space(self, way: Callable[..., spool.Space]) -> spool.Space:
-        return way(ROOT, disk=SimulatedDisk(self.machine), clock=self.clock)
+        return way(timed(SimulatedDisk(self.machine), self.clock))
 
     def moment(self) -> None:
         """Step the clock if this moment between two calls is the chosen one."""
@@ -220,9 +220,9 @@ class NobodyMayAsk(Disk):
 def test_a_dropped_file_waits_for_no_clock(step: float, tmp_path: Path) -> None:
     """If the writer of a file is not known, its age decides; a file from the future is taken today."""
     clock = MovedClock()
-    with spool.create(tmp_path / "space", disk=None) as space:
+    with spool.create(tmp_path / "space") as space:
         space.create_queue("a")
-    with spool.open(tmp_path / "space", disk=NobodyMayAsk(str(tmp_path / "space")), clock=clock) as space:
+    with spool.open(timed(NobodyMayAsk(str(tmp_path / "space")), clock)) as space:
         (tmp_path / "space/drop/a/file").write_bytes(b"dropped")
         Intake(space).run(once=True)
         with pytest.raises(spool.Empty):

@@ -90,7 +90,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
         path = memory / str(n)
         furnish(path, history.consumed)
         disk = WatchedDisk(str(path))
-        space = spool.open(path, disk=disk)
+        space = spool.open(disk)
         space._store.guard._is_shut = waiting = Waiting()
         inside, go_on = Inside(history.run, space), threading.Event()
         disk.press = partial(hold, inside.arrived, go_on)
@@ -115,7 +115,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
         assert descriptors() == before
         with pytest.raises(spool.NotOpen):
             space.put("orders", "too late")
-        expect_whole(path, spool.open(path, disk=PressedDisk(str(path))), *history.allowed)
+        expect_whole(path, spool.open(PressedDisk(str(path))), *history.allowed)
     record_property("closings at a call of the disk", len(calls))
 
 
@@ -125,7 +125,7 @@ def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Pat
     furnish(memory / "space")
     before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
-    space = spool.open(memory / "space", disk=disk)
+    space = spool.open(disk)
     space.create_queue("empty")
     put: list[str] = []
     started = threading.Semaphore(0)
@@ -178,7 +178,7 @@ def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) ->
     furnish(memory / "space")
     before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
-    space = spool.open(memory / "space", disk=disk)
+    space = spool.open(disk)
     usual = signal.signal(signal.SIGTERM, lambda *_: space.close())
     disk.press = lambda: signal.raise_signal(signal.SIGTERM)
     disk.arm(10)
@@ -199,7 +199,7 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pyt
     monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 1)  # the second streams: it has a file of its own
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
-    space = spool.open(memory / "space", disk=disk)
+    space = spool.open(disk)
     space._store.guard._is_shut = waiting = Waiting()
     first = Inside(lambda space: space.put("orders", NEW[0]) and None, space)
     second = Inside(lambda space: space.put_many("orders", [NEW[1], "more"]) and None, space)
@@ -240,7 +240,7 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pyt
 def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(memory: Path) -> None:
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
-    space = spool.open(memory / "space", disk=disk)
+    space = spool.open(disk)
     with spool.open(memory / "space") as other:
         assert other._store.shared.control.try_lock(NUMBER)
         waits = threading.Event()

@@ -86,7 +86,7 @@ def test_wherever_it_comes_the_program_ends_in_one_line(
         else:
             assert done.returncode == 130, (at, done)
             assert done.stderr.lstrip("\n") == f"spool-{program}: interrupted\n", (at, done)
-        space = spool.open(path, disk=PressedDisk(str(path)))
+        space = spool.open(PressedDisk(str(path)))
         assert space.recovery.alone
         expect_whole(path, space, OLD, [*OLD, "new 1"])
     record_property("interrupts of a program", len(range(1, events, max(1, events // points))))

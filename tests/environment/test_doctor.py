@@ -21,8 +21,7 @@ from spool.disk.durability import Ordered, Strict
 from spool.disk.stat import FileIdentity, FileSystem, Guarantees
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
-from spool.runtime.clock import Clock
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.filesystems import volume
 from tests.filesystems.volume import KINDS, Kind, Volume
 from tests.users import GROUP, OWNER, directory_of, in_a_process_of
@@ -39,8 +38,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "space"
 
 
-def found(disk: Disk, clock: Clock | None = None) -> dict[str, Outcome]:
-    return {proof.what: proof.outcome for proof in examine(disk, clock or Clock())}
+def found(disk: Disk) -> dict[str, Outcome]:
+    return {proof.what: proof.outcome for proof in examine(disk)}
 
 
 def everything(root: Path) -> list[str]:
@@ -266,7 +265,7 @@ class OpenToAll(Disk):
 def test_the_doctor_names_each_missing_property_of_a_file_system(
     disk: Callable[[str], Disk], what: str, outcome: Outcome, tmp_path: Path
 ) -> None:
-    (proof,) = (proof for proof in examine(disk(str(tmp_path)), Clock()) if proof.what == what)
+    (proof,) = (proof for proof in examine(disk(str(tmp_path))) if proof.what == what)
     assert proof.outcome is outcome
     assert ": " in proof.detail, "it says what to do"
     assert everything(tmp_path) == []
@@ -280,7 +279,7 @@ def test_hard_links_are_not_needed_where_renames_are_ordered(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("step", [-40 * 365 * 86400, -86400, 86400])
 def test_a_clock_that_is_wrong_is_named(step: int, root: Path) -> None:
-    assert found(Disk(str(root)), MovedClock(later=step))["clocks"] is WARNING
+    assert found(timed(root, MovedClock(later=step)))["clocks"] is WARNING
 
 
 def test_a_directory_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +290,7 @@ def test_a_directory_of_another_user_is_named(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.root
 def test_root_makes_files_in_the_name_of_a_directorys_owner() -> None:
     with directory_of(OWNER) as directory:
-        proofs = {proof.what: proof for proof in examine(Disk(str(directory)), Clock())}
+        proofs = {proof.what: proof for proof in examine(Disk(str(directory)))}
     assert (proofs["owner"].outcome, proofs["modes"].outcome) == (FINE, FINE)
     assert "user nobody, in whose name root makes files" in proofs["owner"].detail
 
@@ -305,7 +304,7 @@ def test_the_doctor_names_a_space_that_other_users_may_read(root: Path) -> None:
 def test_the_flush_mode_that_a_space_will_use_is_told(flush: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     tmp_path = tmp_path_factory.mktemp("on-a-disk")
     spool.create(tmp_path / "space", sync_method=flush).close()
-    (proof, *_) = examine(Disk(str(tmp_path / "space")), Clock())
+    (proof, *_) = examine(Disk(str(tmp_path / "space")))
     assert flush in proof.detail
 
 
@@ -394,7 +393,7 @@ def test_the_doctor_refuses_a_space_with_a_directory_of_another_user(name: str) 
         (root / name).chmod(0o700)
 
         def examined() -> None:
-            owner = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}["owner"]
+            owner = {proof.what: proof for proof in examine(Disk(str(root)))}["owner"]
             assert owner.outcome is REFUSED
             assert f"{name} belongs to user root, and the space to user nobody" in owner.detail
             assert f"sudo chown -R nobody {root}" in owner.detail
@@ -412,7 +411,7 @@ def test_a_directory_of_another_user_gets_one_advice() -> None:
 
         def examined() -> None:
             owner, writing = (
-                proof.detail for proof in examine(Disk(str(directory)), Clock()) if proof.what in ("owner", "writing")
+                proof.detail for proof in examine(Disk(str(directory))) if proof.what in ("owner", "writing")
             )
             advice = f"sudo -u root …, or give it to this user, sudo chown -R nobody {directory}"
             assert owner.endswith(advice)
@@ -423,14 +422,14 @@ def test_a_directory_of_another_user_gets_one_advice() -> None:
 
 def test_the_doctor_refuses_a_space_with_broken_settings(root: Path) -> None:
     (root / layout.SETTINGS).write_text("version = [")
-    (space,) = (proof for proof in examine(Disk(str(root)), Clock()) if proof.what == "space")
+    (space,) = (proof for proof in examine(Disk(str(root))) if proof.what == "space")
     assert (space.outcome, "space.toml" in space.detail) == (REFUSED, True)
     assert CliRunner().invoke(main, ["doctor", str(root)]).exit_code == 1
 
 
 def test_the_doctor_tells_how_to_make_a_space(tmp_path: Path) -> None:
     def told() -> str:
-        (space,) = (proof for proof in examine(Disk(str(tmp_path)), Clock()) if proof.what == "space")
+        (space,) = (proof for proof in examine(Disk(str(tmp_path))) if proof.what == "space")
         assert space.outcome is FINE
         return space.detail
 
@@ -523,7 +522,7 @@ def test_each_file_system_will_do_and_its_flush_mode_is_told(kind: Kind, tmp_pat
     if lacking := volume.missing(kind.make[0]):
         pytest.skip(lacking)
     with Volume(kind, tmp_path).make().mount() as mounted:
-        proofs = {proof.what: proof for proof in examine(Disk(str(mounted.path)), Clock())}
+        proofs = {proof.what: proof for proof in examine(Disk(str(mounted.path)))}
         assert [proof for proof in proofs.values() if proof.outcome is REFUSED] == []
         assert kind.name.split()[0] in proofs["kind"].detail
         assert ("ordered" if kind.ordered else "strict") in proofs["kind"].detail
@@ -537,7 +536,7 @@ def test_a_read_only_file_system_is_named(tmp_path: Path) -> None:
         with spool.create(mounted.path / "space") as space:
             space.create_queue("a")
         subprocess.run(["mount", "-o", "remount,ro", str(mounted.path)], check=True)
-        proofs = {proof.what: proof for proof in examine(Disk(str(mounted.path / "space")), Clock())}
+        proofs = {proof.what: proof for proof in examine(Disk(str(mounted.path / "space")))}
         assert (proofs["room"].outcome, proofs["writing"].outcome) == (REFUSED, REFUSED)
         with pytest.raises(spool.DiskFailure, match="mount the file system writable"):
             spool.open(mounted.path / "space")
@@ -546,6 +545,6 @@ def test_a_read_only_file_system_is_named(tmp_path: Path) -> None:
 @pytest.mark.root
 def test_a_file_system_in_memory_is_told_from_one_that_lasts(tmp_path: Path, mount: Callable[..., None]) -> None:
     mount("-t", "tmpfs", "-o", "mode=700", "tmpfs", str(tmp_path))
-    proofs = examine(Disk(str(tmp_path)), Clock())
+    proofs = examine(Disk(str(tmp_path)))
     assert (proofs[0].outcome, "power cut" in proofs[0].detail) == (WARNING, True)
     assert [proof for proof in proofs if proof.outcome is REFUSED] == []

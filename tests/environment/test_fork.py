@@ -228,7 +228,7 @@ def test_while_the_space_is_opened_the_child_does_not_get_it(
 ) -> None:
     furnish(memory / "calls")
     probe = PressedDisk(str(memory / "calls"))
-    spool.open(memory / "calls", disk=probe).close()
+    spool.open(probe).close()
     before = descriptors(collect=True)
     calls = list(telling(probe.calls, all_=False))[4 : -5 : 4 * stride(4)]
     for n in calls:
@@ -238,7 +238,7 @@ def test_while_the_space_is_opened_the_child_does_not_get_it(
         disk.press = forked = Forked()
         disk.arm(n)
         try:
-            space = spool.open(path, disk=disk)
+            space = spool.open(disk)
             ended = "returned"
         except BaseException as error:
             ended = f"{type(error).__name__}: {error}"

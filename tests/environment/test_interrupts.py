@@ -325,14 +325,14 @@ def test_two_at_once_are_like_the_death_of_the_process(
 
 
 def open_and_close(path: Path, disk: PressedDisk) -> None:
-    spool.open(path, disk=disk).close()
+    spool.open(disk).close()
 
 
 def create_and_close(path: Path, disk: PressedDisk) -> None:
     if (path / "space.toml").exists():
-        spool.open(path, disk=disk).close()
+        spool.open(disk).close()
     else:
-        spool.create(path, disk=disk, defaults=AT_ONCE).close()
+        spool.create(disk, defaults=AT_ONCE).close()
 
 
 @pytest.mark.parametrize("press", [once, pytest.param(twice, marks=pytest.mark.slow)])
@@ -366,7 +366,7 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
         disk.disarm()
         again = PressedDisk(str(path))
         create_and_close(path, again)
-        space = spool.open(path, disk=PressedDisk(str(path)))
+        space = spool.open(PressedDisk(str(path)))
         assert space.recovery.alone, "nobody is left who has it open"
         if way is open_and_close:
             expect_whole(path, space, OLD)

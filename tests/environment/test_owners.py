@@ -14,7 +14,6 @@ from spool.admin.doctor import examine
 from spool.disk import Disk
 from spool.disk.advice import advice
 from spool.intake import Intake
-from spool.runtime.clock import Clock
 from spool.watch.published import read_metrics
 from tests.at_once import AT_ONCE
 
@@ -216,15 +215,15 @@ def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, 
     root.mkdir()
     os.chown(root, OWNER, GROUP)
     spool.create(root).close()
-    owned = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}
+    owned = {proof.what: proof for proof in examine(Disk(str(root)))}
     assert owned["owner"].outcome == "fine"
     mode = (root / name).stat().st_mode
     (root / name).chmod(0o000)
-    closed = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}["owner"]
+    closed = {proof.what: proof for proof in examine(Disk(str(root)))}["owner"]
     assert (closed.outcome, f"may not read and write {name}" in closed.detail) == ("refused", True)
     (root / name).chmod(mode)
     os.chown(root / name, 0, 0)
-    foreign = {proof.what: proof for proof in examine(Disk(str(root)), Clock())}["owner"]
+    foreign = {proof.what: proof for proof in examine(Disk(str(root)))}["owner"]
     assert (foreign.outcome, f"{name} belongs to user root" in foreign.detail) == ("refused", True)
     assert f"sudo chown -R {OWNER} {root}" in foreign.detail
 

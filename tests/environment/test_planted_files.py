@@ -304,7 +304,7 @@ def test_a_dropped_file_that_turns_into_something_else_leads_nowhere(
     disk.durability = durability_of(Guarantees(orders_renames=ordered))
     before = _state(outside)
     with _nothing_hangs():
-        with spool.open(root, disk=disk) as space:
+        with spool.open(disk) as space:
             Intake(space).run(once=True)
             bodies = [message.body for message in space.browse("a")]
         with spool.open(root) as space:

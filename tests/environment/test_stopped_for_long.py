@@ -16,6 +16,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.claim_journal import _become_owner
 from tests.at_once import AT_ONCE
+from tests.clocks import timed
 from tests.crash.intakes import drop
 from tests.crash.interleave import Interleaver, Scenario, Simulation
 from tests.crash.operations import OperationLog, Unexplained, text
@@ -200,7 +201,7 @@ def test_a_real_process_goes_on_when_all_that_it_saw_is_gone(
     log = Log(str(logs / "bystander.log"), "bystander")
     disk = WindowDisk(str(root), log, random.Random(0), {}, lambda window: None)
     nursery = Nursery()
-    with spool.open(root, disk=disk, clock=Hasty()) as space:
+    with spool.open(timed(disk, Hasty())) as space:
         bystanders = _Bystanders(space, log)
         for _ in range(3):
             bystanders.step("putter", "transaction-putter")

@@ -15,7 +15,7 @@ from spool.model import layout
 from tests.exports.archives import exported
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, elsewhere
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 from tests.strides import Stride
 
 FOLDER = f"{layout.DROP}/orders"
@@ -58,7 +58,7 @@ def _exported_beside(action: Callable[[Processes], None], step: int, *, ordered:
         watched = Watched(processes.machine)
         for name in ("one", "two"):
             drop(watched, name)
-        space = spool.open(ROOT, disk=watched, clock=processes.machine.clock)
+        space = spool.open(watched)
         watched.steps, watched.at, watched.action = 0, step, lambda: action(processes)
         return exported(space), watched.steps
 
@@ -66,7 +66,7 @@ def _exported_beside(action: Callable[[Processes], None], step: int, *, ordered:
 def _messages(data: bytes) -> list[Any]:
     """The messages and files of an import, after an intake has run there."""
     target = Machine(NO_FILES)
-    with spool.import_space(ROOT, io.BytesIO(data), disk=SimulatedDisk(target), clock=target.clock) as space:
+    with spool.import_space(SimulatedDisk(target), io.BytesIO(data)) as space:
         take_in(space)
         assert space.quarantined() == []
         return sorted(message.body for message in space.browse("orders"))

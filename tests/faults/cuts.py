@@ -10,7 +10,7 @@ from tests.faults.harness import Faults, Outcome, expect, look, play, telling, t
 from tests.faults.histories import Actor
 from tests.faults.plan import FLUSHES, Plan, Spread
 from tests.machine import Machine
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
 
@@ -37,7 +37,7 @@ class FailedFlushes(Faults):
         with repeatable(2):
             plan.armed = False
             disk = FaultySimulatedDisk(machine, plan)
-            actor = Actor(spool.open(ROOT, disk=disk, clock=machine.clock))
+            actor = Actor(spool.open(disk))
             plan.armed, plan.calls = True, 0
             outcome = play(self.history.steps, actor, frozenset([self.history.begin]))
             machine.kill(disk)
@@ -63,7 +63,7 @@ class FailedFlushes(Faults):
         """In the same boot the page cache shows more than the disk has. Contents that an opener shows must remain."""
         disk = SimulatedDisk(machine)
         with telling("opened again, then the power cut", Plan()), repeatable(4):
-            space = spool.open(ROOT, disk=disk, clock=machine.clock)
+            space = spool.open(disk)
             shown = look(space)
             expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
             space.put(AFTER, "next")

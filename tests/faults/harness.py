@@ -17,7 +17,7 @@ from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.histories import Actor, History, Step
 from tests.faults.plan import Plan, Spread
 from tests.machine import NO_FILES, Image, Machine
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 from xa import XA_RBBASE, XA_RBEND, XA_RETRY, XAER_RMERR, XAER_RMFAIL, XAError
 
 HEALTHY = Plan()
@@ -41,7 +41,7 @@ class Tally:
 def base_of(history: History, *, ordered: bool = True, carries: bool = False, follow: bool = False) -> Image:
     """The disk on which a history begins."""
     machine = Machine(NO_FILES, boot=1, ordered=ordered, carries=carries, follow=follow)
-    with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
+    with repeatable(1), spool.create(SimulatedDisk(machine), defaults=AT_ONCE) as space:
         for queue in reversed(QUEUES):  # one that another names comes first
             space.create_queue(queue, **history.options.get(queue, {}))
         history.setup(space)
@@ -109,10 +109,10 @@ class Faults:
         """False if the history has fewer calls than that."""
         machine = Machine(self.base, boot=2, **self.told)
         with telling(f"{self.history}: {plan}", plan), repeatable(2):
-            other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+            other = spool.open(SimulatedDisk(machine))
             plan.armed = False
             disk = FaultySimulatedDisk(machine, plan)
-            space = spool.open(ROOT, disk=disk, clock=machine.clock)
+            space = spool.open(disk)
             plan.armed = True
             plan.calls = 0
             actor = Actor(space)
@@ -147,11 +147,11 @@ class Faults:
         key = machine.seen_by_processes(), allowed, reasons
         if key in self._reopened:
             return
-        with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        with spool.open(SimulatedDisk(machine)) as space:
             shown = look(space)
             expect(shown in allowed, f"found {shown}, allowed {told(allowed)}")
             expect_no_damage(space, reasons=reasons)
-        with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        with spool.open(SimulatedDisk(machine)) as space:
             expect(look(space) == shown, f"found {look(space)} the second time, {shown} the first")
             finish(Actor(space), self.history, shown)
             drain(space, look(space))

@@ -19,7 +19,7 @@ from tests.faults.harness import Tally, Violation, drain, expect, expect_no_dama
 from tests.faults.histories import dropped
 from tests.faults.plan import Plan
 from tests.machine import NO_FILES, Image, Machine, PowerCut
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 
 
 class Leftovers:
@@ -43,7 +43,7 @@ class Leftovers:
         self.image = self.machine.image()
 
     def _open(self, way: Callable[..., spool.Space]) -> spool.Space:
-        return way(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock)
+        return way(SimulatedDisk(self.machine))
 
 
 def _adopted(space: spool.Space) -> None:
@@ -107,7 +107,7 @@ class Openings:
         return Machine(self.image, boot=self.boot, ordered=self.ordered)
 
     def _look(self, machine: Machine) -> Contents:
-        with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        with spool.open(SimulatedDisk(machine)) as space:
             expect_no_damage(space)
             return look(space)
 
@@ -125,7 +125,7 @@ class Openings:
             expect(not left, f"{len(left)} descriptors are left open")
             shown = self._look(machine)
             expect(shown == self.truth, f"found {shown}, not {told([self.truth])}")
-            with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+            with spool.open(SimulatedDisk(machine)) as space:
                 drain(space, look(space))
             again = [inode for inode in machine.flushed_again if inode.entries is None]
             expect(not again, f"{len(again)} files were flushed again after a failed flush")
@@ -133,7 +133,7 @@ class Openings:
 
     def _open(self, machine: Machine, disk: FaultySimulatedDisk, plan: Plan) -> None:
         try:
-            space = spool.open(ROOT, disk=disk, clock=machine.clock)
+            space = spool.open(disk)
         except SpoolError:
             self.tally.raised += bool(plan.failed)
             return
@@ -153,7 +153,7 @@ def creating(plan: Plan, tally: Tally) -> bool:
     with telling(f"creating: {plan}", plan), repeatable(2):
         disk = FaultySimulatedDisk(machine, plan)
         try:
-            spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE).close()
+            spool.create(disk, defaults=AT_ONCE).close()
             tally.survived += bool(plan.failed)
         except SpoolError:
             tally.raised += 1
@@ -165,9 +165,9 @@ def creating(plan: Plan, tally: Tally) -> bool:
         expect(not machine.handles, "descriptors are left open")
         healthy = SimulatedDisk(machine)
         try:
-            space = spool.create(ROOT, disk=healthy, clock=machine.clock, defaults=AT_ONCE)
+            space = spool.create(healthy, defaults=AT_ONCE)
         except SpaceExists:
-            space = spool.open(ROOT, disk=healthy, clock=machine.clock)
+            space = spool.open(healthy)
         with space:
             space.create_queue("a")
             space.put("a", "x")

@@ -11,7 +11,7 @@ import spool
 from spool.errors import DiskFailure
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, error_of
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 
 class FullDisk(SimulatedDisk):
@@ -32,7 +32,7 @@ def test_every_message_can_be_taken_from_a_full_disk(in_transactions: bool) -> N
     machine = Machine(NO_FILES)
     disk = FullDisk(machine)
     bodies = [f"message {place}" for place in range(40)]
-    with spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE) as space:
+    with spool.create(disk, defaults=AT_ONCE) as space:
         space.create_queue("a")
         for body in bodies:
             space.put("a", body)
@@ -51,7 +51,7 @@ def test_every_message_can_be_taken_from_a_full_disk(in_transactions: bool) -> N
             space.get("a")
         assert space.check() == []
     machine = Machine(machine.image(), boot=2)
-    with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+    with spool.open(SimulatedDisk(machine)) as space:
         assert space.stats("a").ready == 0
         assert not space.check()
 
@@ -60,7 +60,7 @@ def test_a_message_that_cannot_be_taken_from_a_full_disk_remains() -> None:
     """Many messages of one commit: each get needs a file, and none is free before the last message is taken."""
     machine = Machine(NO_FILES)
     disk = FullDisk(machine)
-    with spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE) as space:
+    with spool.create(disk, defaults=AT_ONCE) as space:
         space.create_queue("a")
         space.put_many("a", [f"message {place}" for place in range(10)])
         disk.full = True

@@ -37,7 +37,7 @@ def _template(path: Path, history: History) -> Path:
 def _play_on(path: Path, history: History, plan: Plan) -> frozenset[Contents]:
     """The contents that may be found after the history; the plan's fault comes once the space is open."""
     plan.armed = False
-    space = spool.open(path, disk=FaultyDisk(str(path), plan))
+    space = spool.open(FaultyDisk(str(path), plan))
     plan.armed, plan.calls = True, 0
     outcome = play(history.steps, Actor(space), frozenset([history.begin]))
     plan.armed = False

@@ -8,7 +8,7 @@ import pytest
 
 import spool
 from tests.at_once import AT_ONCE
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def space(path: Path, clock: MovedClock) -> Iterator[spool.Space]:
-    with spool.create(path, clock=clock, defaults=AT_ONCE) as found:
+    with spool.create(timed(path, clock), defaults=AT_ONCE) as found:
         yield found
 
 
@@ -36,7 +36,7 @@ def again(path: Path, clock: MovedClock) -> Iterator[Reopen]:
     opened: list[spool.Space] = []
 
     def open_again() -> spool.Space:
-        opened.append(spool.open(path, clock=clock))
+        opened.append(spool.open(timed(path, clock)))
         return opened[-1]
 
     yield open_again

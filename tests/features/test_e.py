@@ -14,7 +14,7 @@ import spool
 import xa
 from spool.policies.retries import retry_delay
 from tests.at_once import AT_ONCE
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.features.conftest import Reopen, drained, seen
 
 PATIENT_SECONDS = 60
@@ -100,7 +100,7 @@ def test_e06_waits_grow_between_tries_up_to_the_cap(options: dict[str, float], w
 def test_e06_waits_before_the_first_try_and_between_tries_survive_restarts(
     path: Path, clock: MovedClock, again: Reopen
 ) -> None:
-    with spool.create(path, clock=clock) as space:
+    with spool.create(timed(path, clock)) as space:
         space.create_queue("q", first_delay=100, retry_delay=10, retry_delay_max=1000)
         space.put("q", "delayed")
         space.put("q", "at once", delay=0)

@@ -20,7 +20,7 @@ from spool.transactions.two_phase import commit_prepared
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.meanwhile import elsewhere
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 from tests.strides import Stride
 
 WAITED = (spool.TransactionTimeout, spool.CommitUnknown, LockTimeout, WaitExpired)
@@ -52,11 +52,9 @@ class Two:
 
     def __init__(self, prepare: Action) -> None:
         self.machine = Machine(NO_FILES, ordered=True)
-        spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock, defaults=AT_ONCE).close()
+        spool.create(SimulatedDisk(self.machine), defaults=AT_ONCE).close()
         self.disk = AtCall(self.machine)
-        self.one, self.other = (
-            spool.open(ROOT, disk=disk, clock=self.machine.clock) for disk in (self.disk, SimulatedDisk(self.machine))
-        )
+        self.one, self.other = (spool.open(disk) for disk in (self.disk, SimulatedDisk(self.machine)))
         prepare(self.other)
 
 

@@ -12,7 +12,7 @@ import pytest
 import spool
 from spool.model import codecs
 from tests.at_once import AT_ONCE
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.features.conftest import Reopen, drained, edited, seen
 
 
@@ -123,7 +123,7 @@ def test_q07_in_the_callers_transaction_or_in_its_own(space: spool.Space) -> Non
 def test_q08_the_count_of_tries_survives_restarts_and_ends_in_the_error_queue(
     path: Path, clock: MovedClock, again: Reopen
 ) -> None:
-    with spool.create(path, clock=clock, defaults=AT_ONCE) as space:
+    with spool.create(timed(path, clock), defaults=AT_ONCE) as space:
         space.create_queue("errors")
         space.create_queue("q", retries=2, retry_delay=10, retry_delay_max=None, error_queue="errors")
         space.put("q", "bad")

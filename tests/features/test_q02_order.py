@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import spool
 from spool.maintenance.reclaim import reclaim
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.compaction import small_compactions
 from tests.conftest import in_memory
 from tests.features.conftest import Reopen, drained, seen
@@ -181,11 +181,11 @@ class OrderModel(RuleBasedStateMachine):
         self.memory = ExitStack()
         self.path = self.memory.enter_context(in_memory()) / "space"
         self.clock = MovedClock()
-        first = spool.create(self.path, clock=self.clock)
+        first = spool.create(timed(self.path, self.clock))
         self.orders = {f"q{place}": order for place, order in enumerate(orders)}
         for queue, order in self.orders.items():
             first.create_queue(queue, order=order, out_of_order=("top", "before"))
-        self.spaces = [first, spool.open(self.path, clock=self.clock)]
+        self.spaces = [first, spool.open(timed(self.path, self.clock))]
         self.line: dict[str, list[Expected]] = {queue: [] for queue in self.orders}
         self.count = 0
 
@@ -258,7 +258,7 @@ class OrderModel(RuleBasedStateMachine):
     @rule(who=who)
     def reopen(self, who: int) -> None:
         self.spaces[who].close()
-        self.spaces[who] = spool.open(self.path, clock=self.clock)
+        self.spaces[who] = spool.open(timed(self.path, self.clock))
 
     @invariant()
     def each_process_sees_the_line(self) -> None:

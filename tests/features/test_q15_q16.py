@@ -14,12 +14,12 @@ import xa
 from spool.admin.findings import Kind
 from spool.maintenance.compaction import Compactor
 from spool.routing import NoRoute, Route, Router
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.compaction import small_compactions
 from tests.features.conftest import drained, seen
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, commit, prepare
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_q15_wrong_rules_are_named(tmp_path: Path, text: str, says: str) -> None
 
 def _furnish(path: Path, clock: MovedClock) -> spool.Space:
     """A space with something of everything."""
-    space = spool.create(path, clock=clock)
+    space = spool.create(timed(path, clock))
     space.create_queue("errors")
     space.create_queue("q", order="priority", retries=5, error_queue="errors", out_of_order=("before",))
     ids = space.put_many("q", [b"one", "two", {"three": 3}], headers={"a": "b"}, correlation_id="c")
@@ -142,7 +142,7 @@ def test_q16_everything_but_claims_goes_along(tmp_path: Path, clock: MovedClock,
     if how == "copy":
         first.close()
         shutil.copytree(tmp_path / "first", tmp_path / "second")
-        second = spool.open(tmp_path / "second", clock=clock)
+        second = spool.open(timed(tmp_path / "second", clock))
     else:
         held = first.transaction()
         held.get("q")
@@ -154,7 +154,7 @@ def test_q16_everything_but_claims_goes_along(tmp_path: Path, clock: MovedClock,
         }
         first.close()
         file.seek(0)
-        second = spool.import_space(tmp_path / "second", file, clock=clock)
+        second = spool.import_space(timed(tmp_path / "second", clock), file)
     with second:
         assert _described(second) == described
         assert (second.queues(), _counts(second)) == (queues, stats)
@@ -188,7 +188,7 @@ def test_q16_others_go_on_while_a_space_is_exported(tmp_path: Path, clock: Moved
     assert done == [*range(1, len(done) + 1)]
     space.close()
     file.seek(0)
-    with spool.import_space(tmp_path / "second", file, clock=clock) as second:
+    with spool.import_space(timed(tmp_path / "second", clock), file) as second:
         assert _described(second) == at_begin
         assert second.stats("q").in_doubt == 1
         assert [finding.kind for finding in second.check()] == [Kind.IN_DOUBT]
@@ -204,7 +204,7 @@ def test_q16_a_branch_that_is_decided_while_a_space_is_exported_goes_along_in_do
     assert not disk.waits_for("open")
     file.seek(0)
     target = Machine(NO_FILES)
-    with spool.import_space(ROOT, file, disk=SimulatedDisk(target), clock=target.clock) as second:
+    with spool.import_space(SimulatedDisk(target), file) as second:
         assert (second.stats("orders").in_doubt, second.stats("orders").ready) == (1, 0)
         commit(second)
         assert seen(second, "orders") == ["new"]
@@ -221,7 +221,7 @@ def test_q16_the_settings_of_an_export_are_of_the_same_moment() -> None:
     assert "gone" not in space.queues()
     file.seek(0)
     target = Machine(NO_FILES)
-    with spool.import_space(ROOT, file, disk=SimulatedDisk(target), clock=target.clock) as second:
+    with spool.import_space(SimulatedDisk(target), file) as second:
         assert seen(second, "gone") == ["there"]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spool
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.conftest import in_memory
 
 extremes = st.fixed_dictionaries(
@@ -30,12 +30,12 @@ extremes = st.fixed_dictionaries(
 @given(options=extremes)
 def test_e12_an_accepted_put_can_be_read_also_after_a_failed_attempt(options: dict[str, Any]) -> None:
     with in_memory() as directory:
-        with spool.create(directory / "space", clock=MovedClock(wall=4e11)) as space:
+        with spool.create(timed(directory / "space", MovedClock(wall=4e11))) as space:
             space.create_queue("q", retries=3, retry_delay=1e9)
             message_id = space.put("q", "body", **options)
             with space.transaction() as transaction:
                 transaction.get("q", message_id=message_id)
                 transaction.set_rollback_only()
-        with spool.open(directory / "space", clock=MovedClock(wall=4e11)) as space:
+        with spool.open(timed(directory / "space", MovedClock(wall=4e11))) as space:
             assert space.check() == []
             assert space.show(message_id).attempts == 1

@@ -219,7 +219,7 @@ for _name in ("create", "rename", "rename_new", "unlink", "write_at", "flush", "
 def intake_dies_at(path: Path, step: int) -> bool:
     """Run an intake that dies before its n-th change; False if it got through."""
     disk = MortalDisk(str(path))
-    space = spool.open(path, disk=disk)
+    space = spool.open(disk)
     disk.lives = step
     try:
         Intake(space).run(once=True)
@@ -282,7 +282,7 @@ def test_a_taken_file_cannot_come_back_after_its_commit_on_any_file_system(flush
             super().rename_new(source, target)
 
     spool.create(tmp_path / "space", sync_method=flush).close()
-    with spool.open(tmp_path / "space", disk=Recording(str(tmp_path / "space"))) as space:
+    with spool.open(Recording(str(tmp_path / "space"))) as space:
         space.create_queue("q")
         (tmp_path / "space" / "drop" / "q" / "one").write_bytes(b"one")
         calls.clear()

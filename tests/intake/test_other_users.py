@@ -13,7 +13,7 @@ import spool
 from spool.disk import Disk
 from spool.intake.intake import Intake, IntakeCounts
 from spool.runtime.clock import Clock
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
 pytestmark = pytest.mark.root
@@ -56,7 +56,7 @@ def drop(path: Path, name: str, data: bytes, umask: int = 0o022) -> None:
 
 
 def take(path: Path, clock: Clock) -> IntakeCounts:
-    with acting_as(OWNER), spool.open(path, clock=clock) as space:
+    with acting_as(OWNER), spool.open(timed(path, clock)) as space:
         return Intake(space).run(once=True)
 
 
@@ -180,7 +180,7 @@ class WrittenOn(Disk):
 def test_bytes_added_after_a_rename_are_kept_and_named(path: Path) -> None:
     with acting_as(OWNER):
         disk = WrittenOn(str(path))
-    with acting_as(OWNER), spool.open(path, disk=disk) as space:
+    with acting_as(OWNER), spool.open(disk) as space:
         intake = Intake(space)
         intake._arrivals.watch("q")
         disk.file = opened_by_another(path, ".x")
@@ -234,7 +234,7 @@ def test_a_file_of_another_user_that_is_too_large_is_neither_read_nor_copied(
     sparse(path, name, 1 << 40)
     drop(path, "one", b"one")
     clock.later = 61
-    with acting_as(OWNER), spool.open(path, clock=clock) as space:
+    with acting_as(OWNER), spool.open(timed(path, clock)) as space:
         intake, disk, read = Intake(space), space._store.files.disk, list[int]()
         original = disk.read_at
 

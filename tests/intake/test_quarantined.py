@@ -13,7 +13,7 @@ from spool.runtime.clock import WaitExpired
 from tests.full import no_room
 from tests.machine import Machine, PowerCut
 from tests.meanwhile import Meanwhile
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules, Survivor, survivors
 
 ENTRY, NAME = "active.bad.msgpack", "bad.msgpack"
@@ -24,7 +24,7 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 def with_one_set_aside(rules: Rules) -> tuple[Machine, spool.Space]:
     """Return a machine and a space with a dropped file in quarantine, all durable."""
     machine = Machine(**rules.told)
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+    with spool.create(SimulatedDisk(machine)) as space:
         space.create_queue("orders")
         disk = space._store.files.disk
         handle = disk.create(f"{layout.DROP}/orders/{NAME}")
@@ -32,7 +32,7 @@ def with_one_set_aside(rules: Rules) -> tuple[Machine, spool.Space]:
         disk.close(handle)
         assert Intake(space).run(once=True).quarantined == 1
     again = Machine(machine.image(), boot=2, **rules.told)
-    return again, spool.open(ROOT, disk=SimulatedDisk(again), clock=again.clock)
+    return again, spool.open(SimulatedDisk(again))
 
 
 def names(survivor: Survivor) -> set[str]:
@@ -87,7 +87,7 @@ def test_no_power_cut_loses_a_file_that_is_being_restored(rules: Rules) -> None:
 def intake_after(machine: Machine) -> spool.Space:
     """Make all changes durable, start the machine again, and run an intake."""
     again = Machine(machine.image(), boot=3, **Rules.STRICT.told)
-    space = spool.open(ROOT, disk=SimulatedDisk(again), clock=again.clock)
+    space = spool.open(SimulatedDisk(again))
     Intake(space).run(once=True)
     return space
 
@@ -108,9 +108,9 @@ def restoring_died(*, foreign: bool = False) -> tuple[Machine, spool.Space]:
     machine, _ = with_one_set_aside(Rules.STRICT)
     machine.find(PATH).foreign = foreign
     disk = Meanwhile(machine)
-    space = spool.open(ROOT, disk=disk, clock=machine.clock)
+    space = spool.open(disk)
     disk.dies_before("unlink", lambda: space.restore_quarantined(ENTRY), PATH)
-    return machine, spool.open(ROOT, disk=Meanwhile(machine), clock=machine.clock)
+    return machine, spool.open(Meanwhile(machine))
 
 
 def test_a_restoring_that_died_can_be_asked_for_again() -> None:
@@ -132,10 +132,10 @@ def test_another_file_that_waits_in_the_folder_stops_a_restoring() -> None:
 def test_a_file_whose_restoring_died_is_in_its_folder_durably_before_it_leaves_quarantine() -> None:
     machine, _ = with_one_set_aside(Rules.STRICT)
     disk = Meanwhile(machine)
-    space = spool.open(ROOT, disk=disk, clock=machine.clock)
+    space = spool.open(disk)
     disk.dies_before("flush_directory", lambda: space.restore_quarantined(ENTRY), f"{layout.DROP}/orders")
     disk = Meanwhile(machine)
-    other = spool.open(ROOT, disk=disk, clock=machine.clock)
+    other = spool.open(disk)
     disk.dies_before("flush_directory", lambda: Intake(other).run(once=True), layout.QUARANTINE)
     for survivor in survivors(machine, Rules.STRICT, limit=50, seed=1):
         whole = [data for path, _, data in survivor.image.files if path.endswith(NAME)]
@@ -151,9 +151,9 @@ def test_another_users_file_whose_restoring_died_is_one_file_after_a_power_cut()
 
 def test_no_intake_enters_a_folder_while_a_restored_file_has_two_names() -> None:
     machine, _ = with_one_set_aside(Rules.STRICT)
-    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    other = spool.open(SimulatedDisk(machine))
     disk = Meanwhile(machine)
-    space = spool.open(ROOT, disk=disk, clock=machine.clock)
+    space = spool.open(disk)
 
     def take_in() -> None:
         with pytest.raises(WaitExpired):

@@ -13,7 +13,7 @@ from spool.model import layout
 from spool.policies.writers import Complete, Evidence
 from tests.machine import OF_ANOTHER, Machine, PowerCut
 from tests.meanwhile import Processes
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules, survivors
 
 NAME = f"{OF_ANOTHER}-a"
@@ -42,7 +42,7 @@ def after_a_cut(machine: Machine) -> set[tuple[bytes, ...]]:
     found = set()
     for survivor in survivors(machine, Rules.STRICT, limit=60, seed=1):
         again = Machine(survivor.image, boot=9, **Rules.STRICT.told)
-        with spool.open(ROOT, disk=SimulatedDisk(again), clock=again.clock) as space:
+        with spool.open(SimulatedDisk(again)) as space:
             take_in(space)
             found.add(tuple(message.body for message in space.browse("orders")))
     return found

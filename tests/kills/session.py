@@ -35,7 +35,7 @@ def live(root: str, log_path: str) -> None:
     for incarnation, steps in enumerate((FIRST, SECOND)):
         log = Log(log_path, "session")
         disk = WindowDisk(root, log, random.Random(0), {}, lambda window: None)
-        with spool.open(root, disk=disk) as space:
+        with spool.open(disk) as space:
             for place, (kind, lot) in enumerate(steps):
                 _worker(space, log, f"{kind}-{place}", kind, incarnation, lot).step()
             log.tx = ""

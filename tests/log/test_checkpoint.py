@@ -65,7 +65,7 @@ def save(space: spool.Space) -> bool:
 @pytest.fixture
 def opened(path: Path) -> Iterator[tuple[spool.Space, Counting]]:
     disk = Counting(str(path))
-    with spool.open(path, disk=disk) as space:
+    with spool.open(disk) as space:
         yield space, disk
 
 
@@ -110,7 +110,7 @@ def test_commits_after_the_checkpoint_are_read(path: Path) -> None:
     with spool.open(path) as space:
         space.put("errors", "urgent", priority=99)
     disk = Counting(str(path))
-    with spool.open(path, disk=disk) as space:
+    with spool.open(disk) as space:
         assert space._store.view.index.restored > 0
         assert space.get("errors").body == "urgent"
 
@@ -175,7 +175,7 @@ def test_a_close_of_a_compacted_space_with_few_files_leaves_a_checkpoint(tmp_pat
         space._housekeeper.compact()
         save_point = space._store.view.index.applied
     disk = Counting(str(tmp_path / "space"))
-    with spool.open(tmp_path / "space", disk=disk) as space:
+    with spool.open(disk) as space:
         assert space._store.view.index.restored >= save_point
         assert len(disk.opened) <= 1
         assert space.stats("orders").ready == 20
@@ -191,7 +191,7 @@ def test_a_close_of_a_space_with_few_small_files_leaves_no_checkpoint(tmp_path: 
 def test_a_close_leaves_a_checkpoint_of_the_remaining_files(tmp_path: Path) -> None:
     """A reclaim after the last checkpoint makes that checkpoint useless."""
     (tmp_path / "space").mkdir()
-    with spool.create(tmp_path / "space", defaults=AT_ONCE, disk=Alone(str(tmp_path / "space"))) as space:
+    with spool.create(Alone(str(tmp_path / "space")), defaults=AT_ONCE) as space:
         space.create_queue("orders")
         for n in range(700):
             space.put("orders", n)
@@ -206,7 +206,7 @@ def test_a_close_leaves_a_checkpoint_of_the_remaining_files(tmp_path: Path) -> N
 
 def test_a_close_during_a_reclaim_leaves_a_checkpoint(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next opener would read all remaining files."""
-    space = spool.create(memory, defaults=AT_ONCE, disk=Alone(str(memory)))
+    space = spool.create(Alone(str(memory)), defaults=AT_ONCE)
     space.create_queue("orders")
     for n in range(1400):
         space.put("orders", n)

@@ -14,10 +14,10 @@ from spool.format.writer import CommitFileWriter
 from spool.model import layout
 from spool.store.store import WAIT_SECONDS
 from tests.at_once import AT_ONCE
-from tests.clocks import SimulatedClock
+from tests.clocks import SimulatedClock, timed
 from tests.machine import NO_FILES, Machine
 from tests.shown import bodies
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 _CHANGES = frozenset(("create", "write_at", "rename", "store", "rename_new", "flush", "unlink", "lock", "unlock"))
 
@@ -78,7 +78,7 @@ class WatchedDisk(SimulatedDisk):
 def watched() -> Iterator[tuple[spool.Space, WatchedDisk]]:
     machine = Machine(NO_FILES, ordered=True)
     disk = WatchedDisk(machine)
-    with spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE) as space:
+    with spool.create(disk, defaults=AT_ONCE) as space:
         space.create_queue("orders")
         space._store.files.recycler.clear(everything=True)
         space.put("orders", "first")
@@ -167,7 +167,7 @@ def test_the_time_limit_of_a_commit_begins_when_its_file_is_written(
         clock.time += 60.0
         complete(self, *arguments, **options)
 
-    with spool.create(tmp_path / "space", clock=clock) as space, spool.open(tmp_path / "space") as other:
+    with spool.create(timed(tmp_path / "space", clock)) as space, spool.open(tmp_path / "space") as other:
         space.create_queue("orders")
         monkeypatch.setattr(CommitFileWriter, "complete", slowly)
         other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")

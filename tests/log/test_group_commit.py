@@ -22,7 +22,7 @@ from tests.conftest import in_memory
 from tests.held import PATIENT_SECONDS, Gathering, committed_here
 from tests.machine import NO_FILES, Machine
 from tests.shown import bodies, numbers
-from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.simdisk import SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
 # -- sharing ----------------------------------------------------------------------------------------------------------
@@ -457,11 +457,11 @@ def test_a_stop_ends_the_wait_for_room(gathering: Gathering, monkeypatch: pytest
 def test_a06_a_queue_is_durable_when_its_creation_returns(rules: Rules) -> None:
     machine = Machine(NO_FILES, **rules.told)
     with repeatable(1):
-        space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE)
+        space = spool.create(SimulatedDisk(machine), defaults=AT_ONCE)
         space.create_queue("orders", retries=3)
     left = list(survivors(machine, rules, limit=50, seed=1))
     assert left
     for survivor in left:
         after = Machine(survivor.image, boot=2, **rules.told)
-        with spool.open(ROOT, disk=SimulatedDisk(after), clock=after.clock) as again:
+        with spool.open(SimulatedDisk(after)) as again:
             assert again.queues()["orders"].retries == 3

@@ -62,7 +62,7 @@ def fill(path: Path) -> None:
 def test_files_are_announced_before_they_are_read_and_not_all_at_once(memory: Path) -> None:
     fill(memory)
     disk = WatchedDisk(str(memory))
-    with spool.open(memory, disk=disk) as space:
+    with spool.open(disk) as space:
         assert disk.told == files(space)
         assert disk.ahead == 64
         assert not disk.left_open()
@@ -72,7 +72,7 @@ def test_files_are_announced_before_they_are_read_and_not_all_at_once(memory: Pa
 def test_each_file_is_opened_once(memory: Path) -> None:
     fill(memory)
     disk = WatchedDisk(str(memory))
-    with spool.open(memory, disk=disk) as space:
+    with spool.open(disk) as space:
         newest = files(space)[-1]  # which the first opener always reads
         assert {disk.opened[name] for name in files(space) if name != newest} == {1}
 
@@ -81,7 +81,7 @@ def test_a_file_that_cannot_be_announced_is_read_all_the_same(memory: Path) -> N
     fill(memory)
     gone = layout.committed(40)
     disk = WatchedDisk(str(memory), gone=gone)
-    with spool.open(memory, disk=disk) as space:
+    with spool.open(disk) as space:
         assert gone not in disk.told
         assert disk.opened[gone] == 2
         assert [message.body for message in space.browse("q")] == list(range(COMMITS))
@@ -92,7 +92,7 @@ def test_files_are_closed_although_one_of_them_cannot_be_read(memory: Path) -> N
     damaged = layout.committed(40)
     (memory / damaged).write_bytes(b"nothing")
     disk = WatchedDisk(str(memory))
-    with spool.open(memory, disk=disk) as space:
+    with spool.open(disk) as space:
         assert [finding.name for finding in space.recovery.findings] == [damaged]
         assert disk.opened[damaged] > 1, "it is read again by name before that is believed"
         assert not disk.left_open()

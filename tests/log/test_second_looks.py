@@ -22,7 +22,6 @@ from spool.transactions import two_phase
 from spool.transactions.delivery import peek
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
-from tests.simdisk import ROOT
 
 
 def take_and_reclaim(space: spool.Space) -> None:
@@ -174,7 +173,7 @@ def test_a_queue_made_or_deleted_while_one_opens_or_checks_is_not_lost(
         for call in ("names", "read_at"):
             disk = processes.disk()
             disk.before(call, make_and_use, spare=place)
-            with spool.open(ROOT, disk=disk, clock=processes.machine.clock) as late:
+            with spool.open(disk) as late:
                 assert late.recovery.damaged == [], (call, place)
                 if disk.waits_for(call):
                     delattr(disk, call)

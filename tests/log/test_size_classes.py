@@ -58,7 +58,7 @@ def test_the_file_of_a_put_and_of_a_removal_fill_their_size_class(size: int, tmp
 def test_commits_of_mixed_sizes_overwrite_files_without_a_change_of_their_sizes(tmp_path: Path) -> None:
     (tmp_path / "space").mkdir()
     disk, sizes = Watched(str(tmp_path / "space")), random.Random(5)
-    with spool.create(tmp_path / "space", disk=disk) as space:
+    with spool.create(disk) as space:
         space.create_queue("q")
         for _ in range(3):
             for _ in range(40):

@@ -24,7 +24,7 @@ from spool.store.settings import read_settings_text, write_settings
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Meanwhile
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 PUTS_AND_DIES = """
 import os, signal, sys
@@ -95,15 +95,15 @@ def test_c06_the_death_of_a_process_takes_nothing(tmp_path: Path, beside: bool) 
 
 def _of_a_machine() -> tuple[Machine, Meanwhile, spool.Space]:
     machine = Machine(NO_FILES)
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as made:
+    with spool.create(SimulatedDisk(machine)) as made:
         made.create_queue("q", durability="none")
     disk = Meanwhile(machine)
-    return machine, disk, spool.open(ROOT, disk=disk, clock=machine.clock)
+    return machine, disk, spool.open(disk)
 
 
 def test_c06_a_commit_is_flushed_whose_queue_became_durable_before_it_had_its_number() -> None:
     machine, disk, space = _of_a_machine()
-    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    other = spool.open(SimulatedDisk(machine))
     before = disk.flushes
     disk.before("lock", lambda: other.change_queue("q", durability="flush"), spare=1)
     space.put("q", "one")
@@ -115,7 +115,7 @@ def test_c06_a_commit_is_flushed_whose_queue_became_durable_before_it_had_its_nu
 def test_c06_a_queue_becomes_durable_when_all_that_was_begun_before_is(call: str, spare: int) -> None:
     """A put under the settings before that is under way is waited for."""
     machine, disk, space = _of_a_machine()
-    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    other = spool.open(SimulatedDisk(machine))
 
     def change() -> None:
         with pytest.raises(spool.TransactionTimeout, match=r"which did not .*; change it once more"):
@@ -129,7 +129,7 @@ def test_c06_a_queue_becomes_durable_when_all_that_was_begun_before_is(call: str
 def test_c06_the_durable_mark_never_goes_back() -> None:
     """Two processes flush at once, and the process with the lower number is later."""
     machine, disk, space = _of_a_machine()
-    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    other = spool.open(SimulatedDisk(machine))
     space.put("q", "one")
 
     def more() -> None:
@@ -145,7 +145,7 @@ def test_c06_the_durable_mark_never_goes_back() -> None:
 def test_c06_no_flush_counts_after_a_failed_flush_in_another_process() -> None:
     """The kernel may have reported the error to that process only."""
     machine, disk, space = _of_a_machine()
-    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    other = spool.open(SimulatedDisk(machine))
     space.put("q", "one")
     before = space._store.shared.counters.read().durable
     disk.before("lock", other._store.stop)
@@ -207,7 +207,7 @@ def test_c06_everything_is_flushed_at_once_only_where_the_kernel_says_whether_it
 
 def test_c06_commits_that_another_process_has_flushed_are_forgotten() -> None:
     machine, _, space = _of_a_machine()
-    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    other = spool.open(SimulatedDisk(machine))
     other.put("q", "one")
     assert space.get("q").body == "one"
     assert space._store.view.index.unflushed

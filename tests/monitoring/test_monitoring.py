@@ -22,7 +22,7 @@ import spool
 import xa
 from spool.policies.subscriptions import register
 from tests.at_once import AT_ONCE
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 from tests.ports import free_port
 from tests.scripts.conftest import killed_python, prepare
 from tests.scripts.exporters import report_everything, serving
@@ -180,7 +180,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with spool.create(path, defaults=AT_ONCE) as made:
         made.create_queue("errors")
         made.create_queue("orders", error_queue="errors", retries=1)
-    with spool.open(path, clock=MovedClock(later=-600.0)) as earlier:
+    with spool.open(timed(path, MovedClock(later=-600.0))) as earlier:
         earlier.put("orders", b"stuck")
         earlier.put("orders", b"held")
     prepare(path, xa.Xid(7, b"g", b"b"))

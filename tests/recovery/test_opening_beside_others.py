@@ -13,7 +13,6 @@ from spool.policies.claim_journal import clean_up_after_dead
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.meanwhile import XID, Meanwhile, Processes, Watched, prepare
-from tests.simdisk import ROOT
 
 ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 
@@ -35,14 +34,14 @@ def test_two_never_open_at_once(processes: Processes) -> None:
             processes.space()
 
     disk.before("names", come_too_early, layout.COMMITTED)
-    assert spool.open(ROOT, disk=disk, clock=processes.machine.clock).recovery.alone
+    assert spool.open(disk).recovery.alone
 
 
 def test_an_inspection_beside_an_opener_is_not_the_first(processes: Processes) -> None:
     disk = Meanwhile(processes.machine)
     seen: list[bool] = []
     disk.before("names", lambda: seen.append(OpenLock(Meanwhile(processes.machine)).is_alone()), layout.COMMITTED)
-    spool.open(ROOT, disk=disk, clock=processes.machine.clock)
+    spool.open(disk)
     assert seen == [False]
 
 
@@ -83,7 +82,7 @@ def test_an_opener_leaves_a_branch_whose_owner_locked_it_since_the_read(
 
     opener = Meanwhile(processes.machine)
     opener.before("names", come_up, layout.COMMITTED, spare=1)
-    spool.open(ROOT, disk=opener, clock=processes.machine.clock)
+    spool.open(opener)
     living[0].commit()
     assert space.stats("orders").ready == 20
 
@@ -145,6 +144,6 @@ def test_an_opener_takes_no_branch_for_a_dead_one_that_is_committed_at_this_mome
     branch = start_streaming(space)
     opener = Meanwhile(processes.machine)
     opener.before("identity", branch.commit, layout.active(XID))
-    assert spool.open(ROOT, disk=opener, clock=processes.machine.clock).recovery.findings == []
+    assert spool.open(opener).recovery.findings == []
     assert not opener.waits_for("identity")
     assert space.stats("orders").ready == 20

@@ -17,7 +17,7 @@ import xa
 from spool.disk import Disk
 from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def clock() -> MovedClock:
 
 @pytest.fixture
 def space(tmp_path: Path, clock: MovedClock) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", clock=clock, defaults=AT_ONCE) as space:
+    with spool.create(timed(tmp_path / "space", clock), defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.create_queue("ranked", order=("priority", "fifo"))
         space.create_queue("errors")
@@ -127,7 +127,7 @@ def test_q18_each_failure_has_its_own_error_and_leaves_the_transaction_usable(sp
 
 def test_q20_a_transaction_that_takes_too_long_is_rolled_back_and_says_so(tmp_path: Path) -> None:
     clock = MovedClock()
-    with spool.create(tmp_path / "s", clock=clock, defaults=AT_ONCE) as space:
+    with spool.create(timed(tmp_path / "s", clock), defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.put("q", "x")
         tx = space.transaction(timeout=5)

@@ -8,7 +8,7 @@ import pytest
 import spool
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Meanwhile
-from tests.simdisk import ROOT, SimulatedDisk
+from tests.simdisk import SimulatedDisk
 
 STARTED_AT_ONCE = 6
 
@@ -57,14 +57,14 @@ def test_a_create_that_looked_before_another_made_the_space_does_not_make_it_aga
     machine = Machine(NO_FILES)
 
     def make() -> None:
-        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        with spool.create(SimulatedDisk(machine)) as space:
             space.create_queue("orders")
             space.put("orders", "kept")
 
     for call in ("open_directory", "flock"):
         disk = Meanwhile(machine)
         disk.before(call, make)
-        with spool.create(ROOT, disk=disk, clock=machine.clock, exist_ok=True) as space:
+        with spool.create(disk, exist_ok=True) as space:
             assert not disk.waits_for(call)
             assert space.get("orders").body == "kept"
         machine = Machine(NO_FILES)

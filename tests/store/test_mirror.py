@@ -55,9 +55,7 @@ class Front(Disk):
 @pytest.fixture
 def space(tmp_path: Path) -> spool.Space:
     (tmp_path / "space").mkdir()
-    space = spool.create(
-        tmp_path / "space", disk=Front(str(tmp_path / "space")), mirror=str(tmp_path / "mirror"), max_body_bytes=1000
-    )
+    space = spool.create(Front(str(tmp_path / "space")), mirror=str(tmp_path / "mirror"), max_body_bytes=1000)
     space.create_queue("orders")
     return space
 

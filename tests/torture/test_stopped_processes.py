@@ -12,6 +12,7 @@ import pytest
 import spool
 from spool.runtime.clock import Clock
 from tests.at_once import AT_ONCE
+from tests.clocks import timed
 from tests.torture import aftermath, windows, worker
 from tests.torture.history import Log
 from tests.torture.nursery import Nursery
@@ -84,7 +85,7 @@ def _work(root: Path, logs: Path, name: str, clock: Clock, *kinds: str) -> list[
     """Run a step of each kind; returns the errors."""
     log, errors = Log(str(logs / f"{name}.log"), name), []
     disk = WindowDisk(str(root), log, random.Random(0), {}, lambda window: None)
-    with spool.open(root, disk=disk, clock=clock) as space:
+    with spool.open(timed(disk, clock)) as space:
         for place, kind in enumerate(kinds):
             log.worker = f"{name}-{place}"
             try:

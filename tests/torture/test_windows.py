@@ -25,7 +25,7 @@ class Watched:
         disk = WindowDisk(
             str(directory / "space"), Log(self.log, "one"), _First(), always, lambda window: self.held.append(window)
         )
-        self.space = spool.open(directory / "space", disk=disk)
+        self.space = spool.open(disk)
         self.space.create_queue("orders")
         self.held.clear()
 

@@ -313,7 +313,7 @@ def main(root: str, log_path: str, name: str, kind: str, incarnation: str, seed:
     log = Log(log_path, name)
     rng = random.Random(f"{seed} {name} {incarnation}")
     options = {"past": past} if issubclass(KINDS[kind], XaWorker) else {}
-    with spool.open(root, disk=WindowDisk(root, log, rng, json.loads(odds), hold)) as space:
+    with spool.open(WindowDisk(root, log, rng, json.loads(odds), hold)) as space:
         worker = KINDS[kind](space, log, int(incarnation), rng, **options)
         while not told_to_stop():
             worker.step()

@@ -13,7 +13,7 @@ from spool.errors import CorruptedFile
 from spool.maintenance import schedule
 from spool.store.store import Store
 from spool.transactions import delivery
-from tests.clocks import SimulatedClock
+from tests.clocks import SimulatedClock, timed
 from tests.held import PATIENT_SECONDS
 
 
@@ -24,7 +24,7 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture
 def space(tmp_path: Path, clock: SimulatedClock) -> Any:
-    with spool.create(tmp_path / "space", clock=clock) as made:
+    with spool.create(timed(tmp_path / "space", clock)) as made:
         made.create_queue("orders")
         yield made
 

@@ -11,7 +11,7 @@ from spool.runtime.context import associated
 from spool.store.store import Store
 from spool.workers import worker
 from spool.workers.worker import Worker
-from tests.clocks import MovedClock
+from tests.clocks import MovedClock, timed
 
 WAIT = 60.0
 """Seconds after which a test that waits in vain fails; none waits as long."""
@@ -31,7 +31,7 @@ def clock() -> MovedClock:
 
 @pytest.fixture
 def space(tmp_path: Path, clock: MovedClock) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", clock=clock) as found:
+    with spool.create(timed(tmp_path / "space", clock)) as found:
         for queue in ("replies", "failures", "errors", "other"):
             found.create_queue(queue)
         found.create_queue(

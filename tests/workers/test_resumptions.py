@@ -18,7 +18,7 @@ from spool.coordination.resumptions import Resumptions, request_resumption
 from spool.workers import pauses
 from spool.workers.outcome import Outcome, Replied, Retried
 from tests.at_once import AT_ONCE
-from tests.clocks import SimulatedClock
+from tests.clocks import SimulatedClock, timed
 from tests.forwarder.rounds import Scripted, answers, in_process
 from tests.workers.conftest import WAIT
 
@@ -151,8 +151,9 @@ def test_e06_failed_messages_that_wait_are_ready_at_once_and_other_delayed_ones_
 
 def test_a_request_is_for_one_queue_and_is_reported_once_and_read_twice_a_second(path: Path) -> None:
     with spool.open(path) as space:
-        disk, clock = space._store.files.disk, SimulatedClock(100.0)
-        early = Resumptions(disk, clock, "work")
+        clock = SimulatedClock(100.0)
+        disk = timed(path, clock)
+        early = Resumptions(disk, "work")
         request_resumption(disk, "errors")  # (this creates the file)
         assert not early.is_requested()
         request_resumption(disk, "work")
@@ -161,7 +162,7 @@ def test_a_request_is_for_one_queue_and_is_reported_once_and_read_twice_a_second
         assert early.is_requested()
         clock.sleep(0.5)
         assert not early.is_requested()
-        assert not Resumptions(disk, clock, "work").is_requested()
+        assert not Resumptions(disk, "work").is_requested()
         assert space.check() == []  # the file belongs to the space
 
 

@@ -114,7 +114,9 @@ def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(ask
 
 def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
     clock = SimulatedClock(100.0)
-    run = Run(mock.Mock(clock=clock, **{"files.disk": Disk("/nowhere")}), "work", print, once=False)
+    disk = Disk("/nowhere")
+    disk.clock = clock
+    run = Run(mock.Mock(clock=clock, **{"files.disk": disk}), "work", print, once=False)
     position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
     with mock.patch.object(run.handler, "paused") as told:
         run.hold_back(position, refused)

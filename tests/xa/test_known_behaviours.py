@@ -31,7 +31,7 @@ import spool
 import xa
 from spool.disk.disk import Disk
 from tests.at_once import AT_ONCE
-from tests.clocks import SimulatedClock
+from tests.clocks import SimulatedClock, timed
 from tests.full import no_room
 from tests.shown import bodies as bodies_of
 from tests.xa.branches import begun, code_of, voted, xid
@@ -530,7 +530,7 @@ def clock() -> SimulatedClock:
 @pytest.fixture
 def limited(space: spool.Space, clock: SimulatedClock) -> Iterator[xa.ResourceManager]:
     """A resource manager with a time limit, by a clock that only the test moves."""
-    with spool.open(space.path, clock=clock) as found:
+    with spool.open(timed(space.path, clock)) as found:
         yield xa.ResourceManager(found, timeout=LIMIT_SECONDS)
 
 

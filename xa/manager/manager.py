@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from spool import Space
 from spool.decisions import DecisionLog, open_directory, translated
-from spool.engine import Clock
 from spool.errors import InvalidArgument, SpoolError
 from xa.manager import decision_table, last_resource
 from xa.manager.connections import database_of
@@ -43,9 +42,9 @@ class TransactionManager:
         DiskFailure: the directory cannot be created, read or written.
     """
 
-    def __init__(self, log_directory: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
-        self._directory = open_directory(os.fspath(log_directory))
+    def __init__(self, log_directory: str | os.PathLike[str]) -> None:
+        self._directory = open_directory(log_directory)
+        self._clock = self._directory.disk.clock
         with translated("creating a decision log", self._directory.disk.root):
             self._log = DecisionLog(self._directory)
         self._resources = Resources(self._log)

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psycopg
 
 import spool
 import xa
+from spool.engine import Clock
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
+from tests.clocks import timed
 from tests.postgresql import Server
 from tests.xa.manager.steps import STEPS, acting
 
@@ -59,8 +61,8 @@ class Shop:
         self.database.close()
         self.space.close()
 
-    def manager(self, **options: Any) -> xa.TransactionManager:
-        return xa.TransactionManager(self.logs, **options)
+    def manager(self, clock: Clock | None = None) -> xa.TransactionManager:
+        return xa.TransactionManager(self.logs if clock is None else timed(self.logs, clock))
 
     def reconnect(self) -> None:
         self.database.close()

@@ -44,7 +44,7 @@ def test_x03_a_database_that_is_away_for_an_hour(own_shop: Shop) -> None:
     """The order in doubt waits for the database; the space takes other work meanwhile."""
     shop, clock = own_shop, SimulatedClock()
     shop.space.put_many("orders", ["milk", "tea"])
-    with shop.manager(clock=clock) as manager:
+    with shop.manager(clock) as manager:
         away = step(shop, "the commit of the database" if shop.two_phase else "the decision")
         try:
             with acting(away, "before", shop.server.kill):
@@ -144,7 +144,7 @@ def test_x03_wrong_clocks_change_no_decision(shop: Shop, when: str, wall: float)
     """No rule compares times, and the table has none."""
     shop.space.put("orders", "tea")
     shop.kill_program(when)
-    with shop.manager(clock=MovedClock(wall=wall)) as manager:
+    with shop.manager(MovedClock(wall=wall)) as manager:
         manager.recover(shop.space, shop.database)
         assert shop.check_agreement(["tea"]) == (["tea"] if when == "after" else [])
     with closing(shop.server.connect()) as database:

@@ -87,7 +87,7 @@ def test_x03_rollback_only_and_explicit_ends(shop: Shop, manager: xa.Transaction
 def test_x03_a_transaction_that_takes_too_long_is_rolled_back(shop: Shop) -> None:
     clock = SimulatedClock()
     shop.space.put("orders", "tea")
-    with shop.manager(clock=clock) as manager:
+    with shop.manager(clock) as manager:
         with pytest.raises(spool.TransactionTimeout), manager.transaction(timeout=5) as transaction:
             transaction.enlist(shop.space)
             transaction.enlist(shop.database, two_phase=shop.two_phase)
@@ -181,7 +181,7 @@ def test_x03_ctrl_c_during_the_commit_waits_for_its_end(shop: Shop, manager: xa.
 def test_x03_a_dropped_transaction_is_rolled_back_and_delays_no_close(shop: Shop) -> None:
     clock = SimulatedClock()
     shop.space.put("orders", "tea")
-    manager = shop.manager(clock=clock)
+    manager = shop.manager(clock)
     transaction = manager.transaction()
     transaction.enlist(shop.space)
     assert shop.space.get("orders").body == "tea"
@@ -341,7 +341,7 @@ def test_x03_things_that_are_no_resource_are_refused(shop: Shop, manager: xa.Tra
 def patient(shop: Shop) -> Iterator[xa.TransactionManager]:
     """A manager that never commits a branch before others wait for it, because its clock stands still."""
     shop.answers = False
-    with shop.manager(clock=PatientClock()) as found:
+    with shop.manager(PatientClock()) as found:
         yield found
 
 
