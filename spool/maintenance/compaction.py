@@ -83,10 +83,8 @@ def is_slow(entries: int, served: int) -> bool:
     return entries > 2 * served
 
 
-def select_runs(
-    queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position], most: int = MAX_EXTENTS
-) -> list[Run]:
-    """Return the runs that a compaction moves out of a slow queue: at most ``most`` runs, in order.
+def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position]) -> list[Run]:
+    """Return the runs that a compaction moves out of a slow queue: at most ``MAX_EXTENTS`` runs, in order.
 
     The compaction moves the small runs after the front of the queue. Messages at the front remain, because they are
     taken soon. Large runs remain, because they take as little memory as a segment. Messages in the file of an earlier
@@ -94,7 +92,7 @@ def select_runs(
     """
     runs, skipped = list[Run](), 0
     for run in queue.runs():
-        if len(runs) == most:
+        if len(runs) == MAX_EXTENTS:
             break
         if run.due is None and skipped < served + KEPT_MESSAGES:
             skipped += run.live

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -135,11 +136,12 @@ def test_a_second_signal_in_the_forwarders_handler_ends_the_program_at_once(
             at += 1
             forwarder = Forwarder(str(memory), {"orders": "http://localhost:1/"})
             ended: list[int] = []
-            forward._stop_on_signals(forwarder, ended.append)
+            forward._stop_on_signals(forwarder)
             instructions = Instructions(at)
-            sys.settrace(instructions)
-            signal.raise_signal(signal.SIGTERM)
-            sys.settrace(usual)
+            with mock.patch.object(os, "_exit", ended.append):
+                sys.settrace(instructions)
+                signal.raise_signal(signal.SIGTERM)
+                sys.settrace(usual)
             assert forwarder._stop.is_set()
             if instructions.left > 0:
                 break
@@ -177,8 +179,9 @@ def test_a_signal_that_comes_while_something_is_said_is_answered_all_the_same(
     forwarder = Forwarder(str(memory), {"orders": "http://localhost:1/"})
     stream = io.TextIOWrapper(io.BufferedWriter(Pressing(memory / "said")), write_through=True)
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(os, "_exit", lambda code: None)
     try:
-        forward._stop_on_signals(forwarder, lambda code: None)
+        forward._stop_on_signals(forwarder)
         common.note("forwarding")
         stream.flush()
     finally:

@@ -160,12 +160,13 @@ def context(executors: int, stopped: bool = False) -> Any:
     return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: java), master="spark://there:7077", getConf=dict)
 
 
-def test_x05_a_cluster_without_room_for_a_worker_is_told() -> None:
-    workers.wait_for_workers(context(1), print, seconds=0)
+def test_x05_a_cluster_without_room_for_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "WAIT_SECONDS", 0)
+    workers.wait_for_workers(context(1), print)
     with pytest.raises(SparkUnavailable, match=r"no worker within 0 s: .* free core and 1g of memory"):
-        workers.wait_for_workers(context(0), print, seconds=0)
+        workers.wait_for_workers(context(0), print)
     with pytest.raises(SparkUnavailable, match="look into the log of its master"):
-        workers.wait_for_workers(context(1, stopped=True), print, seconds=0)
+        workers.wait_for_workers(context(1, stopped=True), print)
 
 
 @pytest.mark.parametrize(

