@@ -31,7 +31,7 @@ from spool.model.settings import (
 from spool.model.text import no_queue, plural, shown
 from spool.policies.no_effect import warn_of_queue
 from spool.runtime.clock import LockTimeout, WaitExpired
-from spool.store.edits import SettingsFile, edited, editing, read_file, use_edits
+from spool.store.edits import SettingsFile, edited, editing, use_edits
 from spool.store.parts import View
 from spool.store.store import Store
 
@@ -52,8 +52,7 @@ def add_queues(
     alike: dict[int, QueueConfig] = {}
     for name, options in wanted.items():
         _config_of(name, options, {}, alike)
-    with editing(store):
-        file = read_file(store)
+    with editing(store) as file:
         found, made, alike = dict[str, QueueConfig](), dict[str, QueueConfig](), {}
         for name, options in wanted.items():
             present = file.config.queues.get(name)
@@ -69,7 +68,7 @@ def add_queues(
             config = _change(store, file, made, dict.fromkeys(made, _REFERRING), create_missing)
             found |= {name: config.queues[name] for name in made}
         else:
-            use_edits(store, file.config)
+            use_edits(store, file)
     warned = set[int]()
     for name in made:
         if id(options := wanted[name]) not in warned:  # (thousands of queues may share their options)
@@ -113,8 +112,7 @@ def change_queue(
     check_queue_options(given, f"queue {name}: ")
     group = None if drop_group is KEEP or drop_group is None else group_id(drop_group)
 
-    with editing(store):
-        file = read_file(store)
+    with editing(store) as file:
         known = file.config
         if name not in known.queues:
             raise no_queue(name, known.queues)
@@ -149,7 +147,7 @@ def _change(
     store: Store, file: SettingsFile, wanted: Mapping[str, QueueConfig], referring: Mapping[str, Iterable[str]],
     create_missing: bool,
 ) -> SpaceConfig:  # fmt: skip
-    """Add or change queues in the settings; return the new settings. The caller holds ``editing``.
+    """Add or change queues in the settings; return the new settings.
 
     Also add the missing queues that options of these queues name. ``referring``: for each queue, the options that name
     a queue. Raise QueueNotFound for a missing queue unless ``create_missing``.
@@ -192,8 +190,7 @@ def delete_queue(store: Store, name: str) -> None:
             queue's directory, or an option of another queue names the queue.
     """
 
-    with editing(store):
-        file = read_file(store)
+    with editing(store) as file:
         if check_queue_name(name) not in file.config.queues:
             raise no_queue(name, file.config.queues)
         with edited(store, file, {}, [name]) as publish, _commits_blocked(store):

@@ -6,7 +6,7 @@ has changed. The housekeeping of any process notices edits by hand.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from spool.coordination.locks import CONFIG
@@ -19,11 +19,6 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 
-def editing(store: Store) -> AbstractContextManager[None]:
-    """Hold the lock on ``space.toml``: one process edits at a time."""
-    return store.shared.control.holding(CONFIG, store.deadline(), "the lock on space.toml")
-
-
 class SettingsFile(NamedTuple):
     """The text of ``space.toml``, and the settings in it."""
 
@@ -31,10 +26,15 @@ class SettingsFile(NamedTuple):
     config: SpaceConfig
 
 
-def read_file(store: Store) -> SettingsFile:
-    """Read ``space.toml``. The caller holds ``editing``. For the errors, see ``SettingsReader.current``."""
-    text = read_settings_text(store.files.disk)
-    return SettingsFile(text, store.settings.parse(text))
+@contextmanager
+def editing(store: Store) -> Iterator[SettingsFile]:
+    """Hold the lock on ``space.toml``: one process edits at a time. Yields the file as read under the lock.
+
+    For the errors, see ``SettingsReader.current``.
+    """
+    with store.shared.control.holding(CONFIG, store.deadline(), "the lock on space.toml"):
+        text = read_settings_text(store.files.disk)
+        yield SettingsFile(text, store.settings.parse(text))
 
 
 @contextmanager
@@ -44,8 +44,7 @@ def edited(
     """Write settings with some queues added, changed or removed. The settings are durable and in use once the body
     calls the yielded function, which returns the settings.
 
-    The work that grows with the size of the file is done before the body, which may hold the number lock. The caller
-    holds ``editing``.
+    The work that grows with the size of the file is done before the body, which may hold the number lock.
     """
     disk = store.files.disk
     text, config = _text_and_settings(store, file, changed, removed)
@@ -75,9 +74,9 @@ def _text_and_settings(
     return text, store.settings.parse(text)
 
 
-def use_edits(store: Store, config: SpaceConfig) -> None:
-    """Put the settings into use after an edit of the file by hand. The caller holds ``editing``."""
-    if config is not store.settings.current().config:
+def use_edits(store: Store, file: SettingsFile) -> None:
+    """Put the settings into use after an edit of the file by hand."""
+    if file.config is not store.settings.current().config:
         store.shared.counters.bump_settings()
         store.settings.current()
 
@@ -86,15 +85,14 @@ def notice_edits(store: Store) -> None:
     """Raise the version if the file was edited by hand and is valid; otherwise keep the current settings."""
     if not store.settings.is_replaced():
         return
-    with editing(store):
-        known = store.settings.known
-        try:
-            text, config = read_file(store)
-        except (InvalidArgument, NewerFormat, NotASpace) as error:
-            log.error("the changed settings are not used: %s", error)
-            return
-        if config != known.config and store.shared.counters.read().settings == known.version:
-            if store.files.mirror is not None:
-                store.files.mirror.keep_settings(text)
-            store.shared.counters.bump_settings()
+    try:
+        with editing(store) as (text, config):
+            known = store.settings.known
+            if config != known.config and store.shared.counters.read().settings == known.version:
+                if store.files.mirror is not None:
+                    store.files.mirror.keep_settings(text)
+                store.shared.counters.bump_settings()
+    except (InvalidArgument, NewerFormat, NotASpace) as error:
+        log.error("the changed settings are not used: %s", error)
+        return
     store.settings.current()
