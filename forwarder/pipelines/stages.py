@@ -144,7 +144,7 @@ class Stage(Service):
     def open(self) -> PythonCaller:
         for function in self.functions:
             function.load()
-        return PythonCaller(self.translated, MAX_REPLY, self.timeout, lambda given: Draft.of(given.message, given.raw))
+        return PythonCaller(self.translated, self.timeout, lambda given: Draft.of(given.message, given.raw))
 
     @property
     def functions(self) -> tuple[Function, ...]:

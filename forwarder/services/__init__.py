@@ -18,14 +18,11 @@ TIMEOUT_SECONDS = 30.0
 """The default time limit of a call."""
 
 
-def parse(
-    url: str, *, timeout: float = TIMEOUT_SECONDS, max_reply: int = MAX_REPLY, threads: int | None = None
-) -> Service:
+def parse(url: str, *, timeout: float = TIMEOUT_SECONDS, threads: int | None = None) -> Service:
     """Return the service that `url` names, unchecked.
 
     Args:
         timeout: the time limit of a call in seconds.
-        max_reply: the largest reply in bytes.
         threads: the largest number of concurrent calls in each task; None means the default. Some kinds of services
             allow no concurrent calls.
 
@@ -35,11 +32,11 @@ def parse(
     scheme, colon, rest = url.partition(":")
     match scheme.lower() if colon else None:
         case "python":
-            return PythonService(rest, max_reply=max_reply, timeout=timeout)
+            return PythonService(rest, timeout)
         case "http" | "https":
-            return HttpService(url, timeout, max_reply, threads or http.THREADS)
+            return HttpService(url, timeout, threads or http.THREADS)
         case "exec":
-            return ExecService(rest, timeout, max_reply, threads or 1)
+            return ExecService(rest, timeout, threads or 1)
         case "file":
             return FileService(rest, threads or file.THREADS)
         case "kafka":

@@ -41,14 +41,12 @@ _CHUNK_BYTES = 65536
 class ExecService(Caller, Service):
     """The service `exec:command argument…`, with quotes as in a shell. The object is service and caller in one.
 
-    `timeout` is in seconds, `max_reply` in bytes.
-
+    timeout: the time limit of a command in seconds.
     threads: the number of commands that one task runs at a time.
     """
 
     command: str
     timeout: float = 30.0
-    max_reply: int = MAX_REPLY
     threads: int = 1
 
     @property
@@ -69,7 +67,7 @@ class ExecService(Caller, Service):
     def __call__(self, request: Request) -> Outcome:
         try:
             with _started(shlex.split(self.command), variables(request.message)) as process:
-                return _outcome(process, request.raw, self.timeout, self.max_reply)
+                return _outcome(process, request.raw, self.timeout)
         except OSError as error:  # the command does not exist, or memory or processes have run out
             return Retried(describe(error), counted=False)
 
@@ -133,7 +131,7 @@ def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, max_reply: int) -> Outcome:
+def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float) -> Outcome:
     """Write the input of a command and read its output, within the limits of time and output."""
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     assert stdin is not None
@@ -157,12 +155,12 @@ def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float, ma
                 waiting = _bytes_in(pipe)
                 if pipe in ready and not waiting:
                     selector.unregister(pipe)  # the end of the pipe
-                while waiting > 0 and len(output) <= max_reply and (chunk := _read(pipe)):
+                while waiting > 0 and len(output) <= MAX_REPLY and (chunk := _read(pipe)):
                     waiting -= len(chunk)
                     kept += chunk
                     del errors[:-_LAST_WORDS]
-            if len(output) > max_reply:
-                return too_large(max_reply)
+            if len(output) > MAX_REPLY:
+                return too_large(MAX_REPLY)
             if not has_ended and time.monotonic() >= until:
                 if late:
                     break  # the command goes on after SIGTERM

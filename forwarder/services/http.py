@@ -39,7 +39,7 @@ _IN_NAMES = "!#$&'*+-.^_`|~"
 
 @dataclass(frozen=True)
 class HttpService(Service):
-    """`http://…` or `https://…`; `timeout` is in seconds, `max_reply` in bytes.
+    """`http://…` or `https://…`; `timeout` is in seconds.
 
     The timeout limits the connection setup, each wait for the server, and the read of the whole response body.
     threads: the number of calls that one task makes at a time.
@@ -47,7 +47,6 @@ class HttpService(Service):
 
     url: str
     timeout: float = 30.0
-    max_reply: int = MAX_REPLY
     threads: int = THREADS
 
     @property
@@ -72,7 +71,7 @@ class HttpService(Service):
         self.open().close()
 
     def open(self) -> "HttpCaller":
-        return HttpCaller(self.url, self.timeout, self.max_reply)
+        return HttpCaller(self.url, self.timeout)
 
 
 def shown_url(url: str) -> str:
@@ -87,11 +86,10 @@ class HttpCaller:
     Raises ServiceError if the certificates of the machine, or the proxy, cannot be used.
     """
 
-    def __init__(self, url: str, timeout: float = 30.0, max_reply: int = MAX_REPLY) -> None:
+    def __init__(self, url: str, timeout: float = 30.0) -> None:
         import httpx
 
         self.timeout = timeout
-        self.max_reply = max_reply
         self._url = httpx.URL(url)
         port = self._url.port or {"http": 80, "https": 443}.get(self._url.scheme, 0)
         self._address = (shown_url(url), self._url.host, port)
@@ -190,7 +188,7 @@ class HttpCaller:
         if is_refusal(status, headers, behind_proxy=is_seen):
             proxy = f"the proxy {shown_url(self._proxy or '')}" if is_seen else "a proxy before the service"
             return Retried(f"HTTP {status} of {proxy}: see its log, and HTTP_PROXY", counted=False)
-        return judge(status, self._read(response), headers, self.max_reply)
+        return judge(status, self._read(response), headers)
 
     def close(self) -> None:
         """Close this thread's connection. Each other connection ends with its thread."""
@@ -201,12 +199,12 @@ class HttpCaller:
     def _read(self, response: "httpx.Response") -> bytes | None:
         """Read the response's body. Return None as soon as the body is too large."""
         deadline = time.monotonic() + self.timeout
-        if int(response.headers.get("Content-Length", 0)) > self.max_reply:
+        if int(response.headers.get("Content-Length", 0)) > MAX_REPLY:
             return None
         chunks, size = [], 0
         for chunk in response.iter_bytes():
             size += len(chunk)
-            if size > self.max_reply:
+            if size > MAX_REPLY:
                 return None
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the response took longer than {self.timeout:g} s")
@@ -214,11 +212,11 @@ class HttpCaller:
         return b"".join(chunks)
 
 
-def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: int) -> Outcome:
-    """Return the outcome of a response. `body` is None if the response's body has more than `max_reply` bytes."""
+def judge(status: int, body: bytes | None, headers: "httpx.Headers") -> Outcome:
+    """Return the outcome of a response. `body` is None if the response's body has more than `MAX_REPLY` bytes."""
     content_type = headers.get("Content-Type")
     if 200 <= status < 300:
-        return too_large(max_reply) if body is None else replied(body, content_type, None, max_reply)
+        return too_large(MAX_REPLY) if body is None else replied(body, content_type, None, MAX_REPLY)
     if 400 <= status < 500 and status not in RETRIABLE:
         return Rejected(f"HTTP {status}", None if body is None else Replied(body, content_type))
     if 300 <= status < 400:

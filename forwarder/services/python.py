@@ -17,11 +17,10 @@ from spool.workers.tracing import API, note_error
 class PythonService(Service):
     """`python:target`, where `target` is `package.module:function`.
 
-    max_reply: the largest reply in bytes. timeout: the time limit of a call in seconds. None means no limit.
+    timeout: the time limit of a call in seconds. None means no limit.
     """
 
     target: str
-    max_reply: int = MAX_REPLY
     timeout: float | None = 30.0
 
     @property
@@ -34,7 +33,7 @@ class PythonService(Service):
         return self.timeout
 
     def open(self) -> "PythonCaller":
-        return PythonCaller(find_function(self.target), self.max_reply, self.timeout)
+        return PythonCaller(find_function(self.target), self.timeout)
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class PythonCaller(Caller):
     """Calls the function. ``argument``: returns the argument of the function."""
 
     function: Callable[[Any], Any]
-    max_reply: int = MAX_REPLY
     timeout: float | None = None
     argument: Callable[[Request], Any] = attrgetter("message")
 
@@ -57,9 +55,9 @@ class PythonCaller(Caller):
         except BaseException as error:  # also SystemExit, which must not end the worker
             if API in modules:
                 note_error(error)
-            outcome = of_error(error, self.max_reply)
+            outcome = of_error(error, MAX_REPLY)
             # The time limit is also the reason if the function caught TookTooLong and raised another error.
             if limit.reason and not isinstance(error, Retry | Reject):
                 return Retried(limit.reason)
             return outcome
-        return of_value(value, self.max_reply)
+        return of_value(value, MAX_REPLY)

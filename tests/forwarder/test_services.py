@@ -49,7 +49,7 @@ class TestNames:
         ],
     )
     def test_each_kind_has_its_scheme_and_can_be_sent_to_a_worker(self, url: str) -> None:
-        service = parse(url, timeout=7, max_reply=9)
+        service = parse(url, timeout=7)
         assert pickle.loads(pickle.dumps(service)) == service
 
     @pytest.mark.parametrize(
@@ -184,9 +184,10 @@ class TestPythonFunction:
         assert outcome.counted
         assert "object" in outcome.reason
 
-    def test_a_reply_too_large_for_a_queue_is_final(self) -> None:
-        assert self.call(lambda message: b"1234", max_reply=4) == Replied(b"1234")
-        assert isinstance(self.call(lambda message: b"12345", max_reply=4), Rejected)
+    def test_a_reply_too_large_for_a_queue_is_final(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("forwarder.services.python.MAX_REPLY", 4)
+        assert self.call(lambda message: b"1234") == Replied(b"1234")
+        assert isinstance(self.call(lambda message: b"12345"), Rejected)
 
 
 class TestImport:

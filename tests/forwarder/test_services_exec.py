@@ -69,8 +69,9 @@ def test_its_reason_is_the_last_line_of_its_errors_if_it_enlarges_the_pipe() -> 
         assert outcome == Retried("exit status 3: no paper")
 
 
-def test_its_output_is_refused_at_the_limit_even_if_the_pipe_held_all_of_it() -> None:
-    outcome = call(parse(python("os.write(1, bytes(1 << 20))"), max_reply=1_000_000))
+def test_its_output_is_refused_at_the_limit_even_if_the_pipe_held_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forwarder.services.exec.MAX_REPLY", 1_000_000)
+    outcome = call(parse(python("os.write(1, bytes(1 << 20))")))
     assert isinstance(outcome, Rejected)
     assert "1000000 bytes" in outcome.reason
 
@@ -156,8 +157,9 @@ def test_the_reason_from_a_command_s_output_is_bounded() -> None:
     assert len(outcome.reason) < 2000
 
 
-def test_an_endless_output_is_refused_at_the_limit() -> None:
-    outcome = call(parse("exec:yes", max_reply=100_000))
+def test_an_endless_output_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forwarder.services.exec.MAX_REPLY", 100_000)
+    outcome = call(parse("exec:yes"))
     assert isinstance(outcome, Rejected)
     assert "100000 bytes" in outcome.reason
 
@@ -211,11 +213,12 @@ def test_a_command_that_cannot_be_run_is_found_before_any_work(command: str, tex
         parse(f"exec:{command}").check()
 
 
-def test_no_descriptor_is_left_open() -> None:
+def test_no_descriptor_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forwarder.services.exec.MAX_REPLY", 1000)
     of_this_thread = Path(f"/proc/self/task/{os.getpid()}/children")  # (Java may be one, from other tests)
     before, children = len(os.listdir("/proc/self/fd")), of_this_thread.read_text()
     for script in ("exit 0", "exit 1", "yes"):
-        run(script, max_reply=1000)
+        run(script)
     assert len(os.listdir("/proc/self/fd")) == before
     assert of_this_thread.read_text() == children
     assert subprocess._active == []  # type: ignore[attr-defined]

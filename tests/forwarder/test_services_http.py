@@ -135,7 +135,9 @@ class TestHttpResponses:
 
     @pytest.mark.parametrize("status", [200, 422])
     @pytest.mark.parametrize("announced", [True, False])
-    def test_a_reply_over_the_limit_is_final(self, url: str, answer: Answer, status: int, announced: bool) -> None:
+    def test_a_reply_over_the_limit_is_final(
+        self, url: str, answer: Answer, status: int, announced: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def chunked(handler: BaseHTTPRequestHandler) -> None:
             handler.send_response(status)
             handler.send_header("Transfer-Encoding", "chunked")
@@ -143,11 +145,13 @@ class TestHttpResponses:
             handler.wfile.write(b"5\r\n12345\r\n0\r\n\r\n")
 
         answer.status, answer.body, answer.act = status, b"12345", None if announced else chunked
-        too_long = call(parse(url, max_reply=4))
+        monkeypatch.setattr("forwarder.services.http.MAX_REPLY", 4)
+        too_long = call(parse(url))
         assert isinstance(too_long, Rejected)
         assert too_long.reply is None
         whole = Replied(b"12345")
-        assert call(parse(url, max_reply=5)) == (whole if status == 200 else Rejected("HTTP 422", whole))
+        monkeypatch.setattr("forwarder.services.http.MAX_REPLY", 5)
+        assert call(parse(url)) == (whole if status == 200 else Rejected("HTTP 422", whole))
 
 
 class TestHttpRequests:
