@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import spool
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from tests import door
 
 FEW = {
     "spool.maintenance.compaction.MIN_MESSAGES": 2,
@@ -37,8 +37,8 @@ def fill(space: spool.Space, queue: str = "orders", many: int = MANY, **options:
 
 def tidy(space: spool.Space) -> int:
     """Compact and reclaim; how many files were written."""
-    done = space._housekeeper.compact()
-    reclaim(space._store)
+    done = door.compact(space)
+    door.reclaim(space)
     return done
 
 

@@ -11,6 +11,7 @@ import spool
 from spool.disk.disk import Disk, FlushFailed
 from spool.log.commit_queue import CommitQueue
 from spool.log.commit_request import CommitRequest
+from tests import door
 from tests.at_once import AT_ONCE
 
 PATIENT_SECONDS = 60
@@ -50,12 +51,12 @@ class HeldDisk(Disk):
 @contextmanager
 def committed_here(space: spool.Space) -> Iterator[None]:
     """Commit all submissions of the block together, at its end, in this thread."""
-    group = space._core.group_commit
+    group = door.core(space).group_commit
     with mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
         try:
             yield
         finally:
-            with space._store.guard:
+            with door.store(space).guard:
                 group._lead()
 
 

@@ -3,11 +3,12 @@
 import threading
 
 import spool
+from tests import door
 
 
 def end_housekeeping(space: spool.Space) -> None:
     """End the housekeeping thread of the space, and wait until it has ended."""
-    housekeeper = space._housekeeper
+    housekeeper = door.housekeeper(space)
     housekeeper._round = lambda *, due: False  # type: ignore[method-assign]
     housekeeper.end()
     for thread in threading.enumerate():

@@ -28,6 +28,7 @@ from spool.log.commit_request import CommitRequest
 from spool.log.group_commit import GroupCommit
 from spool.maintenance.reclaim import reclaim
 from spool.store.store import Store
+from tests import door
 
 
 class Leader:
@@ -76,7 +77,7 @@ def another_process_leads(counts: Counter[str] | None = None) -> Iterator[None]:
     def post(self: CombinedCommits, requests: list[CommitRequest]) -> list[CommitRequest]:
         if _turn.runs:
             return lead_or_post(self, requests)
-        leaders[self._slots] = Leader(self._store)
+        leaders[self._slots] = Leader(door.store(self))
         try:
             left = lead_or_post(self, requests)
             counts.update(posted=len(requests) - len(left), owner=len(left))

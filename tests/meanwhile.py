@@ -10,6 +10,7 @@ from spool.model.xid import Xid
 from spool.runtime import calls
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import SimulatedDisk
@@ -30,7 +31,7 @@ def elsewhere() -> Iterator[None]:
 
 def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:
     """A branch that puts a message, and takes one if asked to."""
-    branch = CoordinatedTransaction(space._core, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(door.core(space), xid=xid, timeout=30.0)
     branch.put(queue, "new")
     if take:
         branch.get(queue)
@@ -38,11 +39,11 @@ def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: 
 
 
 def commit(space: spool.Space, *, told: bool = True) -> int:
-    return two_phase.commit_prepared(space._core, XID, vote_known=told)
+    return two_phase.commit_prepared(door.core(space), XID, vote_known=told)
 
 
 def rollback(space: spool.Space) -> None:
-    two_phase.rollback_prepared(space._store, XID, space._store.deadline())
+    two_phase.rollback_prepared(door.store(space), XID, door.deadline(space))
 
 
 class Meanwhile(SimulatedDisk):

@@ -9,6 +9,7 @@ import spool
 import xa
 from spool.errors import Full
 from spool.intake import Intake
+from tests import door
 from tests.led import another_process_leads
 from tests.shown import bodies
 
@@ -45,7 +46,7 @@ def test_another_process_makes_the_commits_that_can_be_posted(tmp_path: Path) ->
             make()
             assert counts == {"posted": 0, "owner": 1}, name
         assert len(bodies(space)) == 6
-        assert not space._store.view.own_commits, "this process has read the commits of the other one"
+        assert not door.store(space).view.own_commits, "this process has read the commits of the other one"
 
 
 def test_a_request_that_the_leader_refuses_fails_in_its_own_process(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from spool.coordination import locks
 from spool.coordination.locks import LockFile
 from spool.log.commit_request import CommitRequest
 from spool.model import layout
-from tests import references
+from tests import door, references
 from tests.meanwhile import elsewhere
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ def put(path: Path, opened: ExitStack) -> Action:
 def posted_put(path: Path, opened: ExitStack) -> Action:
     opened.enter_context(spool.open(path))  # the first opener; the others expect company
     leader, owner = opened.enter_context(spool.open(path)), opened.enter_context(spool.open(path))
-    slots, combined = leader._store.shared.requests, leader._core.group_commit._combined
+    slots, combined = door.store(leader).shared.requests, door.combined(leader)
     posts = threading.Thread(target=owner.put, args=("orders", b"two"))
     join = combined.join
 
@@ -65,7 +65,7 @@ def get(path: Path, opened: ExitStack) -> Action:
     with other.transaction() as held:
         other.put_many("orders", [b"two", b"three"], transaction=None)  # something to catch up with
         held.get("orders")  # so that there is an owner of claims
-    claims = space._store.shared.claims
+    claims = door.store(space).shared.claims
     claim = claims.claim
 
     def claim_beside_a_put(number: int, first: int, count: int) -> list[tuple[int, int]]:

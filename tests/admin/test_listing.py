@@ -17,10 +17,10 @@ import spool
 import xa
 from spool.index.body_files import FileCache, Stored
 from spool.index.commit import FileRef
-from spool.maintenance.reclaim import reclaim
 from spool.policies import heuristics
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
+from tests import door
 from tests.compaction import small_compactions
 from tests.conftest import in_memory
 from tests.meanwhile import elsewhere
@@ -106,9 +106,9 @@ def test_a_held_message_is_named_with_its_process_its_program_its_transaction_an
 def test_a_holder_that_left_no_note_is_not_taken_for_a_dead_one(space: spool.Space) -> None:
     space.put("orders", b"1")
     with held_by_another(space.path, kill=True):
-        space._store.shared.claims.claim(1, 0, 1)
+        door.store(space).shared.claims.claim(1, 0, 1)
         assert list(space.holders("orders").values()) == [spool.Holder("claimed")]
-        space._store.shared.claims.release(1, 0, 1)
+        door.store(space).shared.claims.release(1, 0, 1)
 
 
 def test_a_message_in_doubt_is_named_with_its_transaction(space: spool.Space) -> None:
@@ -153,7 +153,7 @@ def test_a_heuristic_decision_by_another_process_is_listed(space: spool.Space) -
         manager.end(XID)
         manager.prepare(XID)
         manager.decide_heuristically(XID, commit=True)
-        assert heuristics.heuristic_outcomes(space._store) == {str(XID): "committed"}
+        assert heuristics.heuristic_outcomes(door.store(space)) == {str(XID): "committed"}
 
 
 def flip_body(space: spool.Space, number: int) -> None:
@@ -186,13 +186,13 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
     with small_compactions():
         for _ in range(8):
             space.put("orders", b"x")
-        space._housekeeper.compact()
-        segments = list(space._store.view.index.messages.segments)
+        door.compact(space)
+        segments = list(door.index(space).messages.segments)
 
         def unreadable(_: object) -> list[object]:
             raise spool.CorruptedFile("its table is damaged")
 
-        monkeypatch.setattr(space._store.view.index.messages, "runs_of", unreadable)
+        monkeypatch.setattr(door.index(space).messages, "runs_of", unreadable)
         found = [entry.damage for entry in space.entries("orders") if entry.state == "damaged"]
     assert len(found) == len(segments) > 0
     for segment, damage in zip(sorted(segments, key=lambda one: one.key), found, strict=True):
@@ -208,14 +208,14 @@ def test_messages_taken_and_reclaimed_during_a_listing_are_not_listed_as_damaged
     with small_compactions(), spool.open(space.path) as other:
         for _ in range(8):
             space.put("orders", b"x")
-        space._housekeeper.compact()
+        door.compact(space)
 
         def gone(segment: object) -> list[object]:
             with elsewhere():
                 other.purge("orders")
             raise FileNotFoundError(f"{segment}: reclaimed")
 
-        monkeypatch.setattr(space._store.view.index.messages, "runs_of", gone)
+        monkeypatch.setattr(door.index(space).messages, "runs_of", gone)
         assert "damaged" not in states(space)
 
 
@@ -281,7 +281,7 @@ def _do(
                 manager.end(xid)
                 manager.prepare(xid)
         elif name == "reclaim":
-            reclaim(space._store)
+            door.reclaim(space)
 
 
 # -- previews ----------------------------------------------------------------------------------------------------------
@@ -297,8 +297,8 @@ def test_a_preview_reads_only_the_beginning_of_each_body_and_names_the_whole_siz
     with small_compactions():
         for number in range(5):
             space.put("orders", b"c%d" % number * LARGE)
-        space._housekeeper.compact()
-    in_doubt = CoordinatedTransaction(space._core, xid=XID, timeout=30.0)
+        door.compact(space)
+    in_doubt = CoordinatedTransaction(door.core(space), xid=XID, timeout=30.0)
     in_doubt.get("orders")
     in_doubt.prepare()
     space.put("orders", {"small": 1})
@@ -337,7 +337,7 @@ def test_a_preview_shows_no_bytes_of_a_message_that_gets_the_file_during_the_rea
     space.put("orders", b"old" * LARGE)
     for _ in range(5):
         space.put("orders", b"x")  # (spare files for the others; a put takes the file of its own size)
-    cache, opened = space._store.files.cache, FileCache._open_one
+    cache, opened = door.store(space).files.cache, FileCache._open_one
 
     with spool.open(space.path) as other:
 
@@ -358,7 +358,7 @@ def test_a_preview_shows_no_bytes_of_a_message_that_gets_the_file_during_the_rea
 def test_a_preview_follows_a_message_that_a_compaction_moves_during_the_read(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, beginning = space._store.files.cache, FileCache.beginning
+    cache, beginning = door.store(space).files.cache, FileCache.beginning
     with small_compactions(), spool.open(space.path) as other:
         for number in range(10):
             space.put("orders", b"%d" % number * LARGE)
@@ -368,7 +368,7 @@ def test_a_preview_follows_a_message_that_a_compaction_moves_during_the_read(
             data = beginning(self, run, ordinal, count)
             if self is cache and not moved:
                 with elsewhere():
-                    moved.append(other._housekeeper.compact())
+                    moved.append(door.compact(other))
             return data
 
         monkeypatch.setattr(FileCache, "beginning", late)

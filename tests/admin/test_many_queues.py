@@ -19,6 +19,7 @@ from spool.model import settings_file, settings_text
 from spool.model.settings import SpaceConfig, queue_config, with_queues
 from spool.model.settings_file import parse
 from spool.model.settings_text import SettingsParser, edited
+from tests import door
 
 
 @pytest.fixture
@@ -118,9 +119,9 @@ def test_an_open_space_of_many_queues_keeps_no_entry_for_a_queue_without_message
     space.put("customer-3", "x")
     space.stats()
     space.change_queue("customer-4", order="lifo")
-    space._housekeeper._expire()
+    door.expire(space)
     assert space.stats("customer-3").ready == 1
-    assert set(space._store.view.index.messages.queues) == {"customer-3"}
+    assert set(door.index(space).messages.queues) == {"customer-3"}
 
 
 def test_equal_queues_are_checked_once_as_a_space_is_opened(space: spool.Space) -> None:

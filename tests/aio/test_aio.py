@@ -13,6 +13,7 @@ import spool
 import spool.aio
 from spool.store.sought import Sought
 from spool.transactions import waiting
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS, HeldDisk
 
@@ -93,9 +94,9 @@ def test_a_thousand_tasks_share_few_commits_and_wake_the_loop_once_for_each(path
         calls: list[object] = []
         real = loop.call_soon_threadsafe
         with mock.patch.object(loop, "call_soon_threadsafe", lambda *args: calls.append(args) or real(*args)):
-            before = space._store.shared.counters.read().published
+            before = door.counters(space).published
             ids = await asyncio.gather(*(space.put("orders", n) for n in range(1000)))
-        commits = space._store.shared.counters.read().published - before
+        commits = door.counters(space).published - before
         assert len(set(ids)) == 1000
         assert len(calls) == commits < 100
 
@@ -272,7 +273,7 @@ def test_a_waiting_task_is_woken_for_the_message_of_another_opener(path: Path, m
         with spool.open(path) as other:
             for n in range(3):  # (the first wake of a listener wakes all calls)
                 found = asyncio.create_task(space.get("orders", timeout=None))
-                while not space._store.view.sought._wakes:
+                while not door.store(space).view.sought._wakes:
                     await asyncio.sleep(0)
                 await asyncio.to_thread(other.put, "orders", n)
                 assert (await found).body == n
@@ -287,13 +288,13 @@ def test_a_message_that_arrives_during_an_attempt_of_a_task_is_not_missed(path: 
         async def get_once() -> str:
             attempts.append(1)
             if len(attempts) == 1:  # it has searched
-                space._store.view.sought.wake_all()
+                door.store(space).view.sought.wake_all()
                 await asyncio.sleep(0)
                 raise spool.Empty
             return "new"
 
         space._receiver._listening = asyncio.create_task(asyncio.sleep(2 * PATIENT_SECONDS))  # it wakes nobody
-        sought, deadline = Sought("orders", None, "c"), space._store.deadline(None)
+        sought, deadline = Sought("orders", None, "c"), door.deadline(space, None)
         assert await space._receiver._repeat([sought], lambda: False, get_once, deadline) == "new"
 
     run(path, story)
@@ -309,7 +310,7 @@ def test_a_waiting_task_that_is_cancelled_gives_its_turn_to_the_next_and_leaves_
             await first
         await space.put("orders", 1)
         assert (await second).body == 1
-        assert not space._store.view.sought._wakes
+        assert not door.store(space).view.sought._wakes
 
     run(path, story)
 

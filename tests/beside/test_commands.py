@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import spool
 import xa
 from spool.policies.subscriptions import register
+from tests import door
 from tests.beside.committer import QUEUE
 from tests.beside.company import two_that_commit
 from tests.reference_pages import commands
@@ -89,7 +90,7 @@ def furnished(path: Path) -> Path:
             space.put("orders", name)
             manager.end(xa.Xid(7, name, b""), xa.TMSUCCESS)
             manager.prepare(xa.Xid(7, name, b""))
-        register(space._store, "seen", ("orders",), 3600.0)
+        register(door.store(space), "seen", ("orders",), 3600.0)
     for name in ("deleted.txt", "restored.txt"):
         (path / "quarantine" / name).write_text(name)
     return path

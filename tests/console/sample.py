@@ -7,6 +7,7 @@ from typing import Any
 import spool
 import xa
 from spool.intake import Intake
+from tests import door
 from tests.at_once import AT_ONCE
 from xaspool_console.console import Console
 from xaspool_console.samples import Figures, _Sample
@@ -84,7 +85,7 @@ def prepare_in(space: spool.Space, queue: str, xid: xa.Xid) -> None:
 
 def publish(space: spool.Space) -> None:
     """Report the meters of a running forwarder and worker."""
-    meters = space._store.meters
+    meters = door.store(space).meters
     for queue, target in (("orders", "oven"), ("orders", "invoices"), ("orders", "labels")):
         meters.change("destination", queue, target, by=1)
     for queue, service in (("oven", "python:bakery.oven:bake"), ("invoices", ERP), ("labels", LABELS)):

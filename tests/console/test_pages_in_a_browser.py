@@ -11,6 +11,7 @@ import pytest
 import spool
 import xa
 from spool.model import layout
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Opened, Served, failed_id, log_in, serving
@@ -184,9 +185,9 @@ def hostile(path: Path) -> Iterator[Served]:
         sample.prepare_in(space, LONG, xa.Xid(1, b"<script>hacked=1</script>", b"\x1b\xff" * 32))
         for name in (HOSTILE_FILE, os.fsdecode(b"\xff\xfe" * 100)):
             (path / layout.QUARANTINE / name).write_text(HOSTILE)
-        space._store.meters.change("route", LONG, HOSTILE, by=1)
-        space._store.meters.change("route_down", LONG, HOSTILE, by=1)
-        space._store.meters.add("outcomes", HOSTILE, LONG, HOSTILE)
+        door.store(space).meters.change("route", LONG, HOSTILE, by=1)
+        door.store(space).meters.change("route_down", LONG, HOSTILE, by=1)
+        door.store(space).meters.add("outcomes", HOSTILE, LONG, HOSTILE)
         with serving(space, changes=True) as served:
             yield served
 

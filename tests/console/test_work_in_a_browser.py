@@ -5,6 +5,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests import door
 from tests.console import sample
 from tests.console.conftest import Opened, Served, failed_id, log_in
 
@@ -79,7 +80,7 @@ def test_a_destination_that_is_down_is_seen_in_words(reading: Served, opened: Op
     assert "calls 318" in words
     row = page.get_by_role("row").filter(has_text=sample.ERP)
     assert row.get_by_role("cell").last.inner_text() == "down"
-    reading.space._store.meters.change("route_down", "invoices", sample.ERP, by=-1)
+    door.store(reading.space).meters.change("route_down", "invoices", sample.ERP, by=-1)
     reading.console.samples.forget()
     page.reload()
     assert "DOWN" not in (picture.text_content() or "")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import spool
 from spool.coordination.locks import Claims
 from spool.disk import Disk
-from spool.maintenance.reclaim import reclaim
 from spool.policies.claim_journal import clean_up_after_dead
+from tests import door
 from tests.at_once import AT_ONCE
 
 
@@ -53,10 +53,10 @@ def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
         tx.get("q")
         tx.put_many("q", [bytes(1 << 20)] * 20)
         assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a claim journal, and a branch that streams"
-        clean_up_after_dead(space._store, space._store.deadline())
+        clean_up_after_dead(door.store(space), door.deadline(space))
         assert space.show(wanted).attempts == 0, "it lives"
-        doomed._store.guard.close_at_once("it died")  # as the kernel does for a killed process
-        reclaim(space._store)
+        door.store(doomed).guard.close_at_once("it died")  # as the kernel does for a killed process
+        door.reclaim(space)
         assert list((tmp_path / "space" / "active").iterdir()) == []
         assert space.show(wanted).attempts == 1
         assert space.get("q").id == wanted

@@ -11,6 +11,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from spool.transactions import two_phase
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.meanwhile import XID, commit, prepare
 from tests.shown import bodies
@@ -73,7 +74,7 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(space)
-    store = space._store
+    store = door.store(space)
     number = commit(space)
     space.get("orders")
     space.put("orders", "newest")
@@ -97,7 +98,7 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
 
 def test_check_names_a_lost_branch_of_a_commit_that_no_process_reclaims(space: spool.Space) -> None:
     prepare(space)
-    store = space._store
+    store = door.store(space)
     number = commit(space)
     store.files.disk.unlink(layout.committed(number, 1))
     assert [finding.name for finding in space.check()] == [layout.committed(number, 1)]
@@ -115,31 +116,31 @@ def test_a_committed_branch_is_never_copied_back_into_doubt(
     prepare(space)
     monkeypatch.setattr(two_phase, "move_adopted", lambda *_: None)  # the committer is slow
     commit(space)
-    before = space._store.files.disk.identity(layout.prepared(XID))
-    two_phase.make_durable(other._store, XID, other._store.deadline())
-    assert space._store.files.disk.identity(layout.prepared(XID)) == before
+    before = door.disk(space).identity(layout.prepared(XID))
+    two_phase.make_durable(door.store(other), XID, door.deadline(other))
+    assert door.disk(space).identity(layout.prepared(XID)) == before
 
 
 def test_a_branch_that_another_process_reads_is_in_doubt_all_the_same(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(space)
-    space._store.shared.xids.lock(xid_byte(XID), space._store.deadline(), "as if space were making it durable")
-    wait = other._store.clock.wait
+    door.store(space).shared.xids.lock(xid_byte(XID), door.deadline(space), "as if space were making it durable")
+    wait = door.clock(other).wait
 
     def let_go_and_wait(woken: Callable[[float], bool], seconds: float) -> bool:
-        if space._store.shared.xids.is_held_here(xid_byte(XID)):
-            space._store.shared.xids.unlock(xid_byte(XID))
+        if door.store(space).shared.xids.is_held_here(xid_byte(XID)):
+            door.store(space).shared.xids.unlock(xid_byte(XID))
         return wait(woken, seconds)
 
-    monkeypatch.setattr(other._store.clock, "wait", let_go_and_wait)
-    assert two_phase.in_doubt(other._store, other._store.deadline()) == [XID]
+    monkeypatch.setattr(door.clock(other), "wait", let_go_and_wait)
+    assert two_phase.in_doubt(door.store(other), door.deadline(other)) == [XID]
 
 
 def test_a_branch_whose_owner_does_not_finish_its_vote_is_left_out(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    space._store.shared.xids.lock(xid_byte(XID), space._store.deadline(), "as if its flush took long")
-    assert two_phase.in_doubt(other._store, other._store.deadline(0.1)) == []
+    door.store(space).shared.xids.lock(xid_byte(XID), door.deadline(space), "as if its flush took long")
+    assert two_phase.in_doubt(door.store(other), door.deadline(other, 0.1)) == []
     with pytest.raises(WaitExpired):
-        two_phase.make_durable(other._store, XID, other._store.deadline(0.1))
-    space._store.shared.xids.unlock(xid_byte(XID))
+        two_phase.make_durable(door.store(other), XID, door.deadline(other, 0.1))
+    door.store(space).shared.xids.unlock(xid_byte(XID))

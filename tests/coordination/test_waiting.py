@@ -26,6 +26,7 @@ from spool.model.position import PositionRanges
 from spool.runtime.clock import POLL_MAX_SECONDS, POLL_MIN_SECONDS, Clock
 from spool.transactions import delivery
 from spool.transactions.waiting import BUSY_SECONDS, IDLE_SECONDS, LONGEST_SECONDS, pauses
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 from tests.clocks import LONG, PatientClock, SimulatedClock, timed
@@ -128,7 +129,7 @@ def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: T
         other.get("orders")
         manager.end(xid)
         manager.prepare(xid)
-        woken = space._store.shared.counters.arrivals.expect("orders")
+        woken = door.store(space).shared.counters.arrivals.expect("orders")
         found = pool.submit(clock.wait, woken, LONG)
         assert clock.waits.wait(LONG)
         manager.rollback(xid)
@@ -323,7 +324,7 @@ def test_the_pauses_of_a_get_grow_until_a_message_arrives_and_end_with_its_time(
     simulated: tuple[spool.Space, Recorded, Machine],
 ) -> None:
     space, clock, _ = simulated
-    steps = pauses(space._store, "orders", lambda: False, space._store.deadline(9.0), longest=0.2)
+    steps = pauses(door.store(space), "orders", lambda: False, door.deadline(space, 9.0), longest=0.2)
     assert [steps.send(None), *(steps.send(False) for _ in range(3))] == [(0, 0.1), (0, 0.1 * 1.5), (0, 0.2), (0, 0.2)]
     assert steps.send(True) == (BUSY_SECONDS, 0.1), "another call took the message that arrived"
     clock.sleep(8.9375)
@@ -336,7 +337,7 @@ def test_the_pauses_of_a_get_grow_until_a_message_arrives_and_end_with_its_time(
 def test_a_get_whose_message_is_held_pauses_for_a_moment(
     simulated: tuple[spool.Space, Recorded, Machine], head: str | None, expected: tuple[float, float]
 ) -> None:
-    store = simulated[0]._store
+    store = door.store(simulated[0])
     steps = pauses(store, head, lambda: True, store.deadline(None))
     assert steps.send(None) == expected
     assert sum(steps.send(False)) == 1.5 * POLL_MIN_SECONDS
@@ -414,7 +415,7 @@ def test_a_closed_or_stopped_space_ends_the_wait(path: Path, pool: ThreadPoolExe
         if ending == "close":
             space.close()
         else:
-            space._store.stop()
+            door.store(space).stop()
         assert isinstance(found.exception(LONG), spool.NotOpen | spool.SpaceStopped)
 
 

@@ -11,10 +11,10 @@ import pytest
 
 import spool
 import spool.aio
-from spool.maintenance.reclaim import reclaim
 from spool.store.sought import Sought
 from spool.transactions import claiming, delivery
 from spool.transactions.waiting import repeat_when_arrived, wake_arrived
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import LONG, PatientClock, timed
 from tests.compaction import small_compactions
@@ -178,7 +178,9 @@ def test_a_get_by_id_gets_the_message_of_a_branch_that_was_prepared_before(pool:
     space = processes.space()
     with processes.space() as other:
         prepare(other)
-        [id] = [branch.header.branches[0].id.hex() + "0" * 8 for branch in other._store.view.prepared.branches.values()]
+        [id] = [
+            branch.header.branches[0].id.hex() + "0" * 8 for branch in door.store(other).view.prepared.branches.values()
+        ]
         with pytest.raises(spool.Empty):
             space.get("orders", message_id=id, timeout=0.1)
         commit(other)
@@ -189,15 +191,15 @@ def test_a_message_that_arrived_and_was_compacted_since_the_last_search_wakes_th
     path: Path, other: spool.Space
 ) -> None:
     with small_compactions(), spool.open(path) as space:
-        store, arrived = space._store, threading.Event()
+        store, arrived = door.store(space), threading.Event()
         [absent] = [Sought("orders", None, "c")]
         with store.view.sought.entered([absent], arrived.set):
             wake_arrived(store, thorough=True)
             arrived.clear()
             for n in range(9):
                 other.put("orders", n, correlation_id="c" if n == 4 else "another's")
-            assert other._housekeeper.compact()
-            reclaim(other._store)
+            assert door.compact(other)
+            door.reclaim(other)
             wake_arrived(store, thorough=True)
             assert not store.view.index.messages.is_in_memory(*absent)
             assert arrived.is_set()
@@ -205,7 +207,7 @@ def test_a_message_that_arrived_and_was_compacted_since_the_last_search_wakes_th
 
 
 def test_a_message_that_arrives_during_an_attempt_is_not_missed(other: spool.Space) -> None:
-    store, attempts = other._store, list[int]()
+    store, attempts = door.store(other), list[int]()
 
     def look() -> str:
         attempts.append(1)
@@ -264,7 +266,7 @@ def test_a_space_that_is_closed_or_stopped_and_a_queue_that_is_deleted_end_the_w
 ) -> None:
     with spool.open(path) as space:
         found = [pool.submit(space.get, "orders", correlation_id=str(n), timeout=None) for n in range(2)]
-        {"close": space.close, "stop": space._store.stop, "delete_queue": lambda: space.delete_queue("orders")}[
+        {"close": space.close, "stop": door.store(space).stop, "delete_queue": lambda: space.delete_queue("orders")}[
             ending
         ]()
         for one in found:
@@ -288,13 +290,13 @@ def test_the_same_ends_the_wait_of_tasks(path: Path, ending: str) -> None:
 def test_a_call_that_stops_waiting_leaves_nothing(path: Path, other: spool.Space) -> None:
     with pytest.raises(spool.Empty):
         other.get("orders", correlation_id="c", timeout=0.01)
-    assert not other._store.view.sought._wakes
+    assert not door.store(other).view.sought._wakes
 
 
 def test_a_call_without_notifications_polls(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
     with (
         spool.open(path) as space,
-        mock.patch.object(space._store.files.disk, "watch", side_effect=OSError),
+        mock.patch.object(door.disk(space), "watch", side_effect=OSError),
     ):
         found = pool.submit(space.get, "orders", correlation_id="c", timeout=WHEN_WOKEN)
         other.put("orders", "new", correlation_id="c")

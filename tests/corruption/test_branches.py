@@ -10,6 +10,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.transactions import two_phase
+from tests import door
 from tests.machine import Machine
 from tests.meanwhile import Processes, prepare
 from tests.simdisk import SimulatedDisk
@@ -41,12 +42,12 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
         prepare(space, xid)
         names.append(layout.prepared(xid))
         if decided:
-            number = two_phase.commit_prepared(space._core, xid, vote_known=True)
+            number = two_phase.commit_prepared(door.core(space), xid, vote_known=True)
             names[-1] = layout.committed(number, 1)
     exchange(processes, *names)
     assert damaged(space) == names
     for opened in (space, None):
-        store = (opened or processes.space())._store
+        store = door.store(opened or processes.space())
         if not decided:
             assert two_phase.in_doubt(store, store.deadline()) == []
         else:
@@ -74,7 +75,7 @@ def test_a_branch_whose_bytes_for_a_number_are_damaged_is_mended(processes: Proc
     prepare(space, FIRST)
     name = layout.prepared(FIRST)
     if decided:
-        name = layout.committed(two_phase.commit_prepared(space._core, FIRST, vote_known=True), 1)
+        name = layout.committed(two_phase.commit_prepared(door.core(space), FIRST, vote_known=True), 1)
     offset, stamped = stamp(1)
     processes.disk().damage(name, offset + len(stamped) - 1)
     assert damaged(space) == [name]
@@ -102,14 +103,14 @@ def after_a_restart(processes: Processes) -> spool.Space:
 def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes) -> None:
     """The other commit adopted a branch of the same xid, but this branch is in doubt again."""
     space = processes.space()
-    store = space._store
+    store = door.store(space)
     prepare(space, FIRST)
-    old = content(processes, layout.committed(two_phase.commit_prepared(space._core, FIRST, vote_known=True)))
+    old = content(processes, layout.committed(two_phase.commit_prepared(door.core(space), FIRST, vote_known=True)))
     space.get("orders")
     space.put("orders", "newest")
     assert reclaim(store)
     prepare(space, FIRST)
-    number = two_phase.commit_prepared(space._core, FIRST, vote_known=True)
+    number = two_phase.commit_prepared(door.core(space), FIRST, vote_known=True)
     for body in ("later", "latest"):
         space.put("orders", body)
     overwrite(processes, layout.committed(number), old)

@@ -13,11 +13,11 @@ import spool
 from spool.coordination.locks import capture_byte, coordinator_byte
 from spool.format import batch, writer
 from spool.log import group_commit
-from spool.maintenance import reclaim
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.at_once import AT_ONCE
 
 FOREIGN = 7
@@ -95,11 +95,11 @@ def make(root: Path) -> Zoo:
 
 def kill(space: spool.Space) -> None:
     """Do as the kernel when a process dies: release its locks, and keep its files."""
-    space._store.guard.close_at_once("it died")
+    door.store(space).guard.close_at_once("it died")
 
 
 def newest(space: spool.Space) -> str:
-    return layout.committed(space._store.shared.counters.read().published)
+    return layout.committed(door.counters(space).published)
 
 
 def _reclaimed(space: spool.Space) -> None:
@@ -107,12 +107,12 @@ def _reclaimed(space: spool.Space) -> None:
     for place in range(4):
         space.put("left", body(f"consumed {place}"))
         space.get("left")
-    assert reclaim.reclaim(space._store)
+    assert door.reclaim(space)
 
 
 def _commits(space: spool.Space, zoo: Zoo) -> None:
     zoo.files["totals"] = next(
-        layout.committed(number) for number, state in sorted(space._store.view.index.files.items()) if state.facts
+        layout.committed(number) for number, state in sorted(door.index(space).files.items()) if state.facts
     )
     _put(space, zoo, "one section", "left", ["single"])
     _put(space, zoo, "other queue", "right", ["neighbour"], correlation_id="c", headers={"a": "b"})
@@ -142,7 +142,7 @@ def _id_of(space: spool.Space, wanted: bytes) -> str:
 
 
 def _branch(space: spool.Space, xid: Xid, name: str) -> CoordinatedTransaction:
-    branch = CoordinatedTransaction(space._core, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(door.core(space), xid=xid, timeout=30.0)
     branch.put("left", body(name))
     return branch
 
@@ -154,7 +154,7 @@ def _adoptions(space: spool.Space, zoo: Zoo) -> None:
         xid = Xid(FOREIGN, kind.encode(), b"")
         _branch(space, xid, kind).prepare()
         with mock.patch.object(group_commit, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
-            number = two_phase.commit_prepared(space._core, xid, vote_known=True)
+            number = two_phase.commit_prepared(door.core(space), xid, vote_known=True)
         zoo.files[f"head of {kind}"] = layout.committed(number)
         zoo.files[kind] = layout.committed(number, 1) if kind == "adopted branch" else layout.prepared(xid)
         zoo.live[body(kind)] = frozenset({zoo.files[kind], zoo.files[f"head of {kind}"]})
@@ -171,7 +171,7 @@ def _undecided(space: spool.Space, zoo: Zoo) -> None:
     del zoo.live[body("held")]
     zoo.gone |= {body("held"): zoo.files["in doubt"], body("in doubt"): ""}
     orphan = Xid(FORMAT_ROUND, b"orphan round", b"1")
-    assert space._store.shared.xids.try_lock(coordinator_byte(orphan.gtrid))
+    assert door.store(space).shared.xids.try_lock(coordinator_byte(orphan.gtrid))
     _branch(space, orphan, "orphan").prepare()
     zoo.files["orphan"] = layout.prepared(orphan)
     zoo.gone[body("orphan")] = ""
@@ -180,7 +180,7 @@ def _undecided(space: spool.Space, zoo: Zoo) -> None:
 
 def _leftovers(space: spool.Space, zoo: Zoo) -> None:
     """The files that a killed process leaves in ``active/`` and ``free/``."""
-    store = space._store
+    store = door.store(space)
     _put(space, zoo, "claimed", "right", ["claimed"])
     holder = space.transaction()
     holder.get("right", message_id=_id_of(space, body("claimed")))

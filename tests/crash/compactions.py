@@ -2,8 +2,8 @@
 
 import spool
 from spool.log import checkpoint
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from tests import door
 from tests.compaction import small_compactions
 from tests.crash.interleave import Scenario, Simulation
 from tests.crash.programs import (
@@ -19,11 +19,11 @@ from tests.crash.programs import (
 
 def compacting(space: spool.Space) -> None:
     with small_compactions():
-        space._housekeeper.compact()
-        reclaim(space._store)
-        with space._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        door.compact(space)
+        door.reclaim(space)
+        with door.disk(space).exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
-                checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
+                checkpoint.save(door.disk(space), door.store(space).shared.counters, door.store(space).view)
 
 
 def _compaction_beside_takes(simulation: Simulation) -> None:

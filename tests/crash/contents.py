@@ -16,6 +16,7 @@ from spool.runtime.clock import Deadline
 from spool.store.parts import addressed_positions
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
+from tests import door
 
 AFTER = "after"
 QUEUES = ("a", "b", AFTER)
@@ -110,7 +111,7 @@ class History:
 
 def look(space: spool.Space) -> Contents:
     """The contents that an application finds."""
-    store = space._store
+    store = door.store(space)
     queues = tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES)
     totals = store.view.index.totals()
     return Contents(
@@ -123,7 +124,7 @@ def look(space: spool.Space) -> Contents:
 
 def _held(space: spool.Space) -> list[str]:
     """The queue of each message that a branch in doubt holds, or would add."""
-    store = space._store
+    store = door.store(space)
     images = store.view.prepared.branches.values()
     runs = [store.view.index.messages.find(place) for image in images for place in addressed_positions(image)]
     tables = [table for image in images for table in image.tables]
@@ -133,9 +134,9 @@ def _held(space: spool.Space) -> list[str]:
 
 def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
     """Commit or roll back the branch in doubt, as a coordinator that got its vote (``told``), or did not."""
-    store = space._store
+    store = door.store(space)
     if outcome == "commit":
-        commit_prepared(space._core, XID, vote_known=told)
+        commit_prepared(door.core(space), XID, vote_known=told)
     else:
         rollback_prepared(store, XID, deadline(space))
 
@@ -155,9 +156,9 @@ def prepare(space: spool.Space, expected: Expectation) -> None:
 
 
 def deadline(space: spool.Space) -> Deadline:
-    return space._store.deadline()
+    return door.deadline(space)
 
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
     """A transaction that can be prepared."""
-    return CoordinatedTransaction(space._core, xid=XID)
+    return CoordinatedTransaction(door.core(space), xid=XID)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import spool
 from spool import mirrors
 from spool.admin.findings import Finding, Kind
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.transactions.two_phase import in_doubt
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import AFTER, QUEUES, Contents, Expectation, History, deadline, decide, look
 from tests.crash.kinds import kinds_of
@@ -115,7 +115,7 @@ class Explorer:
 
     def _take_over(self, machine: Machine, other: spool.Space, expected: Expectation) -> None:
         """The next commit finishes the work of the dead process; contents that were visible then remain."""
-        in_doubt(other._store, deadline(other))
+        in_doubt(door.store(other), deadline(other))
         self.history.finish(other)
         other.put(AFTER, "next")
         shown = look(other)
@@ -271,7 +271,7 @@ class Explorer:
             damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
             self._expect(not damage, f"damage: {damage}", space)
             if told:
-                listed = tuple(map(str, in_doubt(space._store, deadline(space))))
+                listed = tuple(map(str, in_doubt(door.store(space), deadline(space))))
                 self._expect(listed == contents.in_doubt, f"recover listed {listed}, found {contents}", space)
         finally:
             if not process.dead:
@@ -313,8 +313,8 @@ class Explorer:
 
     def _expect_reclaim(self, space: spool.Space) -> None:
         """Consumed files go, and the durable mark advances."""
-        reclaim(space._store)
-        counters = space._store.shared.counters
+        door.reclaim(space)
+        counters = door.store(space).shared.counters
         marks = counters.read().durable, counters.read().published
         self._expect(marks[0] == marks[1], f"durable, published: {marks}", space)
 

@@ -8,10 +8,10 @@ from spool.format import batch
 from spool.intake import Intake
 from spool.log import checkpoint
 from spool.maintenance import compaction
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import decide_heuristically
+from tests import door
 from tests.compaction import small_compactions
 from tests.crash.contents import EMPTY, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
 from tests.crash.losses import LOSSES
@@ -86,7 +86,7 @@ def _administrator(space: spool.Space, expected: Expectation) -> None:
     """An administrator rolls the branch back: after the call has returned, no power cut restores the branch."""
     prepare(space, expected)
     with expected.becoming(THREE):
-        decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
+        decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
 
 
 # The branch holds its reply; the message that it would take was taken.
@@ -105,7 +105,7 @@ def _adoption(space: spool.Space, expected: Expectation) -> None:
     """A transaction commits a prepared branch together with its own messages."""
     prepare(space, expected)
     with expected.becoming(THREE.got("a", 2).put("b", "own", "reply")):
-        tx = CoordinatedTransaction(space._core)
+        tx = CoordinatedTransaction(door.core(space))
         tx.put("b", "own")
         assert tx.get("a").body == "two"
         tx.commit(adopt=[XID])
@@ -118,10 +118,10 @@ def _adopted_and_reclaimed(space: spool.Space, expected: Expectation) -> None:
         assert space.get("b").body == "reply"
     with expected.becoming(expected.contents.got("a", 2)):
         space.get_many("a", 2)
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
     with expected.becoming(expected.contents.put("a", "last")):
         space.put("a", "last")
-    reclaim(space._store)
+    door.reclaim(space)
 
 
 HELD = THREE.doubting("a", 1)
@@ -137,8 +137,8 @@ def _adopted_get_and_reclaimed(space: spool.Space, expected: Expectation) -> Non
         decide(space, "commit", told=True)
     with expected.becoming(THREE.got("a", 3)):
         space.get_many("a", 2)
-    assert reclaim(space._store) > 0
-    reclaim(space._store)
+    assert door.reclaim(space) > 0
+    door.reclaim(space)
 
 
 def _consumed_messages(space: spool.Space) -> None:
@@ -152,12 +152,12 @@ PAGES = "more than a page" + " " * 4096
 
 def _reclaim(space: spool.Space, expected: Expectation) -> None:
     """Later commits overwrite removed files."""
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
     with expected.becoming(expected.contents.got("b")):
         space.get("b")
     with expected.becoming(expected.contents.put("b", PAGES)):
         space.put("b", PAGES)
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
 
 
 CONSUMED: Contents = THREE.got("a", 3).put("b", "stays")
@@ -176,11 +176,11 @@ def files_of_another_user(space: spool.Space) -> None:
 
 def _drop(space: spool.Space, files: dict[str, bytes]) -> None:
     for name, data in files.items():
-        handle = space._store.files.disk.create(f"{layout.DROP}/a/{name}")
-        space._store.files.disk.write_at(handle, 0, data)
-        space._store.files.disk.flush(handle)
-        space._store.files.disk.flush_directory(f"{layout.DROP}/a")
-        space._store.files.disk.close(handle)
+        handle = door.disk(space).create(f"{layout.DROP}/a/{name}")
+        door.disk(space).write_at(handle, 0, data)
+        door.disk(space).flush(handle)
+        door.disk(space).flush_directory(f"{layout.DROP}/a")
+        door.disk(space).close(handle)
 
 
 TAKEN_IN = EMPTY.put("a", "b'one'", "b'two'")
@@ -234,31 +234,31 @@ SINGLES = EMPTY.put("a", *"123456").got("a")
 def _compacted(space: spool.Space, expected: Expectation) -> None:
     """Compactions move messages repeatedly. The old files are removed, the removals of messages remain."""
     with small_compactions():
-        assert space._housekeeper.compact() == 1
-        assert reclaim(space._store) > 0
+        assert door.compact(space) == 1
+        assert door.reclaim(space) > 0
         with expected.becoming(expected.contents.got("a", 4)):
             space.get_many("a", 4)
         with expected.becoming(expected.contents.put("a", "last")):
             space.put("a", "last")
         with mock.patch.object(compaction, "MAX_WASTE", -1.0), mock.patch.object(compaction, "SEGMENT_BYTES", 2):
-            assert space._housekeeper.compact() > 0
-        reclaim(space._store)
+            assert door.compact(space) > 0
+        door.reclaim(space)
 
 
 def _checkpoint(space: spool.Space, expected: Expectation) -> None:
     """An opener uses a checkpoint that is older or newer than the files, or reads all files."""
     for _ in range(2):
         with small_compactions():
-            space._housekeeper.compact()
-        reclaim(space._store)
-        checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
+            door.compact(space)
+        door.reclaim(space)
+        checkpoint.save(door.disk(space), door.store(space).shared.counters, door.store(space).view)
         with expected.becoming(expected.contents.got("a")):
             space.get("a")
     with expected.becoming(expected.contents.put("a", "last")):
         space.put("a", "last")
-    reclaim(space._store)
-    assert checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
-    reclaim(space._store)
+    door.reclaim(space)
+    assert checkpoint.save(door.disk(space), door.store(space).shared.counters, door.store(space).view)
+    door.reclaim(space)
 
 
 def _six_in_one(space: spool.Space) -> None:
@@ -275,12 +275,12 @@ def _tombstones_merged(space: spool.Space, expected: Expectation) -> None:
             space.get("a")
         with expected.becoming(expected.contents.got("a")):
             space.get("a")
-        assert space._housekeeper.compact() > 0
-        assert reclaim(space._store) > 0
+        assert door.compact(space) > 0
+        assert door.reclaim(space) > 0
         with expected.becoming(expected.contents.got("a", 2)):
             space.get_many("a", 2)
-        space._housekeeper.compact()
-        reclaim(space._store)
+        door.compact(space)
+        door.reclaim(space)
 
 
 def _half_compacted(space: spool.Space, expected: Expectation) -> None:
@@ -292,13 +292,13 @@ def _half_compacted(space: spool.Space, expected: Expectation) -> None:
             assert tx.prepare()
         with space.transaction() as held:
             assert held.get("a").body == "3"
-            assert space._housekeeper.compact() == 1
-            reclaim(space._store)
+            assert door.compact(space) == 1
+            door.reclaim(space)
             with expected.becoming(SINGLES_IN_DOUBT.got("a")):
                 held.commit()
         with expected.becoming(SINGLES.got("a", 2)):
             decide(space, "commit", told=True)
-        reclaim(space._store)
+        door.reclaim(space)
 
 
 SINGLES_IN_DOUBT = SINGLES.doubting("a", 1)
@@ -307,8 +307,8 @@ WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
 
 def _group(space: spool.Space, expected: Expectation) -> None:
     """Several branches and plain messages in one file: all of them, or none."""
-    acknowledged = spool.Transaction(space._core, counted=False)  # (without claim journals, for brevity)
-    forwarded = spool.Transaction(space._core, counted=False)
+    acknowledged = spool.Transaction(door.core(space), counted=False)  # (without claim journals, for brevity)
+    forwarded = spool.Transaction(door.core(space), counted=False)
     acknowledged.get("a")
     forwarded.get("a")
     forwarded.put("b", "reply")
@@ -326,7 +326,7 @@ def _group_and_next_commit(space: spool.Space, expected: Expectation) -> None:
     _put_together(space, expected, "1", "2")
     with expected.becoming(expected.contents.got("b", 2)):
         space.get_many("b", 2)
-    reclaim(space._store)
+    door.reclaim(space)
     _put_together(space, expected, "3", "4")
 
 

@@ -3,6 +3,7 @@
 import spool
 from spool.intake import Intake
 from spool.model import layout
+from tests import door
 from tests.crash.interleave import Scenario, Simulation
 from tests.crash.operations import DONE, OperationLog, text
 from tests.crash.programs import Program
@@ -23,7 +24,7 @@ DROPPED = ("d", "e")
 
 
 def drop(space: spool.Space, log: OperationLog, owner: str = "") -> None:
-    disk = space._store.files.disk
+    disk = door.disk(space)
     for name in DROPPED:
         handle = disk.create(f"{layout.DROP}/a/{owner}{name}")
         disk.write_at(handle, 0, name.encode())

@@ -12,6 +12,7 @@ from unittest import mock
 import spool
 from spool.admin.findings import Kind
 from spool.remote import branch as remote_branch
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored
@@ -224,7 +225,7 @@ class Interleaver:
             ) from error
         finally:
             for space in simulation.spaces:
-                space._store.guard.closed = True
+                door.store(space).guard.closed = True
         self.count.schedules += 1
         self.count.kills += len(schedule.kills)
         self.count.cuts += schedule.was_cut
@@ -270,10 +271,10 @@ class Interleaver:
         damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
         if damage:
             raise Unexplained(f"damage: {damage}")
-        if (number := space._store.view.index.applied) < log.offset:
+        if (number := door.index(space).applied) < log.offset:
             raise Unexplained(f"a stream has read up to commit {log.offset}, and the newest is {number}")
         machine.kill(disk)
-        space._store.guard.closed = True
+        door.store(space).guard.closed = True
         if self._look_at_mirror(machine.image(), log) not in (None, observation):
             raise Unexplained(f"the space showed {observation}, and its mirror shows something else")
         return observation

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import spool
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.compaction import small_compactions
 from tests.crash.contents import EMPTY, QUEUES, Contents, Expectation, History
 from tests.crash.interleave import Scenario, Simulation
@@ -104,7 +104,7 @@ def _puts_and_gets(space: spool.Space, expected: Expectation) -> None:
     with losses.doing(("put", KEEPING, "kept"), surely=True):
         space.put(KEEPING, "kept")
     with losses.doing(("take", LOSING, "one"), ("put", KEEPING, "reply"), surely=True):
-        with spool.Transaction(space._core, counted=False) as both:
+        with spool.Transaction(door.core(space), counted=False) as both:
             both.put(KEEPING, f"reply to {both.get(LOSING).body}"[:5])
     with losses.doing(("take", KEEPING, "kept"), surely=True):
         space.get(KEEPING)
@@ -134,11 +134,11 @@ def _housekeeping(space: spool.Space, expected: Expectation) -> None:
     losses.may_miscount = True
     losses.everything_becomes_sure()
     with small_compactions():
-        assert space._housekeeper.compact() == 1
+        assert door.compact(space) == 1
     losses.everything_is_sure()
     with losses.doing(("take", LOSING, "old")):
         space.get(LOSING)
-    reclaim(space._store)
+    door.reclaim(space)
     losses.may_miscount = False
     losses.everything_is_sure()
     with losses.doing(("take", LOSING, "1")):

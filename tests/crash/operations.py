@@ -14,6 +14,7 @@ from typing import Protocol
 
 import spool
 from spool.errors import CommitUnknown, SpoolError
+from tests import door
 
 
 class Outcome(Enum):
@@ -281,4 +282,4 @@ def text(message: spool.Message) -> str:
 def look(space: spool.Space) -> Observation:
     """The messages and the branches in doubt that an application sees now."""
     queues = tuple((queue, tuple(text(m) for m in space.browse(queue))) for queue in sorted(space.queues()))
-    return Observation(queues, frozenset(map(str, space._store.view.prepared.branches)))
+    return Observation(queues, frozenset(map(str, door.store(space).view.prepared.branches)))

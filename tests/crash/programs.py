@@ -8,12 +8,12 @@ from typing import ParamSpec
 import spool
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
 from spool.log.adoption import UnknownBranch
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
+from tests import door
 from tests.crash.interleave import Simulation
 from tests.crash.operations import DONE, DOUBT, NOTHING, Operation, OperationLog, text
 from tests.simdisk import SimulatedDisk
@@ -67,7 +67,7 @@ def replying(
 def unjournaled(space: spool.Space) -> Transaction:
     """A transaction whose claims are in no journal, like the claims of a round: no process counts its death as an
     attempt."""
-    return Transaction(space._core, counted=False)
+    return Transaction(door.core(space), counted=False)
 
 
 def acknowledging(log: OperationLog, name: str, before: Program = _nothing) -> Program:
@@ -138,7 +138,7 @@ def prepare(log: OperationLog, space: spool.Space, xid: Xid = XID) -> None:
     """A branch that takes the first message and replies."""
     operation = log.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
     operation.xid = str(xid)
-    tx = CoordinatedTransaction(space._core, xid=xid, timeout=None)
+    tx = CoordinatedTransaction(door.core(space), xid=xid, timeout=None)
     try:
         _take_and_reply(log, operation, tx, "r")
     except spool.Empty:
@@ -157,7 +157,7 @@ def deciding(log: OperationLog, outcome: str, *, told: bool = False, patience: i
     """Commit or roll back the branch, as a coordinator that comes later; it waits a while for it."""
 
     def run(space: spool.Space) -> None:
-        store = space._store
+        store = door.store(space)
         for _ in range(patience):
             if two_phase.is_prepared(store, XID):
                 break
@@ -174,7 +174,7 @@ def deciding(log: OperationLog, outcome: str, *, told: bool = False, patience: i
         operation.may_return |= target is NOTHING  # from its first step on: the removal is not flushed
         try:
             if outcome == "commit":
-                two_phase.commit_prepared(space._core, XID, vote_known=told)
+                two_phase.commit_prepared(door.core(space), XID, vote_known=told)
             else:
                 two_phase.rollback_prepared(store, XID, store.deadline())
         except UnknownBranch:
@@ -193,7 +193,7 @@ def _has_branch(log: OperationLog) -> bool:
 
 
 def reclaiming(space: spool.Space) -> None:
-    reclaim(space._store)
+    door.reclaim(space)
 
 
 def one_after_the_other(*programs: Program) -> Program:

@@ -17,6 +17,7 @@ from spool.model.layout import MAX_NUMBER
 from spool.reading import reader
 from spool.reading.backlog import Backlog
 from spool.reading.places import Item
+from tests import door
 from tests.compaction import small_compactions
 from tests.crash.compactions import COMPACTED, compacting
 from tests.crash.interleave import Scenario, Simulation
@@ -44,7 +45,7 @@ def reading(simulation: Simulation) -> Program:
 
     def run(space: spool.Space) -> None:
         read = Reading(simulation.log, "a")
-        items = [item for item, _ in Backlog(space._store, ["a"]).items(1, MAX_NUMBER)]
+        items = [item for item, _ in Backlog(door.store(space), ["a"]).items(1, MAX_NUMBER)]
         for part in (items[::2], items[1::2]):
             for body in _rows(simulation, part):
                 read.found(body)

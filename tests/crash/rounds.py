@@ -21,6 +21,7 @@ from spool.remote.branch import RemoteBranch, Vote
 from spool.transactions.coordinated import lock_coordinator
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.outcome import Outcome, Replied
+from tests import door
 from tests.crash.compactions import COMPACTED, compacting
 from tests.crash.interleave import Scenario, Simulation
 from tests.crash.operations import DONE, NOTHING, Operation, OperationLog, Unexplained
@@ -206,7 +207,7 @@ class Write:
             if len(xids) == len(_ROWS):
                 self._commit(space, xids)
             simulation.machine.kill(holder)
-            resolve_orphans(space._store, space._store.deadline())
+            resolve_orphans(door.store(space), door.deadline(space))
             operation.ended = True
 
         return run

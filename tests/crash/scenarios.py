@@ -13,13 +13,13 @@ from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
 from spool.format import batch
 from spool.index.stretch import Stretch
 from spool.log.adoption import UnknownBranch
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import heuristics
 from spool.remote import branch as remote_branch
 from spool.store import feed
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.crash.compactions import COMPACTIONS
 from tests.crash.intakes import INTAKES
 from tests.crash.interleave import Scenario, Simulation
@@ -120,7 +120,7 @@ def _in_doubt(space: spool.Space, log: OperationLog) -> None:
 
 def _moved_while_unpublished(simulation: Simulation) -> None:
     simulation.process("D", deciding(simulation.log, "commit"))
-    simulation.process("M", lambda space: two_phase.finish_moves(space._store) and None)
+    simulation.process("M", lambda space: two_phase.finish_moves(door.store(space)) and None)
     simulation.newcomer("O", opening(getting(simulation.log, "O")))
 
 
@@ -165,7 +165,7 @@ def _adopt_take_and_reclaim(simulation: Simulation) -> None:
 def _coordinator_ends(simulation: Simulation) -> None:
     """A process that meets the branch of a coordinator that may have decided looks at its lock first."""
     simulation.process("D", _round(simulation.log))
-    simulation.process("Z", lambda space: two_phase.resolve_orphans(space._store, space._store.deadline()) and None)
+    simulation.process("Z", lambda space: two_phase.resolve_orphans(door.store(space), door.deadline(space)) and None)
 
 
 def _driver_task_and_cleaner(simulation: Simulation) -> None:
@@ -178,11 +178,11 @@ def _round(log: OperationLog) -> Program:
     """A forwarding round: hold, let a task write and prepare its branch, adopt it."""
 
     def run(space: spool.Space) -> None:
-        store = space._store
+        store = door.store(space)
         byte = coordinator_byte(ROUND.gtrid)
         assert store.shared.xids.try_lock(byte)
         operation = log.begin("round", from_queue="a")
-        tx = CoordinatedTransaction(space._core, timeout=None, counted=False)
+        tx = CoordinatedTransaction(door.core(space), timeout=None, counted=False)
         held = tx.hold("a", 1)
         if held:
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]
@@ -208,8 +208,8 @@ def _task(operation: Operation, held: Stretch) -> None:
     branch = remote_branch.RemoteBranch(ROOT, ROUND)
     body = next(branch.messages([held])).raw.decode()
     operation.takes, operation.puts, operation.from_queue = [("a", body)], [("b", f"r{body}")], None
-    branch._branch.batch.put("b", [f"r{body}".encode()], {"codec": "text"})
-    branch._branch.batch.remove(*held.position, 1, "dequeued")
+    door.batch(branch).put("b", [f"r{body}".encode()], {"codec": "text"})
+    door.batch(branch).remove(*held.position, 1, "dequeued")
     branch.prepare()
     branch.close()
 
@@ -222,7 +222,7 @@ def _run_deleted_while_closed(simulation: Simulation) -> None:
         while not simulation.others_are_done():
             simulation.clock.sleep(0.01)
         for space in simulation.spaces:
-            simulation.machine.kill(space._store.files.disk)  # type: ignore[arg-type]
+            simulation.machine.kill(door.disk(space))  # type: ignore[arg-type]
         for name in disk.names(layout.RUN):
             disk.unlink(f"{layout.RUN}/{name}")
         space = simulation.open(disk)
@@ -340,14 +340,16 @@ def _heuristic(simulation: Simulation) -> None:
             operation.outcomes |= {NOTHING}
         operation.may_return = True
         try:
-            two_phase.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
+            two_phase.decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
         except UnknownBranch:
-            assert heuristics.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
+            assert heuristics.heuristic_outcome(door.store(space), XID) is None, (
+                "nothing was decided, and a fact says so"
+            )
             return
         operation.may(NOTHING)
         operation.ended = True
-        reclaim(space._store)
-        assert heuristics.heuristic_outcome(space._store, XID) == heuristics.ROLLED_BACK
+        door.reclaim(space)
+        assert heuristics.heuristic_outcome(door.store(space), XID) == heuristics.ROLLED_BACK
 
     simulation.process("H", administrator)
     simulation.process("B", deciding(simulation.log, "commit"))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import spool
 from spool.policies import subscriptions
 from spool.store.store import Store
+from tests import door
 from tests.crash.interleave import Scenario, Simulation
 from tests.crash.operations import DONE, OperationLog, Unexplained
 from tests.crash.programs import Program, getting, one_after_the_other, putting, reclaiming
@@ -34,7 +35,7 @@ class Subscriber:
         """Register, if it was not, and read batch after batch."""
 
         def run(space: spool.Space) -> None:
-            store = space._store
+            store = door.store(space)
             if not self.since:
                 expires = store.clock.now() + _SECONDS
                 since = subscriptions.register(store, _NAME, (_QUEUE,), _SECONDS)
@@ -56,7 +57,7 @@ class Subscriber:
         """Expect that each message put since the registration was read once, or can still be read."""
         if not self.since or self.lapsed:
             return
-        found = self._behind(space._store)
+        found = self._behind(door.store(space))
         if found is None:
             return
         bodies = [body for some in {**self.read, **found}.values() for body in some]
@@ -127,7 +128,7 @@ def _subscription_that_expires(simulation: Simulation) -> None:
 
     def late(space: spool.Space) -> None:
         simulation.clock.wall_step = 2 * _SECONDS
-        subscriptions.end_expired(space._store)
+        subscriptions.end_expired(door.store(space))
 
     simulation.process("S", reader.reads(log, 2))
     simulation.process("P", one_after_the_other(putting(log, "P"), getting(log, "P", 2), reclaiming))

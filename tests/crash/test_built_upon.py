@@ -11,9 +11,9 @@ from spool.disk import Disk
 from spool.format.header import stamp
 from spool.format.reader import read_header
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.by_rules import ALL_RULES
 from tests.crash.programs import XID
@@ -89,7 +89,7 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
     """The commit that adopted it is gone: damage, but no reason to lose the vote."""
     machine, space = _opened(_with_one(rules), rules, 1)
     prepare(space, XID, queue="a")
-    space._store.files.disk.rename(layout.prepared(XID), layout.committed(2, 1))
+    door.disk(space).rename(layout.prepared(XID), layout.committed(2, 1))
     second, space = _opened(machine.image(), rules, 2)
     assert Kind.RETURNED in {finding.kind for finding in space.recovery.findings}
     for survivor in survivors(second, rules, limit=50, seed=1):
@@ -104,7 +104,7 @@ def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rule
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     machine, space = _opened(_with_one(rules), rules, 1)
     prepare(space, xid, queue="a")
-    space._store.files.disk.rename(layout.prepared(xid), layout.committed(2, 1))
+    door.disk(space).rename(layout.prepared(xid), layout.committed(2, 1))
     second, space = _opened(machine.image(), rules, 2)
     found = [finding.kind for finding in space.recovery.findings]
     assert (found[-2:], space.recovery.in_doubt) == ([Kind.RETURNED, Kind.ROLLED_BACK], [])
@@ -117,7 +117,7 @@ def _gone(space: spool.Space) -> None:
     """Take all messages, and remove the files that are not needed."""
     space.get_many("a", 10)
     space.put("a", "newest")
-    assert reclaim(space._store)
+    assert door.reclaim(space)
 
 
 @pytest.mark.every(3)
@@ -128,9 +128,9 @@ def test_commits_that_reclaim_counts_as_flushed_survive_a_power_cut(rules: Rules
     with space.transaction() as transaction:
         transaction.get("a")
         transaction.rollback()
-    assert space._store.shared.counters.read().durable == 1
-    reclaim(space._store)
-    assert space._store.shared.counters.read().durable == 2
+    assert door.counters(space).durable == 1
+    door.reclaim(space)
+    assert door.counters(space).durable == 2
     space.put("a", "two")
     space.put("a", "three")
     for survivor in survivors(machine, rules, limit=50, seed=1):
@@ -170,7 +170,7 @@ def test_reclaimed_numbers_stay_reclaimed_after_a_commit_with_an_older_mark(rule
 def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, lives: bool) -> None:
     """Otherwise a power cut could bring the dropped file back, and it would become a message again."""
     machine, space = _opened(_with_one(rules), rules, 1)
-    disk = space._store.files.disk
+    disk = door.disk(space)
     handle = disk.create(f"{layout.DROP}/a/dropped")
     disk.write_at(handle, 0, b"dropped")
     disk.close(handle)
@@ -278,7 +278,7 @@ def test_a_directory_that_was_made_again_and_its_files_survive_every_power_cut(r
         _remove(disk, layout.COMMITTED)
     machine, space = _opened(empty.image(), rules, 1)
     if repair:
-        _remove(space._store.files.disk, layout.QUARANTINE)
+        _remove(door.disk(space), layout.QUARANTINE)
         space.check(repair=True)
     space.put("a", "two")
     for survivor in survivors(machine, rules, limit=300, seed=1):

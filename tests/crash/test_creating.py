@@ -7,6 +7,7 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.disk.content import read_start
+from tests import door
 from tests.crash.by_rules import THREE_RULES
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Processes, prepare
@@ -105,7 +106,7 @@ def exported() -> bytes:
     """Return the export of a space with two files of messages, a file of a branch in doubt, and two dropped files."""
     processes, file = Processes(), BytesIO()
     with processes.space() as space:
-        disk = space._store.files.disk
+        disk = door.disk(space)
         disk.make_directory(_CAPTURED.rpartition("/")[0])
         for name in (_DROPPED, _CAPTURED):
             handle = disk.create(name)
@@ -147,6 +148,6 @@ def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(
                 assert [message.body for message in space.browse("orders")] == ["two", "three"], survivor.story
                 assert space.stats("orders").in_doubt == 2
                 for name in (_DROPPED, _CAPTURED):
-                    assert read_start(space._store.files.disk, name, 10) == b"four", survivor.story
+                    assert read_start(door.disk(space), name, 10) == b"four", survivor.story
                 assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
     assert len(seen) > len(steps) / 2

@@ -13,10 +13,10 @@ from spool.format.header import stamp
 from spool.intake import Intake, capture
 from spool.log import commit, vote
 from spool.maintenance import reclaim as reclaiming
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.recovery import branches, numbers, scan
 from spool.transactions import two_phase
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
 from tests.crash.harness import Explorer, Violation
@@ -37,10 +37,10 @@ def _with_spares(space: spool.Space) -> None:
         space.put("a", body)
     space.get_many("a", len(OLD))
     space.put_many("a", ["one", "two"])
-    assert reclaim(space._store) > len(OLD)
+    assert door.reclaim(space) > len(OLD)
     space.put("b", "passing")
     space.get("b")
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
 
 
 BEGIN: Contents = EMPTY.put("a", *OLD).got("a", len(OLD)).put("a", "one", "two").put("b", "passing").got("b")
@@ -54,8 +54,8 @@ def _overwritten(space: spool.Space, expected: Expectation) -> None:
         space.get("a")
     with expected.becoming(expected.contents.got("b")):
         space.get("b")
-    space._store.files.recycler.clear(everything=True)  # so that the files reclaimed now are used again
-    assert reclaim(space._store) > 0
+    door.store(space).files.recycler.clear(everything=True)  # so that the files reclaimed now are used again
+    assert door.reclaim(space) > 0
     with expected.becoming(expected.contents.put("b", "four")):
         space.put("b", "four")
     with expected.becoming(expected.contents.got("a")):
@@ -78,8 +78,8 @@ def _decided_and_forgotten(space: spool.Space, expected: Expectation) -> None:
     """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
     prepare(space, expected)
     with expected.becoming(BEGIN):
-        two_phase.decide_heuristically(space._core, XID, space._store.deadline(), commit=False)
-    assert two_phase.forget(space._store, XID, space._store.deadline())
+        two_phase.decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
+    assert two_phase.forget(door.store(space), XID, door.deadline(space))
 
 
 AGAIN = BEGIN.doubting("a", 1).doubting("b", 0, added=2)
@@ -121,7 +121,7 @@ def _reclaimed_and_voted_again(space: spool.Space, expected: Expectation) -> Non
             space.get(queue)
     with expected.becoming(LATER):
         space.put("a", "later")
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
     _prepare_large(space, expected)
 
 
@@ -141,7 +141,7 @@ FORGOTTEN = History("decided by hand and forgotten", _with_spares, BEGIN, _decid
 def _spares_and_dropped(space: spool.Space) -> None:
     _with_spares(space)
     space.get_many("a", 2)
-    disk = space._store.files.disk
+    disk = door.disk(space)
     for name in ("one", "two"):
         with new_file(disk, f"{layout.DROP}/a/{name}") as handle:
             disk.write_at(handle, 0, name.encode())
@@ -196,7 +196,7 @@ BUGS = (
     Bug("names are given from the highest number down", numbers.decide,
         (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),), OVERWRITTEN.name),
     Bug("free/ is cleared before", scan._Scan.run,
-        (("    disk, xids = ", "    self._store.files.recycler.clear(everything=False)\n    disk, xids = "),),
+        (("    disk, xids = ", "    door.store(self).files.recycler.clear(everything=False)\n    disk, xids = "),),
         OVERWRITTEN.name),
     Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
         (("self._disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
@@ -257,7 +257,7 @@ def opened() -> tuple[Machine, spool.Space]:
 
 
 def _numbers(space: spool.Space) -> set[int]:
-    names = map(layout.parse_committed, space._store.files.disk.names(layout.COMMITTED))
+    names = map(layout.parse_committed, door.disk(space).names(layout.COMMITTED))
     return {name.number for name in names if name is not None}
 
 
@@ -275,10 +275,10 @@ def test_a_commit_that_has_lost_its_name_is_told_of_and_found(opened: tuple[Mach
 
 def test_a_dry_run_tells_of_a_commit_that_has_lost_its_name(opened: tuple[Machine, spool.Space]) -> None:
     _, space = opened
-    name = space._store.files.disk.names(layout.FREE)[0]
-    handle = space._store.files.disk.open(f"{layout.FREE}/{name}", write=True)
-    space._store.files.disk.write_at(handle, *stamp(max(_numbers(space)) + 1))
-    report = scan.plan(space._store)
+    name = door.disk(space).names(layout.FREE)[0]
+    handle = door.disk(space).open(f"{layout.FREE}/{name}", write=True)
+    door.disk(space).write_at(handle, *stamp(max(_numbers(space)) + 1))
+    report = scan.plan(door.store(space))
     assert [finding.name for finding in report.findings if finding.kind is Kind.MOVED] == [f"{layout.FREE}/{name}"]
 
 
@@ -288,10 +288,10 @@ def test_a_dry_run_reports_no_damage_for_durable_commits_that_have_lost_their_na
     _, space = opened
     space.put("b", "three")
     space.put("b", "four")
-    disk = space._store.files.disk
+    disk = door.disk(space)
     for number in sorted(_numbers(space))[-2:]:
         disk.rename(layout.committed(number), f"{layout.FREE}/{layout.FreeName(number, 1)}")
-    assert {finding.kind for finding in scan.plan(space._store).findings} == {Kind.MOVED}
+    assert {finding.kind for finding in scan.plan(door.store(space)).findings} == {Kind.MOVED}
 
 
 def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
@@ -299,7 +299,7 @@ def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
 ) -> None:
     """The name of the consumed file has its former number."""
     machine, space = opened
-    disk = space._store.files.disk
+    disk = door.disk(space)
     consumed = {free.origin >> layout.ORDINAL_BITS for free in map(layout.parse_free, disk.names(layout.FREE)) if free}
     for number in _numbers(space):
         disk.unlink(layout.committed(number))
@@ -310,8 +310,8 @@ def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
 
 def test_a_commit_in_a_file_kept_for_a_full_disk_survives_a_power_cut(opened: tuple[Machine, spool.Space]) -> None:
     machine, space = opened
-    space._store.files.recycler.clear(everything=True)
-    space._store.files.recycler.stock()
+    door.store(space).files.recycler.clear(everything=True)
+    door.store(space).files.recycler.stock()
     assert space.get("a").body == "one"
     for survivor in survivors(machine, Rules.NAMES_FOLLOW, limit=50):
         _, again = _opened(survivor.image)

@@ -13,10 +13,10 @@ from spool.admin import queues
 from spool.admin.findings import Finding, Kind
 from spool.intake import Intake
 from spool.log import commit, sequence
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.recovery import branches, unfinished
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.by_rules import THREE_RULES
 from tests.crash.contents import XID, branch, deadline
@@ -64,12 +64,12 @@ def a_vote_that_names_a_lost_commit(rules: Rules) -> None:
     lost = []
 
     def check(space: spool.Space) -> None:
-        lost.append(all(run.number != 1 for runs in space._store.view.index.messages.runs.values() for run in runs))
+        lost.append(all(run.number != 1 for runs in door.index(space).messages.runs.values() for run in runs))
         space.put("safe", "kept")
         if len(lost) % 2:
-            commit_prepared(space._core, XID, vote_known=True)
+            commit_prepared(door.core(space), XID, vote_known=True)
         else:
-            rollback_prepared(space._store, XID, deadline(space))
+            rollback_prepared(door.store(space), XID, deadline(space))
         _expect(bodies(space, "safe")[-1:], ["kept"])
 
     story.after_cuts(check)
@@ -89,7 +89,7 @@ def a_journal_that_names_a_lost_commit(rules: Rules) -> None:
         _, space = story.opened(survivor.image, 3)
         space.put("safe", "kept")
         _expect(bodies(space, "safe")[-1:], ["kept"])
-        newest = max(space._store.view.index.messages.runs)
+        newest = max(door.index(space).messages.runs)
         assert there.get(journal) != whole or newest > 1, f"number 1 is given out again: {survivor.story}"
 
 
@@ -110,7 +110,7 @@ def a_moved_message_is_flushed(rules: Rules) -> None:
 def a_commit_of_both_is_flushed(rules: Rules) -> None:
     story = Story(rules)
     story.space.put("lossy", "one")
-    with spool.Transaction(story.space._core, counted=False) as tx:
+    with spool.Transaction(door.core(story.space), counted=False) as tx:
         tx.put("safe", f"reply to {tx.get('lossy').body}")
     story.after_cuts(lambda space: _expect((bodies(space, "safe"), bodies(space, "lossy")), (["reply to one"], [])))
 
@@ -130,7 +130,7 @@ def a_mark_over_flushed_commits(rules: Rules) -> None:
         story = Story(rules)
         for body in there:
             story.space.put("lossy", body)
-        reclaim(story.space._store)
+        door.reclaim(story.space)
         story.space.put("safe", "kept")
         story.after_cuts(lambda space, there=there: _expect(bodies(space, "lossy"), there), limit=8)  # type: ignore[misc]
 
@@ -152,7 +152,7 @@ def a_disk_that_comes_back_in_the_same_boot(rules: Rules) -> None:
 def dropped_files(rules: Rules) -> None:
     """A file that was dropped into such a queue is not lost: it leaves its folder for a commit that is flushed."""
     story = Story(rules)
-    disk = story.space._store.files.disk
+    disk = door.disk(story.space)
     handle = disk.create(f"{layout.DROP}/lossy/file")
     disk.write_at(handle, 0, b"dropped")
     disk.flush(handle)

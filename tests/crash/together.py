@@ -6,6 +6,7 @@ import os
 import spool
 from spool.disk.disk import FlushFailed
 from spool.model import layout
+from tests import door
 from tests.crash.interleave import Scenario, Simulation
 from tests.crash.mirrors import MirrorLast
 from tests.crash.operations import OperationLog
@@ -81,7 +82,7 @@ def company(simulation: Simulation) -> Program:
 
     def wait(space: spool.Space) -> None:
         first = simulation.schedule.actors[0]
-        simulation.schedule.wait_until(lambda: space._core.group_commit.queue._led or first.done)
+        simulation.schedule.wait_until(lambda: door.core(space).group_commit.queue._led or first.done)
 
     return wait
 

@@ -17,6 +17,7 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
 from spool.workers.run import Run
+from tests import door
 from tests.crash.contents import EMPTY, Expectation, History
 from tests.machine import PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
@@ -57,7 +58,7 @@ def _translated(expected: Expectation) -> AbstractContextManager[None]:
 
 
 def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
-    attempt = Attempt(space._core, Run(space._store, "a", print, once=True))
+    attempt = Attempt(door.core(space), Run(door.store(space), "a", print, once=True))
     attempt.take("a", 0.0)
     assert attempt.message is not None
     outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))
@@ -68,21 +69,21 @@ def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
 
 def _in_a_round(space: spool.Space, expected: Expectation) -> None:
     """A task writes it and votes; until the round has committed it, it is as if nothing had happened."""
-    machine = space._store.files.disk.machine  # type: ignore[attr-defined]
+    machine = door.disk(space).machine  # type: ignore[attr-defined]
     of_task = SimulatedDisk(machine)
     try:
         _round(space, expected, of_task)
     except PowerCut:  # if only processes die, it is both; tests.crash.scenarios has one that survives the other
         machine.kill(of_task)
-        machine.kill(space._store.files.disk)
+        machine.kill(door.disk(space))
         raise
 
 
 def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> None:
-    store = space._store
+    store = door.store(space)
     byte = coordinator_byte(_ROUND.gtrid)
     assert store.shared.xids.try_lock(byte)
-    transaction = CoordinatedTransaction(space._core, timeout=None, counted=False)
+    transaction = CoordinatedTransaction(door.core(space), timeout=None, counted=False)
     [held] = transaction.hold("a", 1)
     with mock.patch.object(remote, "Disk", return_value=disk):
         task = remote.RemoteBranch(ROOT, _ROUND)
@@ -90,7 +91,7 @@ def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> No
     message = Message(held.id, held.queue, raw.decode(), held.committed_at, held.position, held.attributes)
     known = store.settings.known.config
     policy = OutcomePolicy(with_error_queue(known, "a"), known)
-    record(task._branch.batch, policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
+    record(door.batch(task), policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
     with _translated(expected):
         assert task.prepare() is not None
         task.close()

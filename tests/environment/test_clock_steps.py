@@ -12,10 +12,10 @@ import pytest
 import spool
 from spool.disk import Disk
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
+from tests import door
 from tests.clocks import MovedClock, SimulatedClock, timed
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import SimulatedDisk
@@ -111,11 +111,11 @@ class User:
     def vote(self) -> None:
         body = f"m{next(self._names)}"
         xid = Xid(7, body.encode(), b"")
-        branch = CoordinatedTransaction(self.space._core, xid=xid, timeout=None)
+        branch = CoordinatedTransaction(door.core(self.space), xid=xid, timeout=None)
         branch.put("a", body, delay=DELAY)
         assert branch.prepare()
         self.moment()
-        commit_prepared(self.space._core, branch.xid, vote_known=True)
+        commit_prepared(door.core(self.space), branch.xid, vote_known=True)
         self.waiting.append(Waiting(body, self.clock.now() + DELAY))  # from the commit, not from the vote
         self.moment()
 
@@ -125,7 +125,7 @@ class User:
         self.moment()
 
     def reclaim(self) -> None:
-        reclaim(self.space._store)
+        door.reclaim(self.space)
         self.moment()
 
     def sleep(self) -> None:

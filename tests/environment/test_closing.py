@@ -12,6 +12,7 @@ import pytest
 
 import spool
 from spool.coordination.locks import NUMBER
+from tests import door
 from tests.environment.pressed import CALLS, NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of
 from tests.strides import Stride
@@ -91,7 +92,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
         furnish(path, history.consumed)
         disk = WatchedDisk(str(path))
         space = spool.open(disk)
-        space._store.guard._is_shut = waiting = Waiting()
+        door.store(space).guard._is_shut = waiting = Waiting()
         inside, go_on = Inside(history.run, space), threading.Event()
         disk.press = partial(hold, inside.arrived, go_on)
         disk.arm(n)
@@ -200,7 +201,7 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pyt
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
-    space._store.guard._is_shut = waiting = Waiting()
+    door.store(space).guard._is_shut = waiting = Waiting()
     first = Inside(lambda space: space.put("orders", NEW[0]) and None, space)
     second = Inside(lambda space: space.put_many("orders", [NEW[1], "more"]) and None, space)
     go_on, tries = threading.Event(), threading.Semaphore(0)
@@ -211,7 +212,7 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pyt
         elif threading.current_thread() is second and disk.calls[-1] == "make_durable ":
             second.arrived.set()
 
-    numbers = space._store.shared.numbers
+    numbers = door.store(space).shared.numbers
     try_lock = numbers.try_lock
 
     def tried(byte: int, *, shared: bool = False) -> bool:
@@ -242,7 +243,7 @@ def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(mem
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
     with spool.open(memory / "space") as other:
-        assert other._store.shared.control.try_lock(NUMBER)
+        assert door.store(other).shared.control.try_lock(NUMBER)
         waits = threading.Event()
 
         def look() -> None:
@@ -257,5 +258,5 @@ def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(mem
         inside.join(60)
         assert isinstance(inside.error, spool.NotOpen), "and not a timeout, half a minute later"
         assert disk.late == []
-        other._store.shared.control.unlock(NUMBER)
+        door.store(other).shared.control.unlock(NUMBER)
     expect_whole(memory / "space", spool.open(memory / "space"), OLD)

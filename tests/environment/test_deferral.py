@@ -20,6 +20,7 @@ import spool
 import xa
 from spool.runtime import calls
 from spool.runtime.calls import CallGuard
+from tests import door
 from tests.children import exit_code_of
 from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
 
@@ -187,7 +188,7 @@ def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> Non
     disk.press, disk.every, disk.calls = calls_until_it_waits, True, []
     with pytest.raises(KeyboardInterrupt):
         space.get("orders", timeout=None)
-    assert not space._store.closed
+    assert not door.store(space).closed
     expect_whole(memory / "space", space, [])
 
 
@@ -353,7 +354,7 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert descriptors() <= before
 
-    with space._store.guard:
+    with door.store(space).guard:
         assert exit_code_of(look) == 0
         press_was_held = calls._deferral.depth == 1
     assert press_was_held

@@ -23,6 +23,7 @@ import pytest
 import spool
 import xa
 from spool.runtime import calls
+from tests import door
 from tests.environment.pressed import NEW, OLD, expect_whole, furnish, opened
 from tests.environment.test_interrupts import HISTORIES, History, Lines, get, one_phase, prepare, put, transaction
 from tests.housekeepers import end_housekeeping
@@ -143,7 +144,7 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
             where(run)
         lines._last.clear()  # (it refers to frames, and so to descriptors)
         planted += lines.seen >= at
-        if space._store.closed:
+        if door.store(space).closed:
             torn += 1
             with pytest.raises(spool.NotOpen, match="open the space again"):
                 space.put("orders", "x")
@@ -168,7 +169,7 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
         path, waits = memory / str(at), []
         furnish(path, history.consumed)
         space, _ = opened(path)
-        monkeypatch.setattr(space._store.clock, "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
+        monkeypatch.setattr(door.clock(space), "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
         lines = Lines(at, only=("try_lock", "_take_number", "_issue", "call"), press=raising(TimeoutError))
 
         def run(space: spool.Space = space, lines: Lines = lines) -> None:
@@ -305,7 +306,7 @@ def test_x18_a_call_by_a_finalizer_at_each_line_is_refused_at_once(
 
         where(run)
     assert len(refused) > lines // stride(58) // 2
-    assert not space._store.closed
+    assert not door.store(space).closed
     assert space.check() == []
     record_property("interrupts by a call at a line", len(refused))
 
@@ -393,7 +394,7 @@ def test_x18_objects_that_put_messages_when_they_are_collected_hang_nothing(
         gc.set_threshold(*threshold)
         gc.collect()
     assert len(said) == 2 * count
-    assert stocked.stats("late").ready + stocked._core.group_commit.waiting >= said.count("put")
+    assert stocked.stats("late").ready + door.core(stocked).group_commit.waiting >= said.count("put")
     assert stocked.check() == []
 
 
@@ -492,7 +493,7 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
                     step(stocked)
             except TimeLimit:
                 came += 1
-        assert not stocked._store.closed
+        assert not door.store(stocked).closed
     assert came == pressed > lines // stride(58) // 2
     assert stocked.check() == []
     record_property("interrupts by a handler of a signal at a line", came)
@@ -552,7 +553,7 @@ def raise_in(thread: int, kind: type[BaseException]) -> None:
 def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_goes_on(
     stocked: spool.Space, stride: Stride, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting, raised, clock = threading.Event(), [], stocked._store.clock
+    waiting, raised, clock = threading.Event(), [], door.clock(stocked)
 
     def wait_and_say_so(woken: Callable[[float], bool], seconds: float) -> bool:
         waiting.set()
@@ -607,12 +608,12 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
         states = [OLD, [*OLD, *NEW]]
         with suppress(kind, spool.NotOpen):
             in_another_thread(run)
-        if not space._store.closed:
+        if not door.store(space).closed:
             with suppress(spool.NotOpen):
                 in_another_thread(lambda space=space: space.put("orders", "goes on"))
                 states = [[*state, "goes on"] for state in states]
         in_another_thread(space.close)
-        assert not space._store.guard._inside
+        assert not door.store(space).guard._inside
         assert locks() == before, at
         expect_whole(path, opened(path)[0], *states)
         if left[0] > 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of, take_in
@@ -117,7 +118,7 @@ def test_a_child_closes_the_copies_of_every_space_although_one_fails(
     spaces = [spool.create(tmp_path / str(n)) for n in range(3)]
     for space in spaces:
         with monkeypatch.context() as patch:
-            patch.setattr(space._store.files.disk, "disown", None)
+            patch.setattr(door.disk(space), "disown", None)
             left = in_a_child(lambda: "".join(descriptors()))
         assert [other.path in left for other in spaces] == [other is space for other in spaces]
     for space in spaces:
@@ -127,7 +128,7 @@ def test_a_child_closes_the_copies_of_every_space_although_one_fails(
 def test_a_child_closes_the_descriptors_of_directories_that_other_threads_were_using(tmp_path: Path) -> None:
     """The frames of those threads are never cleared in the child, and keep a reference."""
     with spool.create(tmp_path / "space") as space:
-        directories = space._store.files.disk._directories
+        directories = door.disk(space)._directories
         used, go_on = threading.Event(), threading.Event()
 
         def use() -> None:

@@ -17,10 +17,10 @@ import pytest
 import spool
 import xa
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.runtime import calls
 from spool.runtime.context import associated
 from spool.workers.outcome import Replied
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.forwarder.rounds import forward
@@ -148,8 +148,8 @@ def forward_a_round(space: spool.Space) -> None:
 
 
 def remove(space: spool.Space) -> None:
-    with space._store.guard:
-        reclaim(space._store)
+    with door.store(space).guard:
+        door.reclaim(space)
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ def interrupted(history: History, path: Path, n: int, press: Callable[[], None] 
     pressed = not disk.is_armed
     disk.disarm()
     if press is None:
-        assert not space._store.closed, "one signal tears no step"
-    elif space._store.closed:
+        assert not door.store(space).closed, "one signal tears no step"
+    elif door.store(space).closed:
         with pytest.raises(spool.NotOpen, match="open the space again"):
             space.put("orders", "x")
         space, _ = opened(path)
@@ -295,7 +295,7 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path, strid
             pass
         finally:
             sys.settrace(usual)
-        assert associated(space._store) is None
+        assert associated(door.store(space)) is None
         expect_whole(path, space, OLD, [*OLD, *NEW])
         if lines.seen < at:
             break
@@ -438,7 +438,7 @@ def test_an_interrupt_at_each_line_of_the_engine_leaves_a_whole_space(
             pass
         finally:
             sys.settrace(usual)
-        assert not space._store.closed
+        assert not door.store(space).closed
         expect_whole(path, space, *history.allowed)
         if lines.seen < at:
             break

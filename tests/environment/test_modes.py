@@ -14,9 +14,9 @@ import spool
 import xa
 from spool.coordination.locks import coordinator_byte
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote.branch import RemoteBranch
+from tests import door
 
 NOBODY = 65534
 DROPPED_MODE = 0o644
@@ -58,7 +58,7 @@ def live(root: Path, flush: str, look: Callable[[], None]) -> None:
     for turn in range(30):
         space.put("b", "x" * turn)
         space.get("b")
-    reclaim(space._store)
+    door.reclaim(space)
     look()
     for name, data in (("good", b"good"), ("bad.msgpack", b"\xc1")):
         (root / "drop/a" / name).write_bytes(data)
@@ -80,10 +80,10 @@ def live(root: Path, flush: str, look: Callable[[], None]) -> None:
 
 def _task(space: spool.Space) -> None:
     """A forwarder's effects, written by a process that has not opened the space."""
-    store, xid = space._store, Xid(FORMAT_ROUND, b"round", b"1")
+    store, xid = door.store(space), Xid(FORMAT_ROUND, b"round", b"1")
     assert store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
     branch = RemoteBranch(space.path, xid)
-    branch._branch.batch.put("b", [b"reply"], {})
+    door.batch(branch).put("b", [b"reply"], {})
     assert branch.prepare() is not None
     branch.close()
     store.shared.xids.unlock(coordinator_byte(xid.gtrid))

@@ -15,6 +15,7 @@ from spool.disk import Disk
 from spool.disk.advice import advice
 from spool.intake import Intake
 from spool.watch.published import read_metrics
+from tests import door
 from tests.at_once import AT_ONCE
 
 OWNER, GROUP = 1234, 65534
@@ -105,10 +106,10 @@ def a_root_s_day(root: Path, new_queue: str) -> None:
         os.utime(root / "drop" / "q" / "a.txt", (0, 0))
         os.utime(root / "drop" / "q" / "bad.msgpack", (0, 0))
         Intake(space).run(once=True)
-        space._housekeeper.compact()
+        door.compact(space)
         with space.transaction() as tx:
             tx.put_many("q", [b"y" * 1000] * 3000)
-        space._housekeeper._save(0)
+        door.save(space)
         space.check(repair=True)
 
 

@@ -20,8 +20,8 @@ from spool.disk.durability import durability_of
 from spool.disk.stat import Guarantees
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
+from tests import door
 from tests.at_once import AT_ONCE
 
 PATIENCE_SECONDS = 20
@@ -132,9 +132,9 @@ class Session:
     def use(self, space: spool.Space) -> None:
         self.told += map(str, space.recovery.findings)
         for step in (
-            self._put, self._put, self._get, self._roll_back, self._vote, lambda space: reclaim(space._store),
+            self._put, self._put, self._get, self._roll_back, self._vote, lambda space: door.reclaim(space),
             self._take_in, self._put, self._get, lambda space: space.stats(), lambda space: space.create_queue("c"),
-            lambda space: reclaim(space._store), self._look,
+            lambda space: door.reclaim(space), self._look,
         ):  # fmt: skip
             try:
                 step(space)
@@ -309,7 +309,7 @@ def test_a_dropped_file_that_turns_into_something_else_leads_nowhere(
             bodies = [message.body for message in space.browse("a")]
         with spool.open(root) as space:
             Intake(space).run(once=True)
-            reclaim(space._store)
+            door.reclaim(space)
     assert _state(outside) == before
     assert bodies == ["first", "second", "third", *([SECRET] if kind == "hard link" else [])]
     assert "planted" in caplog.text or kind == "hard link"
@@ -327,7 +327,7 @@ def test_a_dropped_file_that_has_another_name_comes_as_it_is_and_the_other_name_
         for turn in range(40):
             space.put("b", "x" * turn)
             space.get("b")
-            reclaim(space._store)
+            door.reclaim(space)
         assert space.check() == []
     assert bodies[-1] == SECRET
     assert _state(outside) == before
@@ -343,11 +343,11 @@ def test_a_committed_file_that_got_another_name_is_not_recycled_under_it(root: P
             os.link(file, tmp_path / file.name)
             copies[tmp_path / file.name] = file.read_bytes()
         space.put("a", "next")
-        assert reclaim(space._store) > 0
+        assert door.reclaim(space) > 0
         for turn in range(40):
             space.put("b", "x" * turn)
             space.get("b")
-            reclaim(space._store)
+            door.reclaim(space)
     assert {path: path.read_bytes() for path in copies} == copies
 
 
@@ -356,7 +356,7 @@ def test_a_spare_file_that_got_another_name_is_not_written_under_it(root: Path, 
         for turn in range(40):
             space.put("b", "x" * turn)
             space.get("b")
-        reclaim(space._store)
+        door.reclaim(space)
         spares = list((root / "free").iterdir())
         for spare in spares:
             os.link(spare, tmp_path / spare.name)

@@ -15,8 +15,8 @@ import pytest
 import spool
 from spool.coordination import locks
 from spool.errors import SpaceStopped
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import History
 from tests.crash.harness import SEED, Explorer
@@ -181,10 +181,10 @@ def test_no_process_reclaims_by_a_lock_file_that_was_made_again(tmp_path: Path) 
             space.put("a", "one")
             space.get("a")
         (tmp_path / "space" / layout.RECLAIM_LOCK).unlink()
-        assert reclaim(space._store) == 0
+        assert door.reclaim(space) == 0
         assert not (tmp_path / "space" / layout.RECLAIM_LOCK).exists()
     with spool.open(tmp_path / "space") as space:
-        assert reclaim(space._store) > 0
+        assert door.reclaim(space) > 0
         assert space.check() == []
 
 

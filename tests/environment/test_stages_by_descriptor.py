@@ -13,8 +13,8 @@ import xa
 from spool.disk import descriptors
 from spool.disk.disk import Disk
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.environment import pressed
 from xaspool_scripts.recover import main as spool_recover
@@ -53,7 +53,7 @@ def _work(space: spool.Space) -> None:
         lambda: manager.end(XID),
         lambda: manager.prepare(XID),
         lambda: manager.commit(XID),
-        lambda: reclaim(space._store),
+        lambda: door.reclaim(space),
         lambda: space.put("orders", "six"),
     ):
         try:

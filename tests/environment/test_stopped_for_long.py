@@ -12,9 +12,9 @@ import pytest
 import spool
 from spool.errors import CommitUnknown, TransactionRolledBack
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.claim_journal import _become_owner
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import timed
 from tests.crash.intakes import drop
@@ -109,7 +109,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
         """Consume all messages again and again, so that names and files get other contents."""
 
         def run(space: spool.Space) -> None:
-            before = set(space._store.files.disk.names(layout.COMMITTED))
+            before = set(door.disk(space).names(layout.COMMITTED))
             for turn in range(3):
                 for queue in ("a", "b"):
                     for _ in THERE:
@@ -119,7 +119,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
                     _patient(putting(simulation.log, f"{letter}{turn}"))(space)
                 _patient(reclaiming)(space)
             overtaken.stops += 1
-            overtaken.gone += not before.issubset(space._store.files.disk.names(layout.COMMITTED))
+            overtaken.gone += not before.issubset(door.disk(space).names(layout.COMMITTED))
 
         return run
 
@@ -130,7 +130,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
             simulation.newcomer("V", opening(program))
         else:
             simulation.process("V", program)
-            _become_owner(simulation.spaces[-1]._store)  # or most of its calls would be those of its first claim
+            _become_owner(door.store(simulation.spaces[-1]))  # or most of its calls would be those of its first claim
         simulation.process("R", consumes(simulation))
 
     setup = drop if "dropped" in stopped else None
@@ -209,7 +209,7 @@ def test_a_real_process_goes_on_when_all_that_it_saw_is_gone(
             there = set((root / layout.COMMITTED).iterdir())
             for turn in range(60):
                 bystanders.step("getter", "getter", "putter")
-                reclaim(space._store)
+                door.reclaim(space)
                 gone = there - set((root / layout.COMMITTED).iterdir())
                 if turn > 10 and len(gone) >= len(there) / 2:
                     break

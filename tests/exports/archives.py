@@ -13,6 +13,7 @@ from spool.admin import archive, manifest
 from spool.admin.archive import Reader, Writer
 from spool.admin.manifest import ExportReport
 from spool.maintenance.compaction import Compactor
+from tests import door
 from tests.compaction import small_compactions
 
 XID = xa.Xid(1, b"global" * 10, b"branch" * 10)  # of which a file has a long name
@@ -42,7 +43,7 @@ def _compacted(space: spool.Space) -> None:
         space.put("q", number)
     space.get_many("q", 20)
     with small_compactions():
-        sum(Compactor(space._store).steps())
+        sum(Compactor(door.store(space)).steps())
 
 
 def _of_everything(space: spool.Space) -> None:

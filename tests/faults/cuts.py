@@ -3,7 +3,7 @@
 import errno
 
 import spool
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.crash.contents import AFTER, Contents
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.harness import Faults, Outcome, expect, look, play, telling, told
@@ -67,7 +67,7 @@ class FailedFlushes(Faults):
             shown = look(space)
             expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
             space.put(AFTER, "next")
-            reclaim(space._store)
+            door.reclaim(space)
             machine.kill(disk)
             again = [inode for inode in machine.flushed_again if inode.entries is None]
             expect(not again, f"{len(again)} files were flushed again after a failed flush")

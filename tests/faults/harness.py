@@ -10,6 +10,7 @@ from spool.admin.findings import Kind
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.log.sequence import settle_all
 from spool.transactions.two_phase import resolve_orphans
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import AFTER, QUEUES, Contents
 from tests.crash.contents import look as look_now
@@ -162,20 +163,22 @@ class Faults:
         """After a fault the disk is well again."""
         with telling("killed here, then opened again", plan):
             self.reopen(machine.copy(), outcome.allowed)
-        stopped = [space for space in (actor.space, other) if not space._store.closed and is_stopped(space)]
+        stopped = [space for space in (actor.space, other) if not door.store(space).closed and is_stopped(space)]
         for space in stopped:
             expect_stopped(space)
         if other in stopped:
             return
         if plan.failed_flushes:
-            expect(bool(stopped) or actor.space._store.closed or self.history.by_task, "a failed flush stopped nobody")
+            expect(
+                bool(stopped) or door.store(actor.space).closed or self.history.by_task, "a failed flush stopped nobody"
+            )
             with telling("the others cannot be told that the space has stopped", plan):
                 expect(any(call.startswith("write_at") for call in plan.failed), "and were not told")
                 shown = look(other)
                 expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
                 drain(other, shown)
             return
-        if actor.space._store.closed:
+        if door.store(actor.space).closed:
             return
         with telling("the same process goes on", plan):
             shown = look(actor.space)
@@ -198,8 +201,8 @@ def finish(actor: Actor, history: History, shown: Contents) -> None:
 
 def look(space: spool.Space) -> Contents:
     """The contents after the next get or commit has settled the numbers of dead or failed writers."""
-    settle_all(space._store, space._store.deadline())
-    resolve_orphans(space._store, space._store.deadline())
+    settle_all(door.store(space), door.deadline(space))
+    resolve_orphans(door.store(space), door.deadline(space))
     return look_now(space)
 
 
@@ -230,7 +233,7 @@ def try_everything(actor: Actor, outcome: Outcome) -> Outcome:
 
 
 def is_stopped(space: spool.Space) -> bool:
-    return space._store.shared.counters.read().is_stopped
+    return door.counters(space).is_stopped
 
 
 def expect_stopped(space: spool.Space) -> None:

@@ -14,10 +14,10 @@ import spool
 from spool.coordination.locks import coordinator_byte
 from spool.errors import DiskFailure
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote.branch import RemoteBranch
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.crash.contents import EMPTY, XID, Contents
 from tests.held import committed_here
 from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError
@@ -102,7 +102,7 @@ CONSUMED = THREE.got("a", 3).put("b", "stays")
 
 def dropped(space: spool.Space) -> None:
     """Files from outside."""
-    disk = space._store.files.disk
+    disk = door.disk(space)
     for name, data in (("a/1", b"one"), ("a/2", b"two"), ("b/3", b"three")):
         handle = disk.create(f"drop/{name}")
         disk.write_at(handle, 0, data)
@@ -150,7 +150,7 @@ LARGE = ("first", "second", "third", "fourth")
 
 def _put_and_reclaim(actor: Actor) -> None:
     actor.space.put("a", "one")
-    actor.space._housekeeper.committed(every=0)
+    door.housekeeper(actor.space).committed(every=0)
 
 
 def _close(actor: Actor) -> None:
@@ -259,10 +259,10 @@ def _adopt(actor: Actor) -> None:
 def _round(actor: Actor) -> None:
     """Forward as a round does: claim, let a task write and prepare its branch, commit the branch."""
     space = actor.space
-    store = space._store
+    store = door.store(space)
     gtrid = os.urandom(16)
     assert store.shared.xids.try_lock(coordinator_byte(gtrid))
-    tx = CoordinatedTransaction(space._core, counted=False)
+    tx = CoordinatedTransaction(door.core(space), counted=False)
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
@@ -279,8 +279,8 @@ def _task(path: str, gtrid: bytes, held: list) -> Xid:
     branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"))
     try:
         for stretch in held:
-            branch._branch.batch.put("b", [body[:3] for _, body, _ in branch.messages([stretch])], {"codec": "text"})
-            branch._branch.batch.remove(*stretch.position, stretch.length, "dequeued")
+            door.batch(branch).put("b", [body[:3] for _, body, _ in branch.messages([stretch])], {"codec": "text"})
+            door.batch(branch).remove(*stretch.position, stretch.length, "dequeued")
         vote = branch.prepare()
         assert vote is not None
         return vote.xid
@@ -306,7 +306,7 @@ def _some_of(contents: Contents) -> list[Contents]:
 TAKEN = EMPTY.put("a", "b'one'", "b'two'").put("b", "b'three'")
 TAKEN_LATE = EMPTY.put("a", "b'two'", "b'one'").put("b", "b'three'")
 
-RECLAIM = Step(lambda actor: reclaim(actor.space._store), _same)
+RECLAIM = Step(lambda actor: door.reclaim(actor.space), _same)
 
 
 def _fail(actor: Actor) -> None:
@@ -333,7 +333,7 @@ def _perhaps_moved(contents: Contents) -> list[Contents]:
 def _group(actor: Actor) -> None:
     """Several branches and plain messages in one file; the first error is the caller's."""
     space = actor.space
-    transactions = [spool.Transaction(space._core, counted=False) for _ in range(2)]
+    transactions = [spool.Transaction(door.core(space), counted=False) for _ in range(2)]
     try:
         for tx in transactions:
             tx.get("a")

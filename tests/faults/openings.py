@@ -12,6 +12,7 @@ from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import coordinated
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import QUEUES, XID, Contents, branch
 from tests.faults.disks import FaultySimulatedDisk
@@ -39,7 +40,7 @@ class Leftovers:
             for leave, space in zip(ways, spaces, strict=True):
                 leave(space)
             for space in spaces:
-                self.machine.kill(space._store.files.disk)  # type: ignore[arg-type]
+                self.machine.kill(door.disk(space))  # type: ignore[arg-type]
         self.image = self.machine.image()
 
     def _open(self, way: Callable[..., spool.Space]) -> spool.Space:
@@ -51,13 +52,13 @@ def _adopted(space: spool.Space) -> None:
     voted = branch(space)
     voted.put("b", "adopted")
     assert voted.prepare()
-    tx = CoordinatedTransaction(space._core)
+    tx = CoordinatedTransaction(door.core(space))
     tx.put("b", "own")
     _dying(coordinated, "move_adopted", lambda: tx.commit(adopt=[XID]))
 
 
 def _voted(space: spool.Space) -> None:
-    tx = CoordinatedTransaction(space._core, xid=Xid(4711, b"foreign", b"2"))
+    tx = CoordinatedTransaction(door.core(space), xid=Xid(4711, b"foreign", b"2"))
     tx.get("a")
     tx.put("b", "in doubt")
     assert tx.prepare()
@@ -65,8 +66,8 @@ def _voted(space: spool.Space) -> None:
 
 def _round(space: spool.Space) -> None:
     """A branch of a forwarding round."""
-    assert space._store.shared.xids.try_lock(coordinator_byte(b"round"))
-    tx = CoordinatedTransaction(space._core, xid=Xid(FORMAT_ROUND, b"round", b"0"))
+    assert door.store(space).shared.xids.try_lock(coordinator_byte(b"round"))
+    tx = CoordinatedTransaction(door.core(space), xid=Xid(FORMAT_ROUND, b"round", b"0"))
     tx.get("a")
     assert tx.prepare()
 
@@ -76,7 +77,7 @@ def _claims(space: spool.Space) -> None:
     tx = space.transaction()
     tx.get("a")
     tx._branch.lock_xid()
-    space._store.files.disk.create(layout.active(tx.xid))
+    door.disk(space).create(layout.active(tx.xid))
 
 
 def _taken(space: spool.Space) -> None:
@@ -85,7 +86,7 @@ def _taken(space: spool.Space) -> None:
 
 def _unpublished(space: spool.Space) -> None:
     """A number that was given out."""
-    _dying(space._store.shared.counters, "store_published", lambda: space.put("b", "unpublished"))
+    _dying(door.store(space).shared.counters, "store_published", lambda: space.put("b", "unpublished"))
 
 
 def _dying(owner: object, call: str, act: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from spool.errors import DiskFailure
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, error_of
 from tests.simdisk import SimulatedDisk
@@ -104,7 +105,7 @@ def test_the_housekeeping_tells_the_next_step_of_a_full_disk(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with spool.create(tmp_path / "space") as space:
-        monkeypatch.setattr(space._housekeeper, "_do_steps", full)
-        assert space._housekeeper._round(due=False)
+        monkeypatch.setattr(door.housekeeper(space), "_do_steps", full)
+        assert door.housekeep(space, due=False)
     assert "housekeeping stopped early: [Errno 28] No space left on device: free space on the disk" in caplog.text
     assert "spool-admin queue purge works without room" in caplog.text

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import spool
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
 
@@ -48,7 +49,7 @@ def edited(space: spool.Space, line: str) -> None:
     """Add a line for the queue that was created last to ``space.toml``, as an edit by hand does."""
     file = Path(space.path, "space.toml")
     file.write_text(f"{file.read_text()}{line}\n")
-    space._housekeeper._round(due=True)
+    door.housekeep(space)
 
 
 def drained(space: spool.Space, queue: str, **how: Any) -> list[Any]:

@@ -13,6 +13,7 @@ import pytest
 import spool
 import xa
 from spool.policies.retries import retry_delay
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
 from tests.features.conftest import Reopen, drained, seen
@@ -139,10 +140,10 @@ def test_e10_settings_that_people_edit_are_read_while_programs_run(
     file = Path(space.path, "space.toml")
     text = file.read_text()
     file.write_text(f"# mine\n{text}\nretries = 7\n")
-    space._housekeeper._round(due=True)
+    door.housekeep(space)
     assert space.queues()["q"].retries == other.queues()["q"].retries == 7
     file.write_text(f"{text}\nretries = 'many'\n")
-    space._housekeeper._round(due=True)
+    door.housekeep(space)
     assert "queue q: retries is a whole number from 0" in caplog.text
     assert str(file) in caplog.text
     assert space.queues()["q"].retries == 7

@@ -17,6 +17,7 @@ from spool.policies import capacity
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.meanwhile import elsewhere
@@ -148,7 +149,7 @@ def test_q11_two_puts_at_the_limit_do_not_exceed_it(meanwhile: Meanwhile, killed
 
 
 def _vote(space: spool.Space, name: bytes = b"one") -> None:
-    branch = CoordinatedTransaction(space._core, xid=Xid(7, name, b""))
+    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, name, b""))
     branch.put("q", 1)
     branch.prepare()
 
@@ -227,7 +228,7 @@ def test_x07_a_message_expires_once(meanwhile: Meanwhile, killed: Killed) -> Non
         space.create_queue("errors")
         space.create_queue("q", error_queue="errors")
         space.put("q", 1, time_to_live=1)
-        space._store.clock.sleep(2)
+        door.clock(space).sleep(2)
 
     def let_go(space: spool.Space) -> int:
         return space.stats("q").expired
@@ -252,10 +253,10 @@ def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str, m
         space.create_queue("q")
         space.create_queue("other")
         space.put("q", 1, time_to_live=1)
-        branches[:] = [CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""))]
+        branches[:] = [CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""))]
         branches[0].get("q")
         if act == "expire":
-            space._store.clock.sleep(2)
+            door.clock(space).sleep(2)
 
     def do(space: spool.Space) -> Any:
         if act == "expire":
@@ -265,7 +266,7 @@ def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str, m
     for two, _, voted in meanwhile(prepare, do, lambda space: branches[0].prepare()):
         if voted is True:
             assert two.other.stats("q").in_doubt == 1
-            commit_prepared(two.other._core, branches[0].xid, vote_known=True)
+            commit_prepared(door.core(two.other), branches[0].xid, vote_known=True)
             stats = two.other.stats("q")
             assert (stats.dequeued, stats.expired, stats.ready, bodies(two.other, "other")) == (1, 0, 0, [])
 
@@ -328,8 +329,8 @@ def test_q10_the_command_is_run_by_one_of_two(meanwhile: Meanwhile, killed: Kill
 
     def look(space: spool.Space) -> None:
         assert space.queues()
-        with space._store.guard:
-            capacity.check_marks(space._store)
+        with door.store(space).guard:
+            capacity.check_marks(door.store(space))
 
     with mock.patch.object(capacity, "run_command") as run:
         for _ in meanwhile(prepare, look, look):

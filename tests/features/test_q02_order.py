@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import spool
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.clocks import MovedClock, timed
 from tests.compaction import small_compactions
 from tests.conftest import in_memory
@@ -161,10 +161,10 @@ def test_q03_a_message_put_before_another_stands_there_also_when_both_are_compac
     ids = space.put_many("q", ["0", "1", "2"])
     third = space.put("q", "3", before=ids[0])
     with small_compactions():
-        space._housekeeper.compact()
+        door.compact(space)
         space.put("q", "4", before=ids[2])
         space.put("q", "5", before=third)
-        space._housekeeper.compact()
+        door.compact(space)
     assert seen(space, "q") == ["5", "3", "0", "1", "4", "2"]
     path = space.path
     space.close()
@@ -249,11 +249,11 @@ class OrderModel(RuleBasedStateMachine):
     @rule(who=who)
     def compact(self, who: int) -> None:
         with small_compactions():
-            self.spaces[who]._housekeeper.compact()
+            door.compact(self.spaces[who])
 
     @rule(who=who)
     def reclaim(self, who: int) -> None:
-        reclaim(self.spaces[who]._store)
+        door.reclaim(self.spaces[who])
 
     @rule(who=who)
     def reopen(self, who: int) -> None:

@@ -14,6 +14,7 @@ import xa
 from spool.admin.findings import Kind
 from spool.maintenance.compaction import Compactor
 from spool.routing import NoRoute, Route, Router
+from tests import door
 from tests.clocks import MovedClock, timed
 from tests.compaction import small_compactions
 from tests.features.conftest import drained, seen
@@ -114,7 +115,7 @@ def _furnish(path: Path, clock: MovedClock) -> spool.Space:
         tx.get("q")
         tx.rollback()
     with small_compactions():
-        sum(Compactor(space._store).steps())
+        sum(Compactor(door.store(space)).steps())
     rm = xa.ResourceManager(space)
     rm.start(_XID, xa.TMNOFLAGS)
     space.put("q", "in doubt")
@@ -176,7 +177,7 @@ def test_q16_others_go_on_while_a_space_is_exported(tmp_path: Path, clock: Moved
             xa.ResourceManager(space).commit(_XID, xa.TMNOFLAGS)
             space.get_many("q", 10)
             space.put("q", "new")
-            space._housekeeper._reclaim(0)
+            door.reclaim_behind(space)
 
     done = []
 
@@ -231,7 +232,7 @@ def test_q16_an_export_holds_whole_commits_and_nothing_that_is_under_way() -> No
     doomed, dying = processes.open()
     dying.dies_before("make_durable", lambda: doomed.put("orders", "never acknowledged"), "committed")
     exporting.export(file)
-    page = exporting._store.shared.counters.read()
+    page = door.counters(exporting)
     assert page.published == page.issued == processes.newest()
 
 

@@ -14,6 +14,7 @@ from spool.maintenance import tombstones
 from spool.maintenance.compaction import Compactor
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.clocks import MovedClock
 from tests.compaction import small_compactions
 from tests.features.conftest import Reopen, drained, edited, seen
@@ -106,7 +107,7 @@ def test_x07_compacted_messages_expire_too(space: spool.Space, clock: MovedClock
     for n in range(40):
         space.put("q", n, **({"time_to_live": 100} if n % 3 == 0 else {}))
     with small_compactions():
-        assert space._housekeeper.compact() >= 1
+        assert door.compact(space) >= 1
         clock.later += 101
         assert seen(space, "q") == [n for n in range(40) if n % 3]
         assert space.stats("q").expired == 14
@@ -117,9 +118,9 @@ def test_x07_housekeeping_expires_messages_that_no_get_takes(space: spool.Space,
     space.create_queue("q")
     space.put("q", 1, time_to_live=1)
     clock.later += 2
-    space._housekeeper._catch_up()
-    space._housekeeper._expire()
-    assert space._store.view.index.totals()["q"] == [1, 0, 0, 1]
+    door.housekeeper(space)._catch_up()
+    door.expire(space)
+    assert door.index(space).totals()["q"] == [1, 0, 0, 1]
 
 
 def test_x07_times_that_exclude_each_other_are_refused(space: spool.Space) -> None:
@@ -193,7 +194,7 @@ def test_x08_a_put_of_the_same_key_waits_for_the_outcome_of_the_first(space: spo
 
 def test_x08_a_key_in_doubt_is_in_use(space: spool.Space) -> None:
     space.create_queue("q")
-    branch = CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 1, deduplication_key="k")
     assert branch.prepare()
     with pytest.raises(spool.MessageInUse, match="in doubt"):
@@ -213,16 +214,14 @@ def test_x08_keys_take_few_files_and_none_after_the_window(space: spool.Space, c
     committed = Path(space.path, "committed")
     with small_compactions():
         for _ in range(3):
-            sum(Compactor(space._store).steps())
-            space._housekeeper._reclaim(0)
+            sum(Compactor(door.store(space)).steps())
+            door.reclaim_behind(space)
     assert len(list(committed.iterdir())) < 10
     assert [space.put("q", n, deduplication_key=f"k{n}") for n in range(40)] == ids
     clock.later += 1001
-    space._housekeeper._reclaim(0)
-    assert not [key for key in space._store.view.index.facts if key.startswith("deduplication")]
-    assert (
-        sum(state.facts for state in space._store.view.index.files.values()) == len(space._store.view.index.facts) == 1
-    )
+    door.reclaim_behind(space)
+    assert not [key for key in door.index(space).facts if key.startswith("deduplication")]
+    assert sum(state.facts for state in door.index(space).files.values()) == len(door.index(space).facts) == 1
     assert len(list(committed.iterdir())) < 4
 
 
@@ -243,7 +242,7 @@ def test_x08_a_key_put_again_while_old_keys_are_rewritten_keeps_its_new_message(
 
     monkeypatch.setattr(tombstones, "_content_of", meanwhile)
     with small_compactions():
-        sum(Compactor(space._store).steps())
+        sum(Compactor(door.store(space)).steps())
     assert ids
     assert space.put("q", "again", deduplication_key="k0") == ids[0]
 
@@ -281,7 +280,7 @@ def test_x09_a_compaction_keeps_a_group_waiting_for_its_failed_messages(space: s
     tx.get_many("q", 16)
     tx.rollback()
     with small_compactions():
-        space._housekeeper.compact()
+        door.compact(space)
         assert drained(space, "q") == []
         clock.later += 3601
         assert drained(space, "q") == list(range(24))
@@ -325,7 +324,7 @@ def test_x09_a_branch_in_doubt_keeps_its_group_waiting(space: spool.Space, again
     space.create_queue("q")
     for n in (1, 2):
         space.put("q", n, group="g")
-    branch = CoordinatedTransaction(space._core, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""), timeout=30.0)
     branch.get("q")
     assert branch.prepare()
     for one in (space, again()):
@@ -338,7 +337,7 @@ def test_x09_order_holds_over_compactions_and_restarts(space: spool.Space, again
     for n in range(30):
         if n == 20:
             with small_compactions():
-                space._housekeeper.compact()
+                door.compact(space)
         space.put("q", n, group=f"g{n % 3}")
     with small_compactions():
         other = again()

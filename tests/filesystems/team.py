@@ -6,6 +6,7 @@ from typing import Self
 
 import spool
 from spool.disk.durability import Ordered
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.torture import worker
 from tests.torture.arena import TEAM
@@ -29,7 +30,7 @@ class Team:
         """Create a space with the sync method ``auto``, and return whether it takes renames for ordered."""
         with spool.create(self.space, defaults=AT_ONCE) as space:
             worker.make_queues(space)
-            return isinstance(space._store.files.disk.durability, Ordered)
+            return isinstance(door.disk(space).durability, Ordered)
 
     def start(self) -> None:
         for kind in TEAM:

@@ -9,7 +9,7 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.disk.durability import Journaled
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.filesystems.volume import EXT4, Volume, boot_anew, missing
 from tests.housekeepers import end_housekeeping
@@ -33,7 +33,7 @@ def test_commits_that_a_power_cut_left_without_names_are_found(tmp_path: Path, p
             worker.overwrite()
             volume.cut()
             calls += worker.calls
-            worker.space._store.files.disk.close_all()  # as its death would; nothing of it reaches the device
+            door.disk(worker.space).close_all()  # as its death would; nothing of it reaches the device
             volume.unmount()
             volume.mount()
             boot_anew(volume.path / "space")
@@ -55,7 +55,7 @@ class Worker:
         self.space = spool.create(path, defaults=AT_ONCE)
         end_housekeeping(self.space)  # its thread would live on after the cut, and keep the file system busy
         self.space.create_queue("q")
-        assert isinstance(self.space._store.files.disk.durability, Journaled)
+        assert isinstance(door.disk(self.space).durability, Journaled)
 
     def overwrite(self) -> None:
         """Create consumed files, then commit into them; files that these commits consume are used again."""
@@ -63,7 +63,7 @@ class Worker:
             self._put_one()
         for _ in range(10):
             self._get_one()
-        reclaim(self.space._store)
+        door.reclaim(self.space)
         for _ in range(self._rng.randrange(1, 25)):
             chance = self._rng.random()
             if chance < 0.5 or not self._waiting:
@@ -71,7 +71,7 @@ class Worker:
             elif chance < 0.9:
                 self._get_one()
             else:
-                reclaim(self.space._store)
+                door.reclaim(self.space)
             self.calls += 1
 
     def _put_one(self) -> None:

@@ -15,6 +15,7 @@ from forwarder.services import parse
 from spool.model import codecs
 from spool.store.settings import read_settings_text, write_settings
 from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retried, Translated
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import Answer, Run, Scripted, answers
 from tests.shown import bodies
@@ -58,7 +59,7 @@ def test_a_message_moves_to_another_queue_as_it_is(run: Run, space: spool.Space)
 
 def test_a_message_over_a_limit_that_came_later_moves_all_the_same(run: Run, space: spool.Space) -> None:
     space.put("work", b"x" * 100)
-    disk = space._store.files.disk
+    disk = door.disk(space)
     write_settings(disk, f"max_body_bytes = 10\n{read_settings_text(disk)}")
     assert run(Route("work", parse("queue:other"))).effects == {"work": {"delivered": 1}}
     assert bodies(space, "other") == [b"x" * 100]

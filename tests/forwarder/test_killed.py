@@ -15,6 +15,7 @@ from forwarder.round import Round, Route
 from forwarder.services import Request
 from spool.policies.claim_journal import ClaimJournal, clean_up_after_dead
 from spool.workers.outcome import Outcome, Replied
+from tests import door
 from tests.children import exit_code_of
 from tests.forwarder.rounds import Scripted, answers, forward, in_process
 from tests.forwarder.test_calls import in_one_task
@@ -45,7 +46,7 @@ def _in_a_child(space: spool.Space, act: Callable[[spool.Space], object]) -> Non
 def _attempts(space: spool.Space) -> dict[object, int]:
     """Return the attempts of each message, as a consumer that takes them all gets them. It gives them back."""
     found: dict[object, int] = {}
-    tx = spool.Transaction(space._core, counted=False)
+    tx = spool.Transaction(door.core(space), counted=False)
     with suppress(spool.Empty):
         while True:
             message = tx.get("work")
@@ -61,7 +62,7 @@ def _in_another(space: spool.Space) -> dict[object, int]:
 
 
 def _after_a_cleaning(space: spool.Space) -> dict[object, int]:
-    clean_up_after_dead(space._store, space._store.deadline())
+    clean_up_after_dead(door.store(space), door.deadline(space))
     return _attempts(space)
 
 

@@ -14,6 +14,7 @@ from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.effects import Effect
 from spool.workers.outcome import Rejected, Replied, Retried
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import SPARK, Scripted, answers, echo, forward, in_process, run_round
 from tests.shown import bodies
@@ -59,12 +60,12 @@ def test_effects_are_names_for_programs_and_words_for_people() -> None:
 
 def test_q12_a_service_that_is_down_costs_no_attempt(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
-    flushes = space._store.files.disk.flushes
+    flushes = door.disk(space).flushes
     result = forward(space, lambda request: Retried("refused", counted=False))
     assert result.down
     assert space.show(wanted).attempts == 0
     assert bodies(space, "work") == [b"x"]
-    assert space._store.files.disk.flushes == flushes, "nothing happened, so nothing is flushed"
+    assert door.disk(space).flushes == flushes, "nothing happened, so nothing is flushed"
 
 
 def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.Space) -> None:
@@ -119,7 +120,7 @@ def test_q11_a_round_counts_messages_that_others_put_and_voted_for(space: spool.
     with spool.open(space.path) as other:
         other.change_queue("replies", max_messages=2)
         other.put("replies", b"there")
-        branch = CoordinatedTransaction(other._core, xid=Xid(7, b"one", b""))
+        branch = CoordinatedTransaction(door.core(other), xid=Xid(7, b"one", b""))
         branch.put("replies", b"voted for")
         branch.prepare()
         assert "queue replies is full" in forward(space, echo).down
@@ -161,7 +162,7 @@ def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_mov
 
 def test_q12_a_delay_that_the_service_asks_for_is_kept(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
-    before = space._store.clock.now()
+    before = door.clock(space).now()
     forward(space, lambda request: Retried("later", delay=3600.0))
     due = space.show(wanted).not_before
     assert due is not None

@@ -18,6 +18,7 @@ from spool.remote.branch import RemoteBranch
 from spool.transactions import two_phase
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.effects import Effect
+from tests import door
 from tests.forwarder.rounds import Scripted, answers, attempts, echo, forward, in_process, run_round
 from tests.shown import bodies
 
@@ -31,7 +32,7 @@ def test_no_process_rolls_back_the_branches_of_a_live_round(space: spool.Space) 
             blocks = []
             for chunk in chunks:
                 blocks += in_process([chunk])
-                assert resolve_orphans(other._store, other._store.deadline()) == []
+                assert resolve_orphans(door.store(other), door.deadline(other)) == []
             return blocks
 
         assert forward(space, echo, job=looked_at).effects == {Effect.DELIVERED: 4}
@@ -42,7 +43,7 @@ def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> Non
     """A task that Spark repeats while its first attempt lives has another xid, or none."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     with spool.open(space.path) as coordinator:
-        assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
+        assert door.store(coordinator).shared.xids.try_lock(coordinator_byte(xid.gtrid))
         first = RemoteBranch(space.path, xid)
         with pytest.raises(ProtocolError):
             RemoteBranch(space.path, xid)
@@ -56,32 +57,32 @@ def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -
     with pytest.raises(TransactionRolledBack):
         RemoteBranch(space.path, xid)
     with spool.open(space.path) as coordinator:
-        assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
+        assert door.store(coordinator).shared.xids.try_lock(coordinator_byte(xid.gtrid))
         branch = RemoteBranch(space.path, xid)
-        branch._branch.batch.put("work", [b"late"], {})
+        door.batch(branch).put("work", [b"late"], {})
     with pytest.raises(TransactionRolledBack):
         branch.prepare()
     branch.close()
-    assert not two_phase.is_prepared(space._store, xid)
+    assert not two_phase.is_prepared(door.store(space), xid)
 
 
 def test_a_task_does_not_vote_for_a_message_into_a_queue_that_was_deleted_since_it_began(space: spool.Space) -> None:
     space.create_queue("elsewhere")
     xid = Xid(FORMAT_ROUND, b"round", b"1")
-    assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
+    assert door.store(space).shared.xids.try_lock(coordinator_byte(xid.gtrid))
     branch = RemoteBranch(space.path, xid)
-    branch._branch.batch.put("elsewhere", [b"late"], {})
+    door.batch(branch).put("elsewhere", [b"late"], {})
     space.delete_queue("elsewhere")
     with pytest.raises(spool.QueueNotFound):
         branch.prepare()
     branch.close()
-    assert not two_phase.is_prepared(space._store, xid)
+    assert not two_phase.is_prepared(door.store(space), xid)
 
 
 def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space) -> None:
     xid = Xid(FORMAT_ROUND, b"round", b"1")
-    assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-    space._store.stop()
+    assert door.store(space).shared.xids.try_lock(coordinator_byte(xid.gtrid))
+    door.store(space).stop()
     with pytest.raises(SpaceStopped):
         RemoteBranch(space.path, xid)
 

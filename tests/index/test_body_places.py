@@ -11,13 +11,14 @@ from spool.errors import CorruptedFile
 from spool.log import checkpoint
 from spool.log.visibility import catch_up
 from spool.model import layout
+from tests import door
 
 bodies = st.integers(0, 255).flatmap(lambda n: st.sampled_from([0, 1, 255, 256, 70_000]).map(lambda m: bytes([n]) * m))
 commits = st.lists(st.lists(bodies, min_size=1, max_size=4), min_size=1, max_size=4)
 
 
 def check(space: spool.Space, put: list[list[bytes]]) -> None:
-    store, found = space._store, []
+    store, found = door.store(space), []
     catch_up(store)
     for run in store.view.index.messages.queue("orders").ready:
         file = Path(space.path, layout.committed(run.file.number)).read_bytes()
@@ -38,10 +39,10 @@ def test_a_body_lies_where_the_index_says(tmp_path_factory: pytest.TempPathFacto
         check(space, put)
         with spool.open(space.path) as other:
             check(other, put)
-        store = space._store
+        store = door.store(space)
         assert checkpoint.save(store.files.disk, store.shared.counters, store.view)
         with spool.open(space.path) as restored:
-            assert restored._store.view.index.restored == store.view.index.applied
+            assert door.index(restored).restored == store.view.index.applied
             check(restored, put)
 
 
@@ -53,8 +54,8 @@ def test_a_changed_body_is_not_returned(tmp_path: Path) -> None:
         check(space, [[b"one"], [b"two", b"three"]])
         for path in Path(space.path, layout.COMMITTED).iterdir():
             path.write_bytes(path.read_bytes().replace(b"two", b"owt").replace(b"one", b"eno"))
-        cache = space._store.files.cache
-        for run in space._store.view.index.messages.queue("orders").ready:
+        cache = door.store(space).files.cache
+        for run in door.index(space).messages.queue("orders").ready:
             with pytest.raises(CorruptedFile, match="does not match its checksum"):
                 cache.bodies(run, run.first, 1, bytes)
             assert cache.unproven(run, run.first) in (b"eno", b"owt")

@@ -14,6 +14,7 @@ import spool
 from spool.intake.directories import CapturedFile
 from spool.intake.full_queues import Room
 from spool.intake.intake import Intake
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 
@@ -92,7 +93,7 @@ def test_a_full_queue_costs_no_look_at_its_files(space: spool.Space, monkeypatch
     drop(space, *numbered(40))
     intake, touched = Intake(space), list[str]()
     intake.take_all()
-    disk = space._store.files.disk
+    disk = door.disk(space)
     for name in ("open", "identity", "has_writer", "rename_new"):
         original = getattr(disk, name)
 

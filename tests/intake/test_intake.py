@@ -17,6 +17,7 @@ import spool
 from spool.disk import Disk
 from spool.intake.directories import CapturedFile
 from spool.intake.intake import Intake
+from tests import door
 from tests.environment.pressed import descriptors
 from tests.full import no_room
 
@@ -226,7 +227,7 @@ def intake_dies_at(path: Path, step: int) -> bool:
     except Died:
         return True
     finally:
-        space._store.guard.close_at_once("it died")  # as the kernel does for a dead process
+        door.store(space).guard.close_at_once("it died")  # as the kernel does for a dead process
     return False
 
 

@@ -13,6 +13,7 @@ import spool
 from spool.disk import Disk
 from spool.intake.intake import Intake, IntakeCounts
 from spool.runtime.clock import Clock
+from tests import door
 from tests.clocks import MovedClock, timed
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
@@ -235,7 +236,7 @@ def test_a_file_of_another_user_that_is_too_large_is_neither_read_nor_copied(
     drop(path, "one", b"one")
     clock.later = 61
     with acting_as(OWNER), spool.open(timed(path, clock)) as space:
-        intake, disk, read = Intake(space), space._store.files.disk, list[int]()
+        intake, disk, read = Intake(space), door.disk(space), list[int]()
         original = disk.read_at
 
         def read_at(handle: int, offset: int, length: int) -> bytes:

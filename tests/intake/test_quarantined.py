@@ -10,6 +10,7 @@ import spool
 from spool.intake import Intake
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
+from tests import door
 from tests.full import no_room
 from tests.machine import Machine, PowerCut
 from tests.meanwhile import Meanwhile
@@ -26,7 +27,7 @@ def with_one_set_aside(rules: Rules) -> tuple[Machine, spool.Space]:
     machine = Machine(**rules.told)
     with spool.create(SimulatedDisk(machine)) as space:
         space.create_queue("orders")
-        disk = space._store.files.disk
+        disk = door.disk(space)
         handle = disk.create(f"{layout.DROP}/orders/{NAME}")
         disk.write_at(handle, 0, b"bad")
         disk.close(handle)
@@ -96,7 +97,7 @@ def intake_after(machine: Machine) -> spool.Space:
 def test_a_file_whose_restoring_died_at_any_step_lies_in_quarantine_once(foreign: bool) -> None:
     """The intake finds it bad again, so it comes back to quarantine if it was put back; it is never there twice."""
     for machine in cut_at_each_step(Rules.STRICT, foreign=foreign):
-        disk = intake_after(machine)._store.files.disk
+        disk = door.disk(intake_after(machine))
         found = [name for name in disk.names(layout.QUARANTINE) if name.startswith(ENTRY)]
         assert len([name for name in found if not name.endswith(".txt")]) == 1, found
         assert disk.names(f"{layout.DROP}/orders") == []
@@ -116,12 +117,12 @@ def restoring_died(*, foreign: bool = False) -> tuple[Machine, spool.Space]:
 def test_a_restoring_that_died_can_be_asked_for_again() -> None:
     _, space = restoring_died()
     assert space.restore_quarantined(ENTRY) == f"{layout.DROP}/orders/{NAME}"
-    assert space._store.files.disk.names(layout.QUARANTINE) == []
+    assert door.disk(space).names(layout.QUARANTINE) == []
 
 
 def test_another_file_that_waits_in_the_folder_stops_a_restoring() -> None:
     _, space = restoring_died()
-    disk = space._store.files.disk
+    disk = door.disk(space)
     disk.unlink(f"{layout.DROP}/orders/{NAME}")
     disk.close(disk.create(f"{layout.DROP}/orders/{NAME}"))
     with pytest.raises(spool.InvalidArgument, match="waits to be taken"):
@@ -168,7 +169,7 @@ def test_no_intake_enters_a_folder_while_a_restored_file_has_two_names() -> None
 def test_a_copy_that_fails_leaves_nothing_in_the_folder() -> None:
     machine, space = with_one_set_aside(Rules.STRICT)
     machine.find(f"{layout.QUARANTINE}/{ENTRY}").foreign = True
-    disk = space._store.files.disk
+    disk = door.disk(space)
     with mock.patch.object(disk, "write_at", no_room), pytest.raises(spool.SpoolError):
         space.restore_quarantined(ENTRY)
     assert disk.names(f"{layout.DROP}/orders") == []

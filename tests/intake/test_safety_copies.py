@@ -11,6 +11,7 @@ from spool.disk.stat import FileIdentity
 from spool.intake import Intake
 from spool.model import layout
 from spool.policies.writers import Complete, Evidence
+from tests import door
 from tests.machine import OF_ANOTHER, Machine, PowerCut
 from tests.meanwhile import Processes
 from tests.simdisk import SimulatedDisk
@@ -94,7 +95,7 @@ def test_a_copy_is_removed_durably_before_another_intake_may_take_its_original(p
     become another message."""
     dies(processes, *BEFORE_ITS_RENAME)
     other = processes.space()
-    xids, trace, begin = other._store.shared.xids, processes.machine.trace, len(processes.machine.trace)
+    xids, trace, begin = door.store(other).shared.xids, processes.machine.trace, len(processes.machine.trace)
     with (
         mock.patch.object(xids, "lock", side_effect=lambda byte, *_, **_options: trace.append(("hold", (byte,)))),
         mock.patch.object(xids, "unlock", side_effect=lambda byte: trace.append(("let go", (byte,)))),
@@ -127,10 +128,10 @@ def test_a_file_whose_copy_another_intake_is_recovering_is_left_to_that_intake(p
     dies(processes, *BEFORE_ITS_RENAME)
     recovering, other = processes.space(), processes.space()
     (directory,) = (name for name in processes.disk().names(layout.ACTIVE) if name.startswith(layout.CAPTURE_PREFIX))
-    assert recovering._store.shared.xids.try_lock(capture_byte(directory))
+    assert door.store(recovering).shared.xids.try_lock(capture_byte(directory))
     take_in(other)
     assert list(other.browse("orders")) == []
-    recovering._store.shared.xids.unlock(capture_byte(directory))
+    door.store(recovering).shared.xids.unlock(capture_byte(directory))
     take_in(recovering)
     assert [message.body for message in other.browse("orders")] == [b"a"]
 

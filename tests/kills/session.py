@@ -3,7 +3,7 @@
 import random
 
 import spool
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.torture.history import Log
 from tests.torture.windows import WindowDisk
 from tests.torture.worker import KINDS, Worker, XaWorker
@@ -39,7 +39,7 @@ def live(root: str, log_path: str) -> None:
             for place, (kind, lot) in enumerate(steps):
                 _worker(space, log, f"{kind}-{place}", kind, incarnation, lot).step()
             log.tx = ""
-            reclaim(space._store)
+            door.reclaim(space)
 
 
 def _worker(space: spool.Space, log: Log, name: str, kind: str, incarnation: int, lot: float) -> Worker:

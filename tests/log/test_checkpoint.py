@@ -11,6 +11,7 @@ from spool.disk import Disk
 from spool.format.reader import contents_of
 from spool.log import checkpoint
 from spool.model import layout
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.compaction import small_compactions
 
@@ -43,7 +44,7 @@ def path(tmp_path: Path) -> Path:
         with small_compactions():
             for n in range(20):
                 space.put("orders", b"%d" % n, correlation_id=f"c{n % 3}")
-            space._housekeeper.compact()
+            door.compact(space)
             space.put_many("orders", [b"long" * n for n in range(5)], priority=7, delay=1000)
             space.put_many("errors", [b"same size"] * 4)
             for _ in range(2):
@@ -57,9 +58,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def save(space: spool.Space) -> bool:
-    checkpoint_is_durable = space._store.shared.counters.read().published
-    space._store.shared.counters.store_durable(checkpoint_is_durable)  # (reclaim flushes the counts of attempts)
-    return checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
+    checkpoint_is_durable = door.counters(space).published
+    door.store(space).shared.counters.store_durable(checkpoint_is_durable)  # (reclaim flushes the counts of attempts)
+    return checkpoint.save(door.disk(space), door.store(space).shared.counters, door.store(space).view)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def opened(path: Path) -> Iterator[tuple[spool.Space, Counting]]:
 
 
 def everything(space: spool.Space) -> object:
-    index = space._store.view.index
+    index = door.index(space)
     return (
         {queue: [message.as_dict() for message in space.browse(queue)] for queue in space.queues()},
         {queue: vars(figures) | {"oldest_age": None} for queue, figures in space.stats().items()},
@@ -88,11 +89,11 @@ def everything(space: spool.Space) -> object:
 
 def test_an_opener_sees_the_same_with_and_without_a_checkpoint(path: Path) -> None:
     with spool.open(path) as space:
-        assert space._store.view.index.restored == space._store.view.index.applied > 0
+        assert door.index(space).restored == door.index(space).applied > 0
         believed = everything(space)
     os.unlink(path / layout.CHECKPOINT)
     with spool.open(path) as space:
-        assert space._store.view.index.restored == 0
+        assert door.index(space).restored == 0
         assert everything(space) == believed
 
 
@@ -111,7 +112,7 @@ def test_commits_after_the_checkpoint_are_read(path: Path) -> None:
         space.put("errors", "urgent", priority=99)
     disk = Counting(str(path))
     with spool.open(disk) as space:
-        assert space._store.view.index.restored > 0
+        assert door.index(space).restored > 0
         assert space.get("errors").body == "urgent"
 
 
@@ -130,7 +131,7 @@ def test_a_checkpoint_of_files_that_are_not_as_they_were_is_not_believed(path: P
     else:
         victim.unlink()
     with spool.open(path) as space:
-        assert space._store.view.index.restored == 0
+        assert door.index(space).restored == 0
         damaged = [finding for finding in space.recovery.findings if finding.kind.name == "DAMAGED"]
         assert damaged or damage in ("rewritten", "linked", "another")
 
@@ -143,7 +144,7 @@ def test_a_checkpoint_that_is_none_is_not_believed(path: Path, content: bytes | 
         assert content != file.read_bytes()
     file.write_bytes(content)
     with spool.open(path) as space:
-        assert space._store.view.index.restored == 0
+        assert door.index(space).restored == 0
         assert space.check() == []
 
 
@@ -153,7 +154,7 @@ def test_a_checkpoint_for_another_order_is_not_believed(path: Path) -> None:
     assert text.count("priority") == 1
     settings.write_text(text.replace('["priority", "fifo"]', '["fifo"]'))
     with spool.open(path) as space:
-        assert space._store.view.index.restored == 0
+        assert door.index(space).restored == 0
 
 
 def test_no_checkpoint_is_written_of_files_that_a_power_cut_could_change(path: Path) -> None:
@@ -161,7 +162,7 @@ def test_no_checkpoint_is_written_of_files_that_a_power_cut_could_change(path: P
         with space.transaction() as tx:
             tx.get("orders")
             tx.set_rollback_only()
-        assert not checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view), (
+        assert not checkpoint.save(door.disk(space), door.store(space).shared.counters, door.store(space).view), (
             "the count of that attempt was not flushed"
         )
 
@@ -172,11 +173,11 @@ def test_a_close_of_a_compacted_space_with_few_files_leaves_a_checkpoint(tmp_pat
         space.create_queue("orders")
         for n in range(20):
             space.put("orders", n)
-        space._housekeeper.compact()
-        save_point = space._store.view.index.applied
+        door.compact(space)
+        save_point = door.index(space).applied
     disk = Counting(str(tmp_path / "space"))
     with spool.open(disk) as space:
-        assert space._store.view.index.restored >= save_point
+        assert door.index(space).restored >= save_point
         assert len(disk.opened) <= 1
         assert space.stats("orders").ready == 20
 
@@ -195,12 +196,12 @@ def test_a_close_leaves_a_checkpoint_of_the_remaining_files(tmp_path: Path) -> N
         space.create_queue("orders")
         for n in range(700):
             space.put("orders", n)
-        space._housekeeper._save(1)
+        door.save(space, 1)
         space.get_many("orders", 300)
-        space._housekeeper._reclaim(0)
-        assert len(space._store.view.index.files) < 450
+        door.reclaim_behind(space)
+        assert len(door.index(space).files) < 450
     with spool.open(tmp_path / "space") as space:
-        assert space._store.view.index.restored > 0
+        assert door.index(space).restored > 0
         assert space.get("orders").body == 300
 
 
@@ -211,8 +212,8 @@ def test_a_close_during_a_reclaim_leaves_a_checkpoint(memory: Path, monkeypatch:
     for n in range(1400):
         space.put("orders", n)
     space.stats("orders")  # which applies them
-    space._housekeeper._save(1)
-    housekeeper, guard = space._housekeeper, space._store.guard
+    door.save(space, 1)
+    housekeeper, guard = door.housekeeper(space), door.store(space).guard
     housekeeper.next_look = 10_000
     space.get_many("orders", 700)
     space.stats("orders")
@@ -228,5 +229,5 @@ def test_a_close_during_a_reclaim_leaves_a_checkpoint(memory: Path, monkeypatch:
     left = sum(1 for _ in (memory / layout.COMMITTED).iterdir())
     assert 1380 < left < 1400, "it went on for two steps"
     with spool.open(memory) as space:
-        assert space._store.view.index.restored > 0
+        assert door.index(space).restored > 0
         assert space.get("orders").body == 700

@@ -26,6 +26,7 @@ from spool.log.standing import look_at_standing, span_of
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.clock import Clock, Deadline, WaitExpired
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS
 from tests.shown import bodies
@@ -55,16 +56,16 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def slots_of(space: spool.Space) -> RequestSlots:
-    return space._store.shared.requests
+    return door.store(space).shared.requests
 
 
 @contextmanager
 def leading(space: spool.Space) -> Iterator[CombinedCommits]:
     """Lead in this process. At the end commit the posted requests, as a leader does."""
-    group = space._core.group_commit
+    group = door.core(space).group_commit
     combined = group._combined
     assert combined._try_lead()
-    with space._store.guard:
+    with door.store(space).guard:
         yield combined
         together = combined.join()
         while together and (failed := group._try(together)):
@@ -103,10 +104,10 @@ def test_each_request_of_a_commit_gets_its_own_ids(
         with leading(leader):
             waits = [pool.submit(one.put_many, "orders", [f"{n} a", f"{n} b"]) for n, one in enumerate(others)]
             posted(leader, 4)
-            published = leader._store.shared.counters.read().published
+            published = door.counters(leader).published
         ids = [one.result(PATIENT_SECONDS) for one in waits]
         assert [[leader.show(id).body for id in found] for found in ids] == [[f"{n} a", f"{n} b"] for n in range(4)]
-        assert leader._store.shared.counters.read().published == published + 1
+        assert door.counters(leader).published == published + 1
     finally:
         for one in others:
             one.close()
@@ -136,7 +137,7 @@ def test_threads_of_one_process_are_posted_in_one_slot(
         first = pool.submit(owner.put, "orders", 0)
         posted(leader)
         waits = [pool.submit(owner.put, "orders", n) for n in range(1, 6)]
-        until(lambda: owner._core.group_commit.queue.waiting == 5)
+        until(lambda: door.core(owner).group_commit.queue.waiting == 5)
     ids = [one.result(PATIENT_SECONDS) for one in (first, *waits)]
     assert [leader.show(id).body for id in ids] == list(range(6))
 
@@ -222,8 +223,8 @@ def test_a_request_whose_leader_failed_is_settled_by_its_owner(
     posted(leader)
     [slot] = slots_of(leader).standing()
     assert slots_of(leader).join(slot)
-    number = leader._store.shared.counters.read().issued + 1
-    leader._store.shared.counters.store_issued(number)
+    number = door.counters(leader).issued + 1
+    door.store(leader).shared.counters.store_issued(number)
     slots_of(leader).take(slot, number, b"")
     slots_of(leader).end_lead([slot])
     waits.result(PATIENT_SECONDS)
@@ -237,7 +238,7 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     slots = slots_of(owner)
     slot = slots.own(A_MOMENT)
     assert slot is not None
-    run = next(iter(leader._store.view.index.messages.queues["orders"].in_order(time.time())))
+    run = next(iter(door.index(leader).messages.queues["orders"].in_order(time.time())))
     addressed = [(run.number, run.first, 1)]
     request = RemovalRequest(None, addressed)
     encoded = encode([request])
@@ -327,7 +328,7 @@ def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(
     with monkeypatch.context() as patched:
         patched.setattr(CombinedCommits, "_wait", interrupt)
         request = PutRequest(None, "orders", [([b""], {})])
-        combined = owner._core.group_commit._combined
+        combined = door.combined(owner)
         with pytest.raises(KeyboardInterrupt):
             combined.lead_or_post([request])
     assert isinstance(request.error, CommitUnknown)
@@ -370,9 +371,9 @@ def test_decisions_of_several_processes_share_a_head(
         decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
         posted(leader)
         again = pool.submit(manager.commit, xa.Xid(7, b"two", b""))
-        until(lambda: owner._core.group_commit.queue._requests)
+        until(lambda: door.core(owner).group_commit.queue._requests)
     assert decides.result(PATIENT_SECONDS) == again.result(PATIENT_SECONDS) == xa.XA_OK
-    assert owner._store.files.disk.names(layout.PREPARED) == []
+    assert door.disk(owner).names(layout.PREPARED) == []
     assert sorted(bodies(leader)) == [b"one", b"two"]
     assert leader.check() == owner.check() == []
 
@@ -384,17 +385,17 @@ def test_a_leader_moves_the_branches_of_others(
     slots, join = slots_of(leader), CombinedCommits.join
 
     def join_behind_the_decision(combined: CombinedCommits) -> list[CommitRequest]:
-        if combined is leader._core.group_commit._combined:
+        if combined is door.combined(leader):
             decides.append(pool.submit(manager.commit, xa.Xid(7, b"one", b"")))
             posted(leader)
         return join(combined)
 
     decides = list[Future[int]]()
     monkeypatch.setattr(CombinedCommits, "join", join_behind_the_decision)
-    monkeypatch.setattr(leader._core.group_commit._combined, "_expected", 1)
+    monkeypatch.setattr(door.combined(leader), "_expected", 1)
     leader.put("orders", b"beside it")
     monkeypatch.undo()
-    assert leader._store.files.disk.names(layout.PREPARED) == []
+    assert door.disk(leader).names(layout.PREPARED) == []
     assert decides[0].result(PATIENT_SECONDS) == xa.XA_OK
     assert sorted(bodies(owner)) == [b"beside it", b"one"]
     assert slots.are_calm
@@ -420,7 +421,7 @@ def test_a_branch_that_another_process_cannot_read_is_committed_by_its_owner(
     """The header has another checksum than the one in the request."""
     manager, pack = prepared(owner, b"one"), AdoptionRequest.pack
     monkeypatch.setattr(AdoptionRequest, "pack", lambda request: (*(pack(request) or ())[:3], 1))
-    combined = leader._core.group_commit._combined
+    combined = door.combined(leader)
     assert combined._try_lead()
     decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
     posted(leader)
@@ -452,7 +453,7 @@ def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner
     slot = slots.own(A_MOMENT)
     assert slot is not None
     leader.put("orders", "one")
-    number = leader._store.shared.counters.read().published
+    number = door.counters(leader).published
     slots.post(slot, b"", span_of([]))
     slots.join(slot)
     slots.take(slot, number, b"")
@@ -461,11 +462,11 @@ def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner
         patched.setattr(CombinedCommits, "has_company", lambda *_: False)  # a leader would settle the slot
         leader.get("orders")
         leader.put("orders", "two")
-        reclaim(leader._store)
-        assert leader._store.files.disk.exists(name)
+        door.reclaim(leader)
+        assert door.disk(leader).exists(name)
         slots.change(slot, (TAKEN,), DONE)
-        reclaim(leader._store)
-        assert not leader._store.files.disk.exists(name)
+        door.reclaim(leader)
+        assert not door.disk(leader).exists(name)
 
 
 def test_reclaim_cancels_the_requests_of_dead_processes_and_waits_for_no_leader(
@@ -479,10 +480,10 @@ def test_reclaim_cancels_the_requests_of_dead_processes_and_waits_for_no_leader(
     slots.disown(slot)
     monkeypatch.setattr(RequestSlots, "lead", lambda *_: pytest.fail("reclaim waits for the lead"))
     assert slots_of(leader).try_lead()
-    reclaim(leader._store)
+    door.reclaim(leader)
     assert slots.state(slot) == POSTED
     slots_of(leader).end_lead()
-    reclaim(leader._store)
+    door.reclaim(leader)
     assert slots.state(slot) == EMPTY
 
 
@@ -491,7 +492,7 @@ def test_reclaim_keeps_all_of_the_newest_numbers_that_it_shall_keep(leader: spoo
         leader.put("orders", n)
         leader.get("orders")
     assert bodies(leader) == []
-    store = leader._store
+    store = door.store(leader)
     assert reclaim(store, behind=store.view.index.applied) == 0
     assert reclaim(store) > 0
 
@@ -532,7 +533,7 @@ def test_a_commit_that_its_leader_could_not_publish_is_published_before_its_owne
     with leading(leader):
         waits = pool.submit(owner.put, "orders", "once")
         posted(leader)
-        monkeypatch.setattr(leader._store.shared.counters, "publish_next", fail)
+        monkeypatch.setattr(door.store(leader).shared.counters, "publish_next", fail)
     waits.result(PATIENT_SECONDS)
     assert bodies(leader) == ["once"]
 
@@ -555,8 +556,8 @@ def test_a_request_whose_number_is_empty_is_cancelled_for_a_put_of_its_key(
     leader: spool.Space, owner: spool.Space
 ) -> None:
     """Rule 20."""
-    number = leader._store.shared.counters.read().issued + 1
-    leader._store.shared.counters.store_issued(number)
+    number = door.counters(leader).issued + 1
+    door.store(leader).shared.counters.store_issued(number)
     taken_of_a_dead_process(leader, number)
     owner.put("orders", "again", deduplication_key="k")
     with leading(leader):
@@ -567,9 +568,9 @@ def test_a_request_whose_number_is_empty_is_cancelled_for_a_put_of_its_key(
 
 def test_a_request_whose_commit_is_damaged_is_not_committed_again(leader: spool.Space, owner: spool.Space) -> None:
     leader.put("orders", "one")
-    number = leader._store.shared.counters.read().published
+    number = door.counters(leader).published
     taken_of_a_dead_process(leader, number)
-    disk = leader._store.files.disk
+    disk = door.disk(leader)
     handle = disk.open(layout.committed(number), write=True)
     disk.write_at(handle, 40, b"damaged")
     disk.close(handle)
@@ -589,9 +590,9 @@ def test_a_claim_waits_for_the_leader_that_may_commit_a_request(
     slots_of(leader).disown(slot)
     assert slots_of(leader).try_lead()
     clock = Clock()
-    monkeypatch.setattr(owner._store, "deadline", lambda: Deadline(clock, 0.01, clock.monotonic() + 0.01))
+    monkeypatch.setattr(door.store(owner), "deadline", lambda: Deadline(clock, 0.01, clock.monotonic() + 0.01))
     with pytest.raises(WaitExpired, match="the lead"):
-        look_at_standing(owner._store)
+        look_at_standing(door.store(owner))
     assert slots_of(leader).state(slot) == POSTED
     slots_of(leader).end_lead()
 
@@ -609,14 +610,14 @@ def test_a_request_of_an_unknown_outcome_tells_that_run_was_deleted(leader: spoo
     slot = slots_of(owner).own(A_MOMENT)
     assert slot is not None
     request = CommitRequest(None, 0, 0)
-    owner._store.files.disk.unlink(layout.CONTROL)
-    owner._core.group_commit._combined._give_up(slot, [request])
+    door.disk(owner).unlink(layout.CONTROL)
+    door.combined(owner)._give_up(slot, [request])
     assert isinstance(request.error, CommitUnknown)
     assert "run/control was deleted" in str(request.error)
 
 
 def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space) -> None:
-    leader._store.files.disk.unlink(layout.REQUESTS)
+    door.disk(leader).unlink(layout.REQUESTS)
     with pytest.raises(SpaceStopped, match="run/requests was deleted"):
         owner.put("orders", "one")
 

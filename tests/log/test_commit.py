@@ -13,6 +13,7 @@ from spool.disk.disk import FlushFailed
 from spool.format.writer import CommitFileWriter
 from spool.model import layout
 from spool.store.store import WAIT_SECONDS
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock, timed
 from tests.machine import NO_FILES, Machine
@@ -80,7 +81,7 @@ def watched() -> Iterator[tuple[spool.Space, WatchedDisk]]:
     disk = WatchedDisk(machine)
     with spool.create(disk, defaults=AT_ONCE) as space:
         space.create_queue("orders")
-        space._store.files.recycler.clear(everything=True)
+        door.store(space).files.recycler.clear(everything=True)
         space.put("orders", "first")
         yield space, disk
 
@@ -97,7 +98,7 @@ def recorded(disk: WatchedDisk, step: Callable[[], object]) -> list[str]:
 
 def held(space: spool.Space) -> list[set[int]]:
     """The held bytes of each file except run/xids, where the byte of a name in active/ remains held."""
-    shared = space._store.shared
+    shared = door.store(space).shared
     return [set(file._held) for file in (shared.control, shared.numbers)]
 
 
@@ -149,7 +150,7 @@ def test_a_superseding_record_is_written_after_the_last_check(watched: tuple[spo
     space, disk = watched
     for n in range(100):
         space.put("orders", n)
-    seen = recorded(disk, lambda: sum(space._housekeeper._compactor.steps()))
+    seen = recorded(disk, lambda: sum(door.housekeeper(space)._compactor.steps()))
     locked = seen[seen.index("lock control") : seen.index("rename_new active")]
     assert locked.count("write_at active") == 1, "the header"
     assert seen.index("write_at active") < seen.index("lock control"), "the bulk comes before"
@@ -170,10 +171,10 @@ def test_the_time_limit_of_a_commit_begins_when_its_file_is_written(
     with spool.create(timed(tmp_path / "space", clock)) as space, spool.open(tmp_path / "space") as other:
         space.create_queue("orders")
         monkeypatch.setattr(CommitFileWriter, "complete", slowly)
-        other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
+        door.store(other).shared.control.lock(NUMBER, door.deadline(other), "the number lock")
         begun = clock.time
         with pytest.raises(spool.TransactionTimeout):
             put(space)
         assert clock.time - begun > 60.0 + WAIT_SECONDS - 1.0
-        other._store.shared.control.unlock(NUMBER)
+        door.store(other).shared.control.unlock(NUMBER)
         assert space.stats("orders").ready == 0

@@ -15,6 +15,7 @@ from spool.errors import CommitUnknown
 from spool.log.combined import CombinedCommits
 from spool.log.commit_request import PutRequest
 from spool.log.posted import encode, encode_answer
+from tests import door
 from tests.held import PATIENT_SECONDS
 from tests.log.test_combined import A_MOMENT, leader, leading, owner, posted, slots_of, until
 from tests.shown import bodies
@@ -68,7 +69,7 @@ class Ring:
         if state == "taken":
             put(self.slots, slot)
             assert self.slots.join(slot)
-            self.slots.take(slot, space._store.shared.counters.read().published, encode_answer([(b"", 0)]))
+            self.slots.take(slot, door.counters(space).published, encode_answer([(b"", 0)]))
         if state == "joined":
             assert self.slots.join(slot)
         if state == "empty":
@@ -250,7 +251,7 @@ def test_a_key_is_put_once_beside_a_damaged_slot(leader: spool.Space, owner: spo
             joined = combined.join()
             flip(slots, *bits_of(slot)[place])
             puts = pool.submit(owner.put, "orders", "again", deduplication_key="k")
-            until(lambda: owner._store.shared.xids._held)
+            until(lambda: door.store(owner).shared.xids._held)
             assert not puts.done()
             combined.joined.clear()
             assert len(joined) == 1

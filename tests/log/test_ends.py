@@ -12,6 +12,7 @@ import pytest
 
 import spool
 from spool.log.group_commit import commit_submitted
+from tests import door
 
 PATIENT_SECONDS = 60
 
@@ -101,7 +102,7 @@ def test_a_process_of_multiprocessing_commits_its_submissions(path: Path) -> Non
 @pytest.fixture
 def asleep(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> spool.Space:
     """Submitted messages wait until no more are accepted."""
-    line, wakes = space._core.group_commit.queue, []
+    line, wakes = door.core(space).group_commit.queue, []
     wake, end = line._wake, line.close
 
     def end_and_wake(because: str) -> None:
@@ -119,14 +120,14 @@ def test_a_warning_counts_the_messages_that_cannot_be_committed_at_the_end(
 ) -> None:
     asleep.change_queue("q", max_messages=2)
     futures = [asleep.submit("q", n) for n in range(5)]
-    commit_submitted(asleep._core.group_commit)
+    commit_submitted(door.core(asleep).group_commit)
     assert [future.exception() is None for future in futures] == [True, True, False, False, False]
     assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [3]
 
 
 def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
     future = asleep.submit("q", 1)
-    commit_submitted(asleep._core.group_commit)
+    commit_submitted(door.core(asleep).group_commit)
     assert future.done()
     with pytest.raises(spool.NotOpen, match="the program is ending"):
         asleep.submit("q", 2)
@@ -134,10 +135,10 @@ def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
 
 def test_an_end_is_silent_if_all_was_committed(asleep: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     asleep.submit("q", 1)
-    commit_submitted(asleep._core.group_commit)
-    commit_submitted(asleep._core.group_commit)
+    commit_submitted(door.core(asleep).group_commit)
+    commit_submitted(door.core(asleep).group_commit)
     asleep.close()
-    commit_submitted(asleep._core.group_commit)
+    commit_submitted(door.core(asleep).group_commit)
     assert not caplog.records
 
 
@@ -162,7 +163,7 @@ def test_a_space_that_is_dropped_warns_and_its_transactions_go_on(path: Path) ->
     assert told == [f"the space {path} was dropped, and not closed: use it in a with statement"]
     tx.put("q", "still there")
     tx.commit()
-    store = tx._store
+    store = door.store(tx)
     assert ready(path) == 1
     store.guard.close()
 
@@ -188,7 +189,7 @@ def test_the_futures_of_a_dropped_transaction_fail_and_it_is_rolled_back(space: 
         del tx
     assert len(told) == 1
     assert "was dropped without a commit or a rollback" in told[0]
-    space._housekeeper._round(due=False)
+    door.housekeep(space, due=False)
     assert isinstance(future.exception(30), spool.TransactionRolledBack)  # (the housekeeper may have begun a round)
     assert [(message.body, message.attempts) for message in space.browse("q")] == [("held", 1)]
     assert space.get("q").body == "held"
@@ -221,7 +222,7 @@ def test_a_try_that_cannot_be_counted_while_the_space_closes_is_counted_by_the_n
         else:
             with warned_of():
                 del tx
-            space._housekeeper._round(due=False)
+            door.housekeep(space, due=False)
         monkeypatch.undo()
     with spool.open(path) as space:
         assert [(message.body, message.attempts) for message in space.browse("q")] == [("held", 1)]
@@ -241,4 +242,4 @@ def test_a_transaction_that_has_ended_does_not_warn(path: Path, end: str) -> Non
                 done.result(PATIENT_SECONDS)
             del tx
         assert told == []
-        assert not space._store.dropped
+        assert not door.store(space).dropped

@@ -15,6 +15,7 @@ from spool.disk.stat import Guarantees
 from spool.model.xid import Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 
 ROOT = Path(__file__).parents[2]
 FOREIGN_FORMAT = 7
@@ -47,7 +48,7 @@ def get_and_put(space: spool.Space) -> None:
 
 def begin_branch(space: spool.Space) -> CoordinatedTransaction:
     xid = Xid(FOREIGN_FORMAT, b"one", b"")
-    branch = CoordinatedTransaction(space._core, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(door.core(space), xid=xid, timeout=30.0)
     branch.put("orders", b"one")
     return branch
 
@@ -57,11 +58,11 @@ def prepare(space: spool.Space) -> None:
 
 
 def commit_prepared(space: spool.Space) -> None:
-    two_phase.commit_prepared(space._core, Xid(FOREIGN_FORMAT, b"one", b""), vote_known=True)
+    two_phase.commit_prepared(door.core(space), Xid(FOREIGN_FORMAT, b"one", b""), vote_known=True)
 
 
 def rollback_prepared(space: spool.Space) -> None:
-    store = space._store
+    store = door.store(space)
     two_phase.rollback_prepared(store, Xid(FOREIGN_FORMAT, b"one", b""), store.deadline())
 
 
@@ -112,9 +113,9 @@ def new_space(path: Path, flush: str) -> spool.Space:
 
 
 def flushes_of(step: Step, space: spool.Space) -> int:
-    before = space._store.files.disk.flushes
+    before = door.disk(space).flushes
     step(space)
-    return space._store.files.disk.flushes - before
+    return door.disk(space).flushes - before
 
 
 @BY_COST
@@ -125,7 +126,7 @@ def test_a_step_costs_as_many_flushes_as_documented(
         ("ordered", True, ordered), ("strict", True, carrying), ("strict", False, strict),
     ):  # fmt: skip
         with new_space(tmp_path / f"{flush} {carries}", flush) as space:
-            disk = space._store.files.disk
+            disk = door.disk(space)
             guarantees = Guarantees(orders_renames=flush == "ordered", carries_new_names=carries)
             disk.durability = durability_of(guarantees)
             first(space)
@@ -202,13 +203,11 @@ def ext4_without_a_journal(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.root
 def test_ext4_with_a_journal_needs_one_flush_a_commit_by_default(ext4_with_a_journal: Path) -> None:
     with new_space(ext4_with_a_journal / "space", "auto") as space:
-        assert isinstance(space._store.files.disk.durability, Journaled)
+        assert isinstance(door.disk(space).durability, Journaled)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare, commit_prepared)] == [1] * 5
     for flush in ("ordered", "strict"):
         with new_space(ext4_with_a_journal / flush, flush) as space:
-            assert not isinstance(space._store.files.disk.durability, Journaled), (
-                "a space that asks for it has names flushed"
-            )
+            assert not isinstance(door.disk(space).durability, Journaled), "a space that asks for it has names flushed"
 
 
 @pytest.mark.root
@@ -222,7 +221,7 @@ def test_the_kernel_sees_one_flush_a_put_on_ext4_with_a_journal(ext4_with_a_jour
 @pytest.mark.root
 def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_by_default(ext4_without_a_journal: Path) -> None:
     with new_space(ext4_without_a_journal / "space", "auto") as space:
-        assert isinstance(space._store.files.disk.durability, Strict)
+        assert isinstance(door.disk(space).durability, Strict)
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4
     with new_space(ext4_without_a_journal / "strict", "strict") as space:
         assert flushes_of(put, space) == 2, "a space that asks for strict flushes twice"

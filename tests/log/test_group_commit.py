@@ -16,6 +16,7 @@ from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.compaction import small_compactions
 from tests.conftest import in_memory
@@ -54,7 +55,7 @@ def test_transactions_share_a_file_and_keep_their_branches(gathering: Gathering)
         for tx in transactions:
             gathering.join(tx.commit)
     assert transactions[0].number == transactions[1].number
-    header = contents_of(space._store.files.disk, layout.committed(transactions[0].number)).header
+    header = contents_of(door.disk(space), layout.committed(transactions[0].number)).header
     assert [entry.xid for entry in header.branches] == [tx.xid for tx in transactions]
     assert [(entry.first, entry.count) for entry in header.branches] == [(0, 1), (1, 1)]
     assert bodies(space, "replies") == ["reply to a", "reply to b"]
@@ -94,7 +95,7 @@ def test_messages_of_transactions_that_share_a_file_keep_the_ids_that_put_return
     space.change(last, priority=70)
     assert space.get("same", message_id=last).body == ids.pop(last)
     with small_compactions():
-        assert space._housekeeper.compact()
+        assert door.compact(space)
     assert seen() == ids
     assert [space.get("same", message_id=one).body for one in ids] == list(ids.values())
 
@@ -121,7 +122,7 @@ def test_the_only_caller_leads_at_once_in_its_own_thread(gathering: Gathering, m
     for n in range(5):
         gathering.space.put("orders", n)
         gathering.space.get("orders")
-    assert gathering.space._core.group_commit._thread is None
+    assert door.core(gathering.space).group_commit._thread is None
 
 
 def test_on_a_full_disk_the_gets_of_a_group_are_committed_without_its_puts(gathering: Gathering) -> None:
@@ -214,7 +215,9 @@ def test_a_failed_flush_is_unknown_to_each_caller_with_its_own_ids(gathering: Ga
 
 def test_a_failure_before_numbering_rolls_back_each_request(gathering: Gathering) -> None:
     space = gathering.space
-    space._store.files.recycler.clear(everything=True)  # otherwise a get could find a file there, and need not make one
+    door.store(space).files.recycler.clear(
+        everything=True
+    )  # otherwise a get could find a file there, and need not make one
     space.put("orders", "a")
     taking = space.transaction()
     taking.get("orders")
@@ -273,12 +276,14 @@ def test_a03_many_acknowledgements_are_one_command_and_complete_after_the_remova
             tx.get("orders")
         with pytest.raises(spool.ProtocolError):
             tx.rollback()
-        assert space._store.shared.claims.held[1], "a04: no other process may take them before the removal is durable"
+        assert door.store(space).shared.claims.held[1], (
+            "a04: no other process may take them before the removal is durable"
+        )
     assert future.result(PATIENT_SECONDS) is None
-    table = contents_of(space._store.files.disk, layout.committed(tx.number)).tables[0]
+    table = contents_of(door.disk(space), layout.committed(tx.number)).tables[0]
     assert [command[:4] for command in table.commands] == [("remove", 1, 0, 50)]
     assert bodies(space) == ["first"]
-    assert not space._store.shared.claims.held
+    assert not door.store(space).shared.claims.held
 
 
 def test_a03_a_get_returns_when_its_removal_is_durable(gathering: Gathering) -> None:
@@ -326,7 +331,7 @@ def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -
 
 
 def test_a_submit_in_a_prepared_branch_names_the_owner_of_its_outcome(gathering: Gathering) -> None:
-    with CoordinatedTransaction(gathering.space._core) as tx:
+    with CoordinatedTransaction(door.core(gathering.space)) as tx:
         future = gathering.space.submit("orders", "a")
         tx.prepare()
     with pytest.raises(spool.ProtocolError, match="coordinator"):
@@ -405,7 +410,7 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
     wait_for_room = gathered.threading.Condition.wait
 
     def waiting(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition is space._core.group_commit.queue._room:
+        if condition is door.core(space).group_commit.queue._room:
             blocked.set()
         return wait_for_room(condition, timeout)
 
@@ -415,10 +420,10 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
         producer.start()
         assert blocked.wait(PATIENT_SECONDS)
         assert producer.is_alive()
-        assert len(space._core.group_commit.queue._requests) == 4
+        assert len(door.core(space).group_commit.queue._requests) == 4
     producer.join(PATIENT_SECONDS)
     assert not producer.is_alive()
-    space._core.group_commit.drain()
+    door.core(space).group_commit.drain()
     assert len(bodies(space)) == 51
 
 

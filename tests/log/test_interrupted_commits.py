@@ -15,6 +15,7 @@ from spool.errors import CommitUnknown, NotOpen
 from spool.log import combined
 from spool.log.combined import CombinedCommits
 from spool.log.commit_request import CommitRequest
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS
 from tests.log.test_combined import posted, slots_of
@@ -32,7 +33,7 @@ class Planted:
     """Raises an exception at one line of ``spool.log``, counted from the issue of the leader's number."""
 
     def __init__(self, space: spool.Space, place: int, error: BaseException) -> None:
-        self._counters = space._store.shared.counters
+        self._counters = door.store(space).shared.counters
         self._before = self._counters.read().issued
         self._place = place
         self._error = error
@@ -79,13 +80,13 @@ class Case:
 
     def run(self) -> tuple[Future[str], list[Future[str]]]:
         waits, join = list[Future[str]](), CombinedCommits.join
-        ours = self.leader._core.group_commit._combined
+        ours = door.combined(self.leader)
         ours._expected = 64
 
         def join_both(combined_commits: CombinedCommits) -> list[CommitRequest]:
             if combined_commits is ours and not waits:
                 for n, owner in enumerate(self.owners):
-                    owner._core.group_commit._combined._expected = 64
+                    door.combined(owner)._expected = 64
                     waits.append(pool.submit(owner.put, "orders", f"owner's {n}"))
                 posted(self.owners[0], 2)
             return join(combined_commits)

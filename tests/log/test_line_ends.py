@@ -15,6 +15,7 @@ from spool.log.commit_queue import CommitQueue
 from spool.log.commit_request import CommitRequest
 from spool.runtime import calls
 from spool.runtime.tearing import mark_delivered
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 from tests.held import PATIENT_SECONDS, Gathering
@@ -39,7 +40,7 @@ def test_closing_commits_submitted_messages(gathering: Gathering) -> None:
 
 def test_closing_ends_the_store_s_thread(gathering: Gathering) -> None:
     gathering.space.submit("orders", "a").result(PATIENT_SECONDS)
-    thread = gathering.space._core.group_commit._thread
+    thread = door.core(gathering.space).group_commit._thread
     assert thread is not None
     gathering.space.close()
     thread.join(PATIENT_SECONDS)
@@ -58,7 +59,7 @@ def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, mon
     """The leader's step is torn, as by a second Ctrl-C."""
     space = gathering.space
     with gathering.held():
-        attempt = space._core.group_commit._try
+        attempt = door.core(space).group_commit._try
         tears = iter([SystemExit()])
 
         def torn(works: list[CommitRequest]) -> Sequence[CommitRequest]:
@@ -66,7 +67,7 @@ def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, mon
                 raise error
             return attempt(works)
 
-        monkeypatch.setattr(space._core.group_commit, "_try", torn)
+        monkeypatch.setattr(door.core(space).group_commit, "_try", torn)
         leader = gathering.join(lambda: space.put("orders", "torn"))
         follower = gathering.join(lambda: space.put("orders", "waits"))
         future = space.submit("orders", "submitted")
@@ -150,7 +151,7 @@ def interrupted_leader(space: spool.Space, other: spool.Space, come: Callable[[]
     with pytest.raises(KeyboardInterrupt):
         space.put("orders", "leader")
     coming.join()
-    other._store.shared.control.unlock(NUMBER)
+    door.store(other).shared.control.unlock(NUMBER)
 
 
 @pytest.mark.usefixtures("_the_usual_handler")
@@ -172,7 +173,7 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
     """The main thread leads, and waits for a lock of another process; the requests of other threads are not lost."""
     space = gathering.space
     with spool.open(space.path) as other:
-        other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
+        door.store(other).shared.control.lock(NUMBER, door.deadline(other), "the number lock")
         main = threading.main_thread().ident
         callers = []
         gathering.came(threading.main_thread()).clear()
@@ -194,7 +195,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
 ) -> None:
     space, main = gathering.space, threading.main_thread()
     leads = threading.Event()
-    attempt = space._core.group_commit._try
+    attempt = door.core(space).group_commit._try
 
     def trying(works: list[CommitRequest]) -> Sequence[CommitRequest]:
         if threading.current_thread() is main and not leads.is_set():
@@ -202,7 +203,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
             leads.set()
         return attempt(works)
 
-    monkeypatch.setattr(space._core.group_commit, "_try", trying)
+    monkeypatch.setattr(door.core(space).group_commit, "_try", trying)
     futures: list[Future] = []
 
     def come() -> None:
@@ -215,7 +216,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
 
     with spool.open(space.path) as other:
         with gathering.held():
-            other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
+            door.store(other).shared.control.lock(NUMBER, door.deadline(other), "the number lock")
             gathering.came(main).clear()
             interrupted_leader(space, other, come)
         futures[0].result(PATIENT_SECONDS)
@@ -253,7 +254,7 @@ def test_a_space_without_references_is_closed(tmp_path: Path) -> None:
     space = spool.create(tmp_path / "space", defaults=AT_ONCE)
     space.create_queue("orders")
     space.submit("orders", "a").result(PATIENT_SECONDS)
-    threads, seen = {*threading.enumerate()} - before, weakref.ref(space._store)
+    threads, seen = {*threading.enumerate()} - before, weakref.ref(door.store(space))
     assert len(threads) == 2, "the store's, and housekeeping"
     space.close()
     for thread in threads:

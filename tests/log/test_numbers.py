@@ -12,6 +12,7 @@ from spool.errors import CommitUnknown, DiskFailure, TransactionTimeout
 from spool.log.sequence import settle_all
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
+from tests import door
 from tests.machine import PowerCut
 from tests.meanwhile import Processes, Watched
 from tests.shown import bodies
@@ -55,12 +56,12 @@ def test_a_numbered_file_without_a_stamp_is_no_commit(space: spool.Space, watche
     space.put("orders", "two")
     assert bodies(space) == (["one", "two"] if call == "make_durable" else ["two"])
     assert space.check() == []
-    assert space._store.view.index.applied == 2
+    assert door.index(space).applied == 2
 
 
 @pytest.mark.parametrize("what", ["the lock on numbers", "the number's byte"])
 def test_a_commit_waits_for_a_process_that_is_at_its_number(space: spool.Space, other: spool.Space, what: str) -> None:
-    shared = other._store.shared
+    shared = door.store(other).shared
     assert shared.control.try_lock(NUMBER) if what == "the lock on numbers" else shared.numbers.try_lock(1)
     with pytest.raises((TransactionTimeout, WaitExpired)):
         space.put("orders", "one")
@@ -73,12 +74,12 @@ def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(
 ) -> None:
     space.put_many("orders", ["one"])
     space.put("orders", "two")
-    before = space._store.shared.counters.read()
+    before = door.counters(space)
     disk = processes.disk()
     size = len(disk.read_at(disk.open(layout.COUNTERS), 0, 1 << 12))
     for offset in range(128 + 16 * copy, size, 32):
         disk.damage(layout.COUNTERS, offset)
-    after = space._store.shared.counters.read()
+    after = door.counters(space)
     for name in ("issued", "published", "durable", "prepared", "settings", "owner"):
         assert getattr(after, name) == getattr(before, name), name
 
@@ -108,8 +109,8 @@ def test_a_process_that_finishes_a_number_checks_whether_another_has(
     processes.lose_a_writer()
     slow, disk = watched
     disk.before("lock", lambda: space.put("orders", "two"))
-    settle_all(slow._store, slow._store.deadline())
-    assert slow._store.shared.counters.read().published == 2
+    settle_all(door.store(slow), door.deadline(slow))
+    assert door.counters(slow).published == 2
 
 
 def damaged_body(processes: Processes) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from spool.errors import SpaceStopped
 from spool.log.sequence import settle_all
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from tests import door
 from tests.meanwhile import Meanwhile, Processes
 
 
@@ -42,7 +42,7 @@ def test_a_consumed_file_is_durably_in_the_pool_before_a_process_may_overwrite_i
     space.get("orders")
     space.put("orders", "newest")
     seen = told(disk, "rename", "flush_directory")
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
     moves = [place for place, (call, name) in enumerate(seen) if call == "rename" and name.startswith("committed/")]
     offers = [place for place, (call, name) in enumerate(seen) if call == "rename" and name.endswith(".new")]
     assert offers
@@ -60,7 +60,7 @@ def test_a_dead_writers_commit_is_copied_whole_before_the_copy_takes_its_name(or
     other, disk = processes.open()
     its_disk.dies_before("make_durable", lambda: doomed.put("orders", "one"), layout.COMMITTED)
     seen = told(disk, "create", "write_at", "flush", "rename")
-    settle_all(other._store, other._store.deadline())
+    settle_all(door.store(other), door.deadline(other))
     (begun,) = (place for place, (call, name) in enumerate(seen) if call == "create" and str(name).endswith(".copy"))
     calls = [call for call, _ in seen[begun:]]
     written = calls[: calls.index("rename")]
@@ -75,9 +75,9 @@ def test_reclaim_leaves_one_record_of_the_removed_files(strict: Processes) -> No
     for body in ("one", "two", "three"):
         space.put("orders", body)
         space.get("orders")
-        reclaim(space._store)
+        door.reclaim(space)
     space.put("orders", "newest")
-    reclaim(space._store)
+    door.reclaim(space)
     assert len(disk.names(layout.COMMITTED)) == 2, "the newest put, and the record"
 
 
@@ -98,7 +98,7 @@ def test_reclaim_in_batches_counts_each_on_top_of_the_last(strict: Processes, mo
         space.get("orders")
     space.put("orders", "newest")
     disk.before("identity", lambda: other.put("orders", "meanwhile"), "run/xids")
-    assert reclaim(space._store) > 3
+    assert door.reclaim(space) > 3
     assert not disk.waits_for("identity")
     assert (space.stats("orders").enqueued, space.stats("orders").dequeued) == (5, 3)
     assert space.check() == []

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 import spool
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.store.feed import Feed
+from tests import door
 from tests.machine import PowerCut
 from tests.meanwhile import Meanwhile, Processes
 from tests.shown import bodies
@@ -47,7 +47,7 @@ def consumed_and_reclaimed(space: spool.Space, body: str) -> None:
     put = space.put("orders", body)
     space.get("orders", message_id=put)
     space.put("orders", f"after {body}")
-    assert reclaim(space._store)
+    assert door.reclaim(space)
 
 
 @ORDERED
@@ -66,12 +66,12 @@ def test_a_message_that_is_consumed_during_a_listing_does_not_return(ordered: bo
     space.put("orders", "last")
     disk.before("rename", disk.die, layout.committed(1))
     with pytest.raises(PowerCut):
-        reclaim(space._store, behind=3)
+        door.reclaim(space, behind=3)
     assert bodies(heir) == ["after second", "last"]
 
     def goes() -> None:
-        assert reclaim(heir._store, behind=4) >= 2
-        assert reclaim(heir._store) >= 2
+        assert door.reclaim(heir, behind=4) >= 2
+        assert door.reclaim(heir) >= 2
 
     listed_around(others_disk, goes, up_to=1)
     assert other.get("orders").body == "after second"
@@ -120,9 +120,9 @@ def test_commits_that_others_have_reclaimed_are_forgotten() -> None:
         space.put("orders", turn)
         space.get("orders")
         assert bodies(other) == []
-        reclaim(space._store)
+        door.reclaim(space)
     assert bodies(other) == []
-    assert len(other._store.view.index.files) <= len(space._store.view.index.files) + 3 < 8
+    assert len(door.index(other).files) <= len(door.index(space).files) + 3 < 8
 
 
 @ORDERED
@@ -135,13 +135,13 @@ def test_removals_of_a_dead_reclaimer_are_durable_before_their_removers_are_remo
     assert bodies(other) == ["c"]
     disk.before("flush_directory", disk.die, layout.COMMITTED)
     with pytest.raises(PowerCut):
-        reclaim(space._store)
+        door.reclaim(space)
     events: list[str] = []
     others_disk.before("flush_directory", lambda: events.append("flush"), layout.COMMITTED)
     for call in ("unlink", "rename"):
         others_disk.before(call, lambda: events.append("remove"), layout.COMMITTED)
     assert bodies(other) == ["c"]
-    assert reclaim(other._store)
+    assert door.reclaim(other)
     assert events[0] == "flush"
     assert bodies(other) == ["c"]
 
@@ -167,7 +167,7 @@ def test_a_process_that_only_puts_reads_no_commits_of_others() -> None:
     found = bodies(other)
     assert found == [f"{whose} {turn}" for turn in range(100) for whose in ("theirs", "ours")]
     assert bodies(space) == found
-    assert other._store.view.own_commits == {}
+    assert door.store(other).view.own_commits == {}
 
 
 def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
@@ -175,6 +175,6 @@ def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
     space, other = there.space(), there.space()
     consumed_and_reclaimed(space, "one")
     other.put("orders", "own")
-    assert other._store.view.own_commits
+    assert door.store(other).view.own_commits
     assert bodies(other) == ["after one", "own"]
-    assert other._store.view.own_commits == {}
+    assert door.store(other).view.own_commits == {}

@@ -6,6 +6,7 @@ from pathlib import Path
 import spool
 from spool.disk import Disk
 from spool.model import layout
+from tests import door
 
 COMMITS = 150
 
@@ -48,7 +49,7 @@ class WatchedDisk(Disk):
 
 
 def files(space: spool.Space) -> list[str]:
-    return sorted(f"{layout.COMMITTED}/{name}" for name in space._store.files.disk.names(layout.COMMITTED))
+    return sorted(f"{layout.COMMITTED}/{name}" for name in door.disk(space).names(layout.COMMITTED))
 
 
 def fill(path: Path) -> None:

@@ -11,7 +11,6 @@ from spool.coordination.counters import CounterPage
 from spool.errors import BadMessageId
 from spool.log import visibility
 from spool.log.adoption import UnknownBranch, voted_contents
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.position import Position
 from spool.policies import capacity
@@ -20,6 +19,7 @@ from spool.store.settings import read_settings_text, write_settings
 from spool.store.store import Store
 from spool.transactions import two_phase
 from spool.transactions.delivery import peek
+from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
 
@@ -28,7 +28,7 @@ def take_and_reclaim(space: spool.Space) -> None:
     """The file of the first message is removed, and another message becomes the head of the queue."""
     space.get("orders")
     space.put("orders", "newest")
-    assert reclaim(space._store)
+    assert door.reclaim(space)
 
 
 def test_every_query_sees_the_message_of_another_process(space: spool.Space, other: spool.Space) -> None:
@@ -103,11 +103,11 @@ def test_a_message_that_is_reclaimed_while_it_is_shown_is_gone_and_not_damaged(
     reader, disk = watched
     wanted = space.put("orders", "one")
     assert bodies(reader) == ["one"]
-    reader._store.files.cache.forget(1)
+    door.store(reader).files.cache.forget(1)
     disk.before("open", lambda: take_and_reclaim(space), layout.committed(1))
     with pytest.raises(BadMessageId):
         reader.show(wanted)
-    assert peek(reader._store, Position(1, 0)) is None
+    assert peek(door.store(reader), Position(1, 0)) is None
 
 
 def test_a_process_does_not_read_back_its_own_commits(processes: Processes, space: spool.Space) -> None:
@@ -127,20 +127,20 @@ def test_a_queue_that_another_process_made_is_there_at_once(space: spool.Space, 
 
 def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, other: spool.Space) -> None:
     """An edit by hand raises no version; the creation of a queue does."""
-    text = read_settings_text(other._store.files.disk)
+    text = read_settings_text(door.disk(other))
     other.put("orders", "one")
-    assert other._store.settings.known.config.max_body_bytes > 10
-    write_settings(space._store.files.disk, f"max_body_bytes = 10\n{text}")
+    assert door.store(other).settings.known.config.max_body_bytes > 10
+    write_settings(door.disk(space), f"max_body_bytes = 10\n{text}")
     space.create_queue("more")
     with pytest.raises(spool.SpoolError, match="max_body_bytes"):
         other.put("orders", "x" * 11)
 
 
 def test_edited_settings_are_known_to_the_process_that_notices_the_edit(space: spool.Space, other: spool.Space) -> None:
-    text = read_settings_text(other._store.files.disk)
-    write_settings(space._store.files.disk, f"max_body_bytes = 10\n{text}")
-    notice_edits(other._store)
-    assert other._store.settings.known.config.max_body_bytes == 10
+    text = read_settings_text(door.disk(other))
+    write_settings(door.disk(space), f"max_body_bytes = 10\n{text}")
+    notice_edits(door.store(other))
+    assert door.store(other).settings.known.config.max_body_bytes == 10
 
 
 def test_a_failed_message_moves_to_the_error_queue_of_the_current_settings(
@@ -234,10 +234,10 @@ def test_a_message_may_be_put_before_one_of_another_process(space: spool.Space, 
 
 def test_a_branch_is_described_as_it_stands(processes: Processes, space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    assert two_phase.describe(other._store, XID).puts == {"orders": 1}
+    assert two_phase.describe(door.store(other), XID).puts == {"orders": 1}
     commit(space)
     with pytest.raises(UnknownBranch) as unknown:
-        two_phase.describe(other._store, XID)
+        two_phase.describe(door.store(other), XID)
     assert unknown.value.committed_by == processes.newest()
 
 
@@ -247,7 +247,7 @@ def test_a_branch_that_is_not_there_any_more_is_said_to_be_committed(
     prepare(space)
     commit(space)
     with pytest.raises(UnknownBranch) as unknown:
-        voted_contents(other._store, XID)
+        voted_contents(door.store(other), XID)
     assert unknown.value.committed_by == processes.newest()
 
 
@@ -269,7 +269,7 @@ def test_messages_and_votes_of_others_reach_a_mark(space: spool.Space, other: sp
     space.put("full", "one")
     prepare(space, queue="full")
     with mock.patch.object(capacity, "run_command") as run:
-        capacity.check_marks(other._store)
+        capacity.check_marks(door.store(other))
     assert run.call_count == 1
 
 
@@ -280,7 +280,7 @@ def test_check_sees_a_message_that_another_process_has_just_put(
     processes: Processes, space: spool.Space, other: spool.Space
 ) -> None:
     space.put("orders", "one")
-    name = layout.committed(space._store.shared.counters.read().published)
+    name = layout.committed(door.counters(space).published)
     processes.disk().damage(name)
     assert [(finding.kind, finding.name) for finding in other.check()] == [(Kind.DAMAGED, name)]
 
@@ -316,7 +316,7 @@ def test_no_process_reclaims_while_a_check_counts_files(space: spool.Space, watc
     def come_too() -> None:
         space.get("orders")
         space.put("orders", "newest")
-        counts.append(reclaim(space._store))
+        counts.append(door.reclaim(space))
 
     disk.before("names", come_too, layout.COMMITTED, spare=2)
     assert checker.check() == []
@@ -328,9 +328,9 @@ def test_q02_a_thread_that_is_late_does_not_sort_by_older_options(
 ) -> None:
     space.put("orders", "low", priority=1)
     space.put("orders", "high", priority=99)
-    older = space._store.settings.known
+    older = door.store(space).settings.known
     space.change_queue("orders", order=("priority", "fifo"))
     space.stats("orders")
-    visibility._follow_settings(space._store.view, older)  # as by a thread that was stopped before its lock
-    assert space._store.view.settings is space._store.settings.known
+    visibility._follow_settings(door.store(space).view, older)  # as by a thread that was stopped before its lock
+    assert door.store(space).view.settings is door.store(space).settings.known
     assert [message.body for message in space.browse("orders")] == ["high", "low"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import spool
 from spool.disk import Disk
 from spool.format.header import CLASS_BYTES, MAX_HEADER_BYTES, Header, encode_header, pad_header
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from tests import door
 
 
 class Watched(Disk):
@@ -65,7 +65,7 @@ def test_commits_of_mixed_sizes_overwrite_files_without_a_change_of_their_sizes(
                 space.put("q", sizes.randbytes(sizes.randrange(200, 3_000)))
             for _ in range(40):
                 space.get("q")
-            reclaim(space._store)
+            door.reclaim(space)
         before = disk.overwritten, disk.changed
         for _ in range(30):
             space.put("q", sizes.randbytes(sizes.randrange(200, 3_000)))

@@ -13,6 +13,7 @@ from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.meanwhile import XID, Processes, Watched, prepare
 
 
@@ -53,7 +54,7 @@ BY_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_space_that_has_stopped_says_so(
     processes: Processes, space: spool.Space, call: Callable[[spool.Space], object]
 ) -> None:
-    processes.space()._store.stop()
+    door.store(processes.space()).stop()
     with pytest.raises(SpaceStopped):
         call(space)
     with pytest.raises(SpaceStopped):
@@ -64,7 +65,7 @@ def test_an_opener_of_a_space_that_has_stopped_changes_nothing(processes: Proces
     prepare(space)
     disk = processes.disk()
     disk.damage(layout.prepared(XID), 20)
-    space._store.stop()
+    door.store(space).stop()
     with pytest.raises(SpaceStopped):
         processes.space()
     assert disk.exists(layout.prepared(XID))
@@ -73,23 +74,23 @@ def test_an_opener_of_a_space_that_has_stopped_changes_nothing(processes: Proces
 def test_a_transaction_of_a_space_that_has_stopped_says_so(processes: Processes, space: spool.Space) -> None:
     space.put("orders", "one")
     transaction = space.transaction()
-    processes.space()._store.stop()
+    door.store(processes.space()).stop()
     for call in (lambda: transaction.put("orders", "two"), lambda: transaction.get("orders"), transaction.commit):
         with pytest.raises(SpaceStopped):
             call()
 
 
 def test_nothing_is_known_of_branches_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
-    processes.space()._store.stop()
+    door.store(processes.space()).stop()
     with pytest.raises(SpaceStopped):
-        two_phase.is_prepared(space._store, XID)
+        two_phase.is_prepared(door.store(space), XID)
 
 
 def test_a_browse_stops_with_the_space(processes: Processes, space: spool.Space) -> None:
     space.put_many("orders", ["one", "two"])
     found = space.browse("orders")
     assert [message.body for message in islice(found, 1)] == ["one"]
-    processes.space()._store.stop()
+    door.store(processes.space()).stop()
     with pytest.raises(SpaceStopped):
         next(found)
 
@@ -98,7 +99,7 @@ def test_nothing_is_claimed_in_a_space_that_has_stopped(space: spool.Space, watc
     taking, disk = watched
     space.put("orders", "one")
     assert taking.stats("orders").ready == 1, "the process has caught up, and need not read again"
-    space._store.stop()
+    door.store(space).stop()
     disk.before("lock", lambda: None)
     with pytest.raises(SpaceStopped):
         taking.get("orders")
@@ -107,7 +108,7 @@ def test_nothing_is_claimed_in_a_space_that_has_stopped(space: spool.Space, watc
 
 def test_a_commit_gets_no_number_in_a_space_that_has_stopped_meanwhile(space: spool.Space, watched: Watched) -> None:
     writer, disk = watched
-    disk.before("write_at", space._store.stop)
+    disk.before("write_at", door.store(space).stop)
     with pytest.raises(SpaceStopped):
         writer.put("orders", "one")
     assert not disk.waits_for("write_at")
@@ -116,10 +117,10 @@ def test_a_commit_gets_no_number_in_a_space_that_has_stopped_meanwhile(space: sp
 
 def test_a_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(space: spool.Space, watched: Watched) -> None:
     writer, disk = watched
-    disk.before("make_durable", space._store.stop, layout.COMMITTED)
+    disk.before("make_durable", door.store(space).stop, layout.COMMITTED)
     with pytest.raises(CommitUnknown):
         writer.put("orders", "one")
-    assert space._store.shared.counters.read().published == 0
+    assert door.counters(space).published == 0
 
 
 def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(
@@ -127,34 +128,34 @@ def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_mea
 ) -> None:
     processes.lose_a_writer()
     finisher, disk = watched
-    disk.before("rename", space._store.stop, layout.ACTIVE)
+    disk.before("rename", door.store(space).stop, layout.ACTIVE)
     with pytest.raises((SpaceStopped, CommitUnknown)):
         finisher.put("orders", "two")
     assert not disk.waits_for("rename")
-    assert space._store.shared.counters.read().published == 0
+    assert door.counters(space).published == 0
 
 
 def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
-    branch = CoordinatedTransaction(space._core, xid=XID, timeout=None)
+    branch = CoordinatedTransaction(door.core(space), xid=XID, timeout=None)
     branch.put("orders", "one")
-    processes.space()._store.stop()
+    door.store(processes.space()).stop()
     with pytest.raises(SpaceStopped):
         branch.prepare()
 
 
 def test_a_reading_that_began_before_the_stop_ends_at_new_settings(space: spool.Space, other: spool.Space) -> None:
-    store = space._store
+    store = door.store(space)
     begun = store.shared.counters.read()
     other.change_queue("orders", order="lifo")
     store.settings.current()
-    other._store.stop()
+    door.store(other).stop()
     with pytest.raises(SpaceStopped):
         catch_up(store, begun)
 
 
 @pytest.mark.parametrize("name", [layout.CONTROL, layout.NUMBERS, layout.XIDS])
 def test_a_lock_file_that_was_deleted_stops_the_space(space: spool.Space, name: str) -> None:
-    space._store.files.disk.unlink(name)
+    door.disk(space).unlink(name)
     with pytest.raises(SpaceStopped, match="deleted"):
         prepare(space)
         space.put("orders", "one")
@@ -165,7 +166,7 @@ def test_an_empty_queue_is_not_waited_for_where_the_lock_file_was_deleted(
     space: spool.Space, transactional: bool
 ) -> None:
     """No other process would ever be heard of."""
-    space._store.files.disk.unlink(layout.CONTROL)
+    door.disk(space).unlink(layout.CONTROL)
     with pytest.raises(SpaceStopped, match="deleted"):
         if transactional:
             with space.transaction() as transaction:
@@ -179,13 +180,13 @@ def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) ->
     with space.transaction() as transaction:
         transaction.get("orders")
         transaction.rollback()
-    space._store.files.disk.unlink(layout.claim_file(1))
+    door.disk(space).unlink(layout.claim_file(1))
     with pytest.raises(SpaceStopped):
         space.get("orders")
 
 
 def test_a_reading_by_counters_that_were_just_read_reports_the_stop(space: spool.Space) -> None:
-    store = space._store
+    store = door.store(space)
     store.shared.counters.stop()
     with pytest.raises(spool.SpaceStopped):
         catch_up(store, store.shared.counters.read())

@@ -21,6 +21,7 @@ from spool.maintenance import schedule
 from spool.model import layout
 from spool.store.edits import notice_edits
 from spool.store.settings import read_settings_text, write_settings
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Meanwhile
@@ -50,7 +51,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 
 def taken_and_put(space: spool.Space, source: str, target: str) -> None:
-    with spool.Transaction(space._core, counted=False) as tx:
+    with spool.Transaction(door.core(space), counted=False) as tx:
         tx.put(target, tx.get(source).body)
 
 
@@ -73,9 +74,9 @@ STEPS: dict[str, tuple[Callable[[spool.Space], object], int]] = {
 def test_c06_a_commit_is_flushed_if_any_part_of_it_needs_that(
     space: spool.Space, step: Callable[[spool.Space], object], least: int
 ) -> None:
-    before = space._store.files.disk.flushes
+    before = door.disk(space).flushes
     step(space)
-    flushes = space._store.files.disk.flushes - before
+    flushes = door.disk(space).flushes - before
     assert flushes >= least
     assert bool(flushes) is bool(least)
 
@@ -134,12 +135,12 @@ def test_c06_the_durable_mark_never_goes_back() -> None:
 
     def more() -> None:
         other.put("q", "two")
-        flush_published(other._store)
+        flush_published(door.store(other))
 
     disk.before("lock", more)
-    flush_published(space._store)
+    flush_published(door.store(space))
     assert not disk.waits_for("lock")
-    assert space._store.shared.counters.read().durable == 2
+    assert door.counters(space).durable == 2
 
 
 def test_c06_no_flush_counts_after_a_failed_flush_in_another_process() -> None:
@@ -147,11 +148,11 @@ def test_c06_no_flush_counts_after_a_failed_flush_in_another_process() -> None:
     machine, disk, space = _of_a_machine()
     other = spool.open(SimulatedDisk(machine))
     space.put("q", "one")
-    before = space._store.shared.counters.read().durable
-    disk.before("lock", other._store.stop)
+    before = door.counters(space).durable
+    disk.before("lock", door.store(other).stop)
     with pytest.raises(spool.SpaceStopped):
-        flush_published(space._store)
-    assert space._store.shared.counters.read().durable == before
+        flush_published(door.store(space))
+    assert door.counters(space).durable == before
 
 
 def test_c06_the_commits_that_wait_for_a_flush_are_bounded() -> None:
@@ -160,7 +161,7 @@ def test_c06_the_commits_that_wait_for_a_flush_are_bounded() -> None:
     with mock.patch.object(commit, "MOST_UNFLUSHED", 4):
         for number in range(9):
             space.put("q", str(number))
-            page = space._store.shared.counters.read()
+            page = door.counters(space)
             assert page.published - page.durable <= 4
     assert page.durable >= 5
 
@@ -168,32 +169,32 @@ def test_c06_the_commits_that_wait_for_a_flush_are_bounded() -> None:
 def test_c06_the_housekeeper_flushes_unflushed_commits() -> None:
     _, _, space = _of_a_machine()
     space.put("q", "one")
-    space._housekeeper._do_steps(due=True)
-    page = space._store.shared.counters.read()
+    door.steps(space)
+    page = door.counters(space)
     assert page.durable == page.published
-    assert not space._store.view.index.unflushed
+    assert not door.index(space).unflushed
 
 
 def test_c06_a_reclaiming_process_flushes_the_commits_that_the_housekeeper_leaves() -> None:
     machine, _, space = _of_a_machine()
     space.put("q", "one")
     with SimulatedDisk(machine).exclusively(layout.RECLAIM_LOCK):
-        space._housekeeper._do_steps(due=True)
-    page = space._store.shared.counters.read()
+        door.steps(space)
+    page = door.counters(space)
     assert page.durable < page.published
 
 
 def test_c06_the_housekeeper_flushes_once_more_when_an_edit_has_taken_the_last_such_queue() -> None:
     _, _, space = _of_a_machine()
     space.put("q", "one")
-    space._housekeeper._do_steps(due=False)
-    disk = space._store.files.disk
+    door.steps(space, due=False)
+    disk = door.disk(space)
     write_settings(disk, read_settings_text(disk).replace('durability = "none"', ""))
-    notice_edits(space._store)
-    space._housekeeper._do_steps(due=True)
-    page = space._store.shared.counters.read()
+    notice_edits(door.store(space))
+    door.steps(space)
+    page = door.counters(space)
     assert page.durable == page.published
-    assert not space._housekeeper._may_lose
+    assert not door.housekeeper(space)._may_lose
 
 
 def test_c06_everything_is_flushed_at_once_only_where_the_kernel_says_whether_it_was(tmp_path: Path) -> None:
@@ -210,11 +211,11 @@ def test_c06_commits_that_another_process_has_flushed_are_forgotten() -> None:
     other = spool.open(SimulatedDisk(machine))
     other.put("q", "one")
     assert space.get("q").body == "one"
-    assert space._store.view.index.unflushed
-    flush_published(other._store)
-    space._housekeeper._look_again()
+    assert door.index(space).unflushed
+    flush_published(door.store(other))
+    door.housekeeper(space)._look_again()
     space.stats()
-    assert space._store.view.index.unflushed <= {2}
+    assert door.index(space).unflushed <= {2}
 
 
 @pytest.mark.parametrize(("unflushed", "due", "flushes"), [(0, True, False), (1, True, True), (1, False, False)])
@@ -225,7 +226,7 @@ def test_c06_many_are_flushed_at_once_and_few_every_few_seconds(unflushed: int, 
 
 def test_c06_the_last_process_that_closes_the_space_flushes(space: spool.Space) -> None:
     other = spool.open(space.path)
-    disk, counters = space._store.files.disk, space._store.shared.counters
+    disk, counters = door.disk(space), door.store(space).shared.counters
     other.put("lossy", "one")
     other.close()
     assert counters.read().durable < counters.read().published
@@ -236,7 +237,7 @@ def test_c06_the_last_process_that_closes_the_space_flushes(space: spool.Space) 
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_c06_a_close_takes_no_seconds_for_flushes(space: spool.Space, at_once: bool) -> None:
-    disk = space._store.files.disk
+    disk = door.disk(space)
     disk.durability = durability_of(Guarantees(orders_renames=True, flushes_all=at_once))
     for number in range(4):
         space.put("lossy", str(number))

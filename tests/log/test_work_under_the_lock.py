@@ -25,6 +25,7 @@ from spool.disk import content
 from spool.log import deciding
 from spool.log.deciding import settle_and_catch_up
 from spool.maintenance import compaction
+from tests import door
 from tests.at_once import AT_ONCE
 
 FEW, MANY = 400, 1_600
@@ -115,7 +116,7 @@ def put_differing(space: spool.Space, many: int, queue: str = "orders") -> None:
 def compact(space: spool.Space, many: int) -> None:
     put_differing(space, many)
     with measured_now():
-        space._housekeeper.compact()
+        door.compact(space)
 
 
 _work: list[Work] = []
@@ -132,7 +133,7 @@ def compact_into_two_files(space: spool.Space, many: int) -> None:
     """The messages that the first file moved are changes when the second file gets its number."""
     put_differing(space, many)
     with mock.patch.multiple(compaction, SEGMENT_MESSAGES=many // 2, _FILE_SEGMENTS=1), measured_now():
-        space._housekeeper.compact()
+        door.compact(space)
 
 
 def compact_beside_a_consumer(space: spool.Space, many: int) -> None:
@@ -145,16 +146,16 @@ def compact_beside_a_consumer(space: spool.Space, many: int) -> None:
             other.put_many("others", [message.body for message in messages[::2]])
 
         with measured_now(), before_the_lock(take):
-            space._housekeeper.compact()
+            door.compact(space)
 
 
 def merge_tombstones(space: spool.Space, many: int) -> None:
     put_differing(space, many)
-    space._housekeeper.compact()
+    door.compact(space)
     for _ in range(6):
         space.get_many("orders", many // 8)
     with mock.patch("spool.maintenance.tombstones.MERGED_COMMITS", 2), measured_now():
-        space._housekeeper.compact()
+        door.compact(space)
 
 
 def commit_many_removals(space: spool.Space, many: int) -> None:
@@ -183,7 +184,7 @@ def register_a_subscription_beside_a_large_commit(space: spool.Space, many: int)
     from spool.policies.subscriptions import register
 
     with spool.open(space.path) as other, measured_now(), before_the_lock(lambda: put_differing(other, many)):
-        register(space._store, "reader", ["orders"], 60.0)
+        register(door.store(space), "reader", ["orders"], 60.0)
 
 
 def prepared(space: spool.Space, many: int) -> xa.Xid:
@@ -276,7 +277,7 @@ def test_the_count_sees_work_that_grows_with_the_messages(tmp_path: Path) -> Non
         with spool.open(space.path) as other:
             put_differing(other, many)
         with measured_now(), _locked(space):
-            settle_and_catch_up(space._store, space._store.deadline())
+            settle_and_catch_up(door.store(space), door.deadline(space))
 
     few, many = (longest_hold(tmp_path / f"{many}", apply_under_the_lock, many) for many in (FEW, MANY))
     assert many > 3 * few
@@ -284,7 +285,7 @@ def test_the_count_sees_work_that_grows_with_the_messages(tmp_path: Path) -> Non
 
 @contextmanager
 def _locked(space: spool.Space) -> Iterator[None]:
-    control = space._store.shared.control
+    control = door.store(space).shared.control
     assert control.try_lock(NUMBER)
     try:
         yield

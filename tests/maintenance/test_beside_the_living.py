@@ -8,11 +8,11 @@ import pytest
 
 import spool
 from spool.errors import TransactionTimeout
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import claim_journal
 from spool.policies.claim_journal import clean_up_after_dead
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, elsewhere, prepare
 from tests.shown import bodies
 
@@ -30,7 +30,7 @@ def _commit_a_branch(space: spool.Space) -> None:
 
 def _adopt_a_branch(space: spool.Space) -> None:
     prepare(space)
-    adopting = CoordinatedTransaction(space._core)
+    adopting = CoordinatedTransaction(door.core(space))
     adopting.put("orders", "two")
     adopting.commit(adopt=[XID])
 
@@ -51,9 +51,9 @@ def test_a_clean_up_leaves_the_files_of_live_processes(
     seen: list[set[str]] = []
 
     def clean() -> None:
-        seen.append(set(space._store.files.disk.names(layout.ACTIVE)))
-        clean_up_after_dead(space._store, space._store.deadline())
-        assert set(space._store.files.disk.names(layout.ACTIVE)) == seen[-1]
+        seen.append(set(door.disk(space).names(layout.ACTIVE)))
+        clean_up_after_dead(door.store(space), door.deadline(space))
+        assert set(door.disk(space).names(layout.ACTIVE)) == seen[-1]
         disk.before("rename_new", clean, "active/")
 
     disk.before("rename_new", clean, "active/")
@@ -65,7 +65,7 @@ def test_a_clean_up_leaves_the_files_of_live_processes(
 def test_a_clean_up_leaves_a_branch_in_progress(space: spool.Space, other: spool.Space) -> None:
     with space.transaction() as transaction:
         transaction.put_many("orders", [bytes(1 << 20)] * 20)
-        clean_up_after_dead(other._store, other._store.deadline())
+        clean_up_after_dead(door.store(other), door.deadline(other))
     assert space.stats("orders").ready == 20
 
 
@@ -79,9 +79,9 @@ def test_a_death_after_the_commit_counts_no_try(space: spool.Space, watched: Wat
     transaction = consumer.transaction()
     transaction.get("orders")
     disk.dies_before("make_durable", transaction.commit, "committed")
-    clean_up_after_dead(space._store, space._store.deadline())
+    clean_up_after_dead(door.store(space), door.deadline(space))
     assert bodies(space) == []
-    assert space._store.shared.counters.read().published == 2, "nothing else was written"
+    assert door.counters(space).published == 2, "nothing else was written"
 
 
 def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spool.Space, watched: Watched) -> None:
@@ -89,7 +89,7 @@ def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spoo
     wanted = doomed.put("orders", "one")
     doomed.transaction().get("orders")
     disk.die()
-    clean_up_after_dead(space._store, space._store.deadline())
+    clean_up_after_dead(door.store(space), door.deadline(space))
     assert space.show(wanted).attempts == 1
 
 
@@ -102,8 +102,8 @@ def test_a_death_is_counted_once_though_two_find_the_note(
     wanted = doomed.put("orders", "one")
     doomed.transaction().get("orders")
     its_disk.die()
-    disk.before("rename_new", lambda: clean_up_after_dead(space._store, space._store.deadline(0.05)), "active/")
-    clean_up_after_dead(counting._store, counting._store.deadline())
+    disk.before("rename_new", lambda: clean_up_after_dead(door.store(space), door.deadline(space, 0.05)), "active/")
+    clean_up_after_dead(door.store(counting), door.deadline(counting))
     assert space.show(wanted).attempts == 1
 
 
@@ -112,7 +112,7 @@ def test_no_attempt_is_counted_for_a_live_process(processes: Processes, space: s
     wanted = space.put("orders", "one")
     space.transaction().get("orders")
     begun = processes.machine.clock.time
-    clean_up_after_dead(other._store, other._store.deadline())
+    clean_up_after_dead(door.store(other), door.deadline(other))
     assert processes.machine.clock.time == begun
     assert other.show(wanted).attempts == 0
 
@@ -151,7 +151,7 @@ def test_the_whole_records_of_a_damaged_journal_count(
     disk.die()
     (name,) = (name for name in processes.disk().names(layout.ACTIVE) if name.endswith(layout.JOURNAL_SUFFIX))
     processes.disk().damage(f"{layout.ACTIVE}/{name}")
-    clean_up_after_dead(space._store, space._store.deadline())
+    clean_up_after_dead(door.store(space), door.deadline(space))
     assert (space.show(first).attempts, space.show(second).attempts) == (1, 0)
 
 
@@ -168,7 +168,7 @@ def test_two_processes_with_a_journal_are_two_owners(space: spool.Space, watched
     first.transaction().get("orders")
     assert not disk.waits_for("open")
     space.transaction().get("orders")
-    assert {first._store.shared.claims.owner, space._store.shared.claims.owner} == {1, 2}
+    assert {door.store(first).shared.claims.owner, door.store(space).shared.claims.owner} == {1, 2}
 
 
 def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
@@ -186,7 +186,7 @@ def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
 
     monkeypatch.setattr(claim_journal, "number_locked", after_another)
     second.get("orders")
-    assert space._store.shared.claims.owner == space._store.shared.counters.read().owner == 1
+    assert door.store(space).shared.claims.owner == door.counters(space).owner == 1
     with space.transaction() as third:
         assert third.get("orders").body == "three"
     for transaction in (first, second):
@@ -205,7 +205,7 @@ def test_a_reclaiming_process_knows_the_gets_of_others_and_forgets_no_count(
         transaction.put("orders", transaction.get("orders").body)
     other.get("orders")
     other.put("orders", "newest")
-    assert reclaim(space._store) >= 3
+    assert door.reclaim(space) >= 3
     assert (other.stats("orders").enqueued, other.stats("orders").dequeued) == (3, 2)
 
 
@@ -217,11 +217,11 @@ def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) 
     counts = []
 
     def come_too() -> None:
-        counts.append(reclaim(space._store))
+        counts.append(door.reclaim(space))
         assert space.check() == [], "nor is there anything to find"
 
     disk.before("rename", come_too, layout.COMMITTED)
-    assert reclaim(first._store) >= 2
+    assert door.reclaim(first) >= 2
     assert counts == [0]
 
 
@@ -233,6 +233,6 @@ def test_after_a_failed_flush_no_file_is_removed_where_renames_are_not_ordered(o
     space.put("orders", "one")
     space.get("orders")
     space.put("orders", "newest")
-    space._store.stop()
+    door.store(space).stop()
     disk.die()
-    assert bool(reclaim(processes.space()._store)) is ordered
+    assert bool(door.reclaim(processes.space())) is ordered

@@ -14,10 +14,11 @@ from spool.index.segment import find_correlation, find_id
 from spool.log.visibility import catch_up
 from spool.maintenance import compaction, tombstones
 from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow, wasteful
-from spool.maintenance.reclaim import next_to_go, note_pins, reclaim
+from spool.maintenance.reclaim import next_to_go, note_pins
 from spool.model import layout
 from spool.policies.subscriptions import register
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.compaction import MANY, bodies, drain, files, fill, small_compactions, tidy
 
@@ -44,7 +45,7 @@ def test_s01_the_housekeeper_looks_every_five_seconds(space: spool.Space) -> Non
     fill(space)
     space.close()
     with mock.patch("spool.maintenance.housekeeper.EVERY_SECONDS", 0.05), spool.open(space.path) as again:
-        for _ in again._store.deadline(60).polls(slowest_seconds=0.05):
+        for _ in door.deadline(again, 60).polls(slowest_seconds=0.05):
             if len(files(again)) < 20:
                 break
     assert len(files(again)) < 20
@@ -53,7 +54,7 @@ def test_s01_the_housekeeper_looks_every_five_seconds(space: spool.Space) -> Non
 def test_s02_as_many_as_were_served_and_five_more_stay_in_memory(space: spool.Space) -> None:
     fill(space)
     tidy(space)
-    line = space._store.view.index.messages.queue("orders")
+    line = door.index(space).messages.queue("orders")
     assert (line.entries, sum(segment.live for segment in line.segments)) == (KEPT_MESSAGES, MANY - KEPT_MESSAGES)
     drain_some = [space.get("orders").body for _ in range(KEPT_MESSAGES)]
     fill(space, many=MANY)
@@ -70,8 +71,8 @@ def test_s03_compacted_messages_lie_in_few_large_files_in_order(space: spool.Spa
     assert tidy(space) == 1
     assert len(files(space)) < 10
     assert drain(space) == bodies(range(MANY))
-    reclaim(space._store)
-    reclaim(space._store)
+    door.reclaim(space)
+    door.reclaim(space)
     assert len(files(space)) <= 2, "the space of a drained queue returns whole"
 
 
@@ -79,7 +80,7 @@ def test_s03_the_front_refills_a_little_at_a_time(space: spool.Space) -> None:
     with small_compactions():
         fill(space, many=60)
         tidy(space)
-        line = space._store.view.index.messages.queue("orders")
+        line = door.index(space).messages.queue("orders")
         for n in range(60):
             assert space.get("orders").body == b"%d" % n
             assert line.entries <= 4
@@ -149,15 +150,15 @@ def test_s05_priorities_hold_across_compactions(space: spool.Space) -> None:
 
 
 def test_s05_delayed_messages_are_compacted_and_come_when_they_are_due(space: spool.Space) -> None:
-    now = space._store.clock.now()
+    now = door.clock(space).now()
     for n in range(MANY):
         space.put("orders", b"%d" % n, not_before=now + 1000 + MANY - n)
     tidy(space)
-    line = space._store.view.index.messages.queue("orders")
+    line = door.index(space).messages.queue("orders")
     assert (line.entries, space.stats("orders").delayed, space.stats("orders").ready) == (0, MANY, 0)
     with pytest.raises(spool.Empty):
         space.get("orders")
-    with mock.patch.object(type(space._store.clock), "now", return_value=now + 1000 + MANY / 2):
+    with mock.patch.object(type(door.clock(space)), "now", return_value=now + 1000 + MANY / 2):
         assert space.stats("orders").ready == MANY // 2
         assert sorted(drain(space), key=int) == bodies(range(MANY // 2, MANY))
 
@@ -166,14 +167,14 @@ def test_s06_claimed_messages_and_messages_in_doubt_are_not_moved(space: spool.S
     ids = fill(space)
     with spool.open(space.path) as other, other.transaction() as tx:
         held = tx.get("orders", message_id=ids[77])
-        vote = CoordinatedTransaction(other._core, timeout=None)
+        vote = CoordinatedTransaction(door.core(other), timeout=None)
         vote.get("orders", message_id=ids[88])
         assert vote.prepare()
         tidy(space)
-        index = space._store.view.index
+        index = door.index(space)
         for number in (held.position.number, held.position.number + 11):
             assert index.files[number].live == 1
-            assert space._store.files.disk.exists(layout.committed(number))
+            assert door.disk(space).exists(layout.committed(number))
     assert b"77" not in drain(space)
 
 
@@ -191,11 +192,11 @@ def test_a_claim_keeps_the_file_that_it_may_read_from(space: spool.Space) -> Non
 
         with mock.patch.object(compaction, "commit", claimed):
             tidy(space)
-        assert space._store.files.disk.exists(layout.committed(number))
+        assert door.disk(space).exists(layout.committed(number))
         tx.rollback()
-        reclaim(space._store)
-        reclaim(space._store)
-        assert not space._store.files.disk.exists(layout.committed(number))
+        door.reclaim(space)
+        door.reclaim(space)
+        assert not door.disk(space).exists(layout.committed(number))
 
 
 # -- the purpose of a compaction --------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
 def test_tombstones_kept_by_a_subscription_are_not_written_repeatedly(
     space: spool.Space,
 ) -> None:
-    register(space._store, "seen", ("orders",), 3600.0)
+    register(door.store(space), "seen", ("orders",), 3600.0)
     merged: list[set[int]] = []
     with mock.patch.object(tombstones, "MERGED_COMMITS", 10), mock.patch.object(tombstones, "_MAX_TARGETS", 8):
         for _ in range(3):
@@ -226,7 +227,7 @@ def test_tombstones_kept_by_a_subscription_are_not_written_repeatedly(
                 space.put("orders", body)
                 space.get("orders")
             tidy(space)
-            states = space._store.view.index.files
+            states = door.index(space).files
             merged.append({number for number, state in states.items() if len(state.addressed) > 8})
     assert [len(numbers) for numbers in merged] == [1, 2, 3]
     assert merged[0] < merged[1] < merged[2]
@@ -324,7 +325,7 @@ def test_a_body_that_is_damaged_is_left_where_it_is(space: spool.Space) -> None:
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     tidy(space)
-    assert space._store.files.disk.exists(layout.committed(number))
+    assert door.disk(space).exists(layout.committed(number))
     assert drain(space) == bodies([n for n in range(MANY) if n != 60])
     assert [finding.name for finding in space.quarantined()] != []
 
@@ -332,15 +333,15 @@ def test_a_body_that_is_damaged_is_left_where_it_is(space: spool.Space) -> None:
 def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: spool.Space) -> None:
     fill(space)
     tidy(space)
-    (segment,) = space._store.view.index.messages.queue("orders").segments
+    (segment,) = door.index(space).messages.queue("orders").segments
     with open(f"{space.path}/{layout.committed(segment.file.number)}", "r+b") as file:
         file.seek(segment.entry.offset)
         file.write(bytes(segment.entry.table_bytes))
     with spool.open(space.path) as other:
         assert any(f"{segment.file.number:016d}" in finding.name for finding in other.check())
         assert drain(other) == bodies(range(KEPT_MESSAGES))
-    space._store.files.cache.close()
-    space._store.files.cache._tables.clear()
+    door.store(space).files.cache.close()
+    door.store(space).files.cache._tables.clear()
     assert drain(space) == []
 
 
@@ -349,24 +350,24 @@ def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(
     tidy(space)
     more = fill(space)
     tidy(space)
-    first, _ = space._store.view.index.messages.queue("orders").segments
+    first, _ = door.index(space).messages.queue("orders").segments
     with open(f"{space.path}/{layout.committed(first.file.number)}", "r+b") as file:
         file.seek(first.entry.offset + 20)
         file.write(b"\xff" * 20)
     with pytest.raises(spool.BadMessageId):
         space.show(ids[100])
     assert space.show(more[100]).body == b"100"
-    assert [name for name, _ in space._store.view.index.damage] == [layout.committed(first.file.number)]
+    assert [name for name, _ in door.index(space).damage] == [layout.committed(first.file.number)]
 
 
 def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) -> None:
     fill(space, many=2)
-    catch_up(space._store)
-    (run, other) = space._store.view.index.messages.queue("orders").ready
-    assert space._store.files.cache.bodies(run, run.first, 1, bytes) == [b"0"]
+    catch_up(door.store(space))
+    (run, other) = door.index(space).messages.queue("orders").ready
+    assert door.store(space).files.cache.bodies(run, run.first, 1, bytes) == [b"0"]
     run.file = other.file
     with pytest.raises(CorruptedFile):
-        space._store.files.cache.bodies(run, run.first, 1, bytes)
+        door.store(space).files.cache.bodies(run, run.first, 1, bytes)
 
 
 def test_a_superseded_file_waits_for_older_claims_only() -> None:

@@ -9,9 +9,9 @@ import pytest
 import spool
 from spool.log.visibility import catch_up
 from spool.maintenance import compaction
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.compaction import MANY, bodies, drain, fill, tidy
 
@@ -27,11 +27,11 @@ def test_an_opener_that_was_overtaken_by_compactions_starts_again(space: spool.S
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
-        late._store.files.cache._tables.clear()
+        door.store(late).files.cache._tables.clear()
         assert drain(space, at_once=3)[:3] == bodies(range(3))
         fill(space)
         tidy(space)
-        reclaim(space._store)
+        door.reclaim(space)
         assert [message.body for message in late.browse("orders")] == bodies(range(MANY))
 
 
@@ -39,20 +39,20 @@ def test_an_order_changes_for_a_process_with_an_index_of_removed_files(space: sp
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
-        late._store.files.cache._tables.clear()
+        door.store(late).files.cache._tables.clear()
         drain(space)
         tidy(space)
         fill(space, many=3)
         space.change_queue("orders", order="lifo")
         assert [message.body for message in late.get_many("orders", 9)] == [b"2", b"1", b"0"]
-        assert late._store.view.index.damage == []
+        assert door.index(late).damage == []
 
 
 def test_an_order_changes_for_a_process_that_began_before_those_removals(space: spool.Space) -> None:
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
-        store = late._store
+        store = door.store(late)
         store.files.cache._tables.clear()
         begun = store.shared.counters.read()
         drain(space)
@@ -71,12 +71,12 @@ def test_a_compaction_applies_the_commits_of_others(space: spool.Space) -> None:
 
 def test_one_process_compacts_at_a_time(space: spool.Space) -> None:
     fill(space)
-    with spool.open(space.path) as other, other._store.files.disk.exclusively(layout.RECLAIM_LOCK):
-        assert space._housekeeper.compact() == 0
-        space._housekeeper._save(least=0)
-        assert not space._store.files.disk.exists(layout.CHECKPOINT)
-    space._housekeeper._save(least=0)
-    assert space._store.files.disk.exists(layout.CHECKPOINT)
+    with spool.open(space.path) as other, door.disk(other).exclusively(layout.RECLAIM_LOCK):
+        assert door.compact(space) == 0
+        door.save(space)
+        assert not door.disk(space).exists(layout.CHECKPOINT)
+    door.save(space)
+    assert door.disk(space).exists(layout.CHECKPOINT)
 
 
 def test_an_opener_leaves_the_file_of_a_compaction_in_progress(space: spool.Space) -> None:
@@ -100,7 +100,9 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_compaction(space: spoo
 
         def dying(*args: object, **options: object) -> int:
             with (
-                mock.patch.object(other._store.shared.counters, "publish_next", side_effect=WaitExpired("it died")),
+                mock.patch.object(
+                    door.store(other).shared.counters, "publish_next", side_effect=WaitExpired("it died")
+                ),
                 pytest.raises(spool.CommitUnknown),
             ):
                 other.get("orders", message_id=ids[100])

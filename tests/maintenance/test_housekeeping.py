@@ -11,6 +11,7 @@ import pytest
 import spool
 from spool.maintenance import housekeeper, schedule
 from spool.model import layout
+from tests import door
 from tests.held import PATIENT_SECONDS
 from tests.meanwhile import Processes
 
@@ -18,18 +19,18 @@ from tests.meanwhile import Processes
 def test_one_producer_compacts_unless_a_consumer_does() -> None:
     there = Processes()
     one, two, three = there.space(), there.space(), there.space()
-    assert one._housekeeper._is_elected()
-    assert one._housekeeper._is_elected()
-    assert not two._housekeeper._is_elected()
+    assert door.is_elected(one)
+    assert door.is_elected(one)
+    assert not door.is_elected(two)
     three.stats("orders")
-    assert three._housekeeper._is_elected(), "what it has read is at hand"
-    assert not one._housekeeper._is_elected()
+    assert door.is_elected(three), "what it has read is at hand"
+    assert not door.is_elected(one)
     two.stats("orders")
-    assert two._housekeeper._is_elected(), "each looks at what it has in memory itself"
+    assert door.is_elected(two), "each looks at what it has in memory itself"
     for _ in range(2):  # no process reads the commits any more
-        three._housekeeper._is_elected()
-        two._housekeeper._is_elected()
-    assert one._housekeeper._is_elected()
+        door.is_elected(three)
+        door.is_elected(two)
+    assert door.is_elected(one)
 
 
 def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +39,8 @@ def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: 
     for turn in range(200):
         space.put("orders", turn)
     seen = [0]
-    monkeypatch.setattr(other._housekeeper, "_pause", lambda: seen.append(other._store.view.index.applied))
-    other._housekeeper._catch_up()
+    monkeypatch.setattr(door.housekeeper(other), "_pause", lambda: seen.append(door.index(other).applied))
+    door.housekeeper(other)._catch_up()
     assert seen[-1] == there.newest()
     assert max(after - before for before, after in pairwise(seen)) <= 64
 
@@ -49,10 +50,10 @@ def test_a_space_that_is_busy_is_compacted_all_the_same(tmp_path: Path, monkeypa
     monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.1)
     compacted = threading.Event()
     with spool.create(tmp_path / "space") as space:
-        monkeypatch.setattr(space._housekeeper, "compact", lambda: compacted.set() or 0)
+        monkeypatch.setattr(door.housekeeper(space), "compact", lambda: compacted.set() or 0)
         until = time.monotonic() + PATIENT_SECONDS
         while not compacted.wait(0.01):
-            space._housekeeper._wake.set()
+            door.housekeeper(space)._wake.set()
             assert time.monotonic() < until
 
 
@@ -64,11 +65,11 @@ def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.Monk
     for _ in range(20):
         space.get("orders")
     newest = there.newest()
-    space._housekeeper._reclaim(schedule.RETAINED_FOR_READERS)
+    door.reclaim_behind(space, schedule.RETAINED_FOR_READERS)
     left = sorted(disk.names(layout.COMMITTED))
     assert f"{layout.COMMITTED}/{left[0]}" == layout.committed(newest - 10)
     other.close()
-    space._housekeeper._reclaim(schedule.RETAINED_FOR_READERS)
+    door.reclaim_behind(space, schedule.RETAINED_FOR_READERS)
     assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
 
 
@@ -88,22 +89,22 @@ def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pyt
     assert come_and_go() == 40, "the newest stay while others are at work"
     other.close()
     assert come_and_go() < 40
-    space._housekeeper._reclaim(0)
-    assert space._store.view.index.idle_bytes < 2000
+    door.reclaim_behind(space)
+    assert door.index(space).idle_bytes < 2000
 
 
 def test_small_steps_are_not_held_up_while_nothing_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     there = Processes()
     space, other = there.space(), there.space()
     pauses: list[float] = []
-    monkeypatch.setattr(other._store.clock, "sleep", pauses.append)
+    monkeypatch.setattr(door.clock(other), "sleep", pauses.append)
     for _ in range(10):
-        other._housekeeper._pause()
+        door.housekeeper(other)._pause()
     assert not pauses, "every process is idle"
     space.put("orders", "another process's")
     for _ in range(2 * housekeeper.PAUSES_AFTER_A_COMMIT):
-        other._housekeeper._pause()
+        door.housekeeper(other)._pause()
     assert len(pauses) == housekeeper.PAUSES_AFTER_A_COMMIT, "a busy application has pauses, for a while"
     other.put("orders", "its own")
-    other._housekeeper._pause()
+    door.housekeeper(other)._pause()
     assert len(pauses) == housekeeper.PAUSES_AFTER_A_COMMIT + 1

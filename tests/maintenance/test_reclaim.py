@@ -7,6 +7,7 @@ import pytest
 from spool.index.commit import Retention
 from spool.maintenance import reclaim
 from spool.maintenance.reclaim import next_to_go
+from tests import door
 from tests.meanwhile import Processes
 
 
@@ -42,5 +43,5 @@ def test_each_of_many_files_is_checked_once_a_pass(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(reclaim, "_plan", counted)
     monkeypatch.setattr(reclaim, "_BATCH_FILES", 10)
-    assert reclaim.reclaim(space._store) >= 199
+    assert door.reclaim(space) >= 199
     assert len(looked) < 300

@@ -10,6 +10,7 @@ import spool
 from spool.disk.disk import Disk
 from spool.model import layout
 from spool.policies import claim_journal
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
 
@@ -92,7 +93,7 @@ def test_x06_a_reader_does_not_take_the_claims_of_another_transaction_for_those_
         with space.transaction() as first:
             first.get("orders")
         with space.transaction() as second:
-            read_at, disk = Disk.read_at, space._store.files.disk
+            read_at, disk = Disk.read_at, door.disk(space)
             used_again: list[None] = []
 
             def meanwhile(self: Disk, handle: int, offset: int, length: int) -> bytes:

@@ -12,6 +12,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.claim_journal import clean_up_after_dead
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.meanwhile import XID, Meanwhile, Processes, Watched, prepare
 
 ROUND = Xid(FORMAT_ROUND, b"round", b"1")
@@ -62,7 +63,7 @@ def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(proces
 
 def start_streaming(space: spool.Space) -> CoordinatedTransaction:
     """A branch whose file lies in active/ before it ends."""
-    branch = CoordinatedTransaction(space._core, xid=XID, timeout=None)
+    branch = CoordinatedTransaction(door.core(space), xid=XID, timeout=None)
     branch.put_many("orders", [bytes(1 << 20)] * 20)
     return branch
 
@@ -77,7 +78,7 @@ def test_an_opener_leaves_a_branch_whose_owner_locked_it_since_the_read(
     living: list[CoordinatedTransaction] = []
 
     def come_up() -> None:
-        clean_up_after_dead(space._store, space._store.deadline())
+        clean_up_after_dead(door.store(space), door.deadline(space))
         living.append(start_streaming(space))
 
     opener = Meanwhile(processes.machine)
@@ -107,10 +108,10 @@ def test_an_opener_leaves_a_vote_to_its_live_owner(processes: Processes, watched
 
 
 def test_an_opener_leaves_the_branches_of_a_live_coordinator(processes: Processes, space: spool.Space) -> None:
-    assert space._store.shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    assert door.store(space).shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(space, ROUND)
     assert processes.space().recovery.findings == []
-    assert space._store.files.disk.exists(layout.prepared(ROUND))
+    assert door.disk(space).exists(layout.prepared(ROUND))
 
 
 def test_an_opener_says_nothing_of_files_that_a_live_intake_has_taken(processes: Processes, watched: Watched) -> None:

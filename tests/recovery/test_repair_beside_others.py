@@ -5,10 +5,10 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.coordination.locks import NUMBER
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.recovery import repair as repair_module
 from spool.runtime.clock import WaitExpired
+from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare
 
 VOTE = layout.prepared(XID)
@@ -133,10 +133,10 @@ def test_no_process_reclaims_while_files_are_repaired(space: spool.Space, watche
     space.put("orders", "newest")
     mending, disk = watched
     counts: list[int] = []
-    disk.before("open", lambda: counts.append(reclaim(space._store)), layout.COMMITTED)
+    disk.before("open", lambda: counts.append(door.reclaim(space)), layout.COMMITTED)
     repair(mending)
     assert counts == [0]
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
 
 
 @pytest.mark.parametrize("spare", range(14))
@@ -158,7 +158,7 @@ def test_a_file_whose_number_is_issued_before_its_repair_remains(
     monkeypatch.setattr(repair_module, "free_room", lambda store: None)  # (it may rename the file once it is consumed)
 
     def no_process_commits() -> None:
-        assert not space._store.shared.control.is_free(NUMBER)
+        assert not door.store(space).shared.control.is_free(NUMBER)
 
     space.put("orders", "one")
     disk.close(disk.create(layout.committed(3)))
@@ -192,7 +192,7 @@ def test_no_number_is_given_out_while_a_file_with_a_number_to_come_is_moved(
     space.put("orders", "one")
     disk.close(disk.create(layout.committed(3)))
     free: list[bool] = []
-    disk.before("rename", lambda: free.append(space._store.shared.control.is_free(NUMBER)), layout.committed(3))
+    disk.before("rename", lambda: free.append(door.store(space).shared.control.is_free(NUMBER)), layout.committed(3))
     repairing.check(repair=True)
     assert free == [False]
     assert len(quarantined(space)) == 1

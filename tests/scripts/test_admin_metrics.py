@@ -12,6 +12,7 @@ import pytest
 
 import spool
 from spool.watch.published import publish
+from tests import door
 from tests.scripts.conftest import Run, one_line
 from tests.scripts.exporters import parsed, value
 
@@ -100,7 +101,7 @@ def test_an_address_of_another_machine_is_a_failure_of_one_line(run: Run, host: 
 def test_published_metrics_are_read_without_the_space(path: Path, run: Run) -> None:
     with spool.open(path) as space:
         space.put("orders", b"four")
-        publish(space._store.files.disk, space.metrics(), grp.getgrgid(os.getgid()).gr_name)
+        publish(door.disk(space), space.metrics(), grp.getgrgid(os.getgid()).gr_name)
     done = run("metrics", "--published")
     assert done.code == 0, done.err
     assert value(done.text, "xaspool_queue_bytes", queue="orders") == 4

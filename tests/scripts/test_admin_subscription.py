@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import spool
-from spool.maintenance.reclaim import reclaim
 from spool.policies.subscriptions import register
+from tests import door
 from tests.scripts.conftest import Run, one_line
 
 
 def test_x05_subscriptions_are_listed_and_deleted(run: Run, path: Path) -> None:
     one_line(run("subscription", "list"), "there are no subscriptions", "option subscription")
     with spool.open(path) as space:
-        since = register(space._store, "seen", ("orders",), 3600.0)
-        register(space._store, "all", (), 3600.0)
+        since = register(door.store(space), "seen", ("orders",), 3600.0)
+        register(door.store(space), "all", (), 3600.0)
         space.put_many("orders", [b"abc", b"d"])
         space.get_many("orders", 2)
     listed = run("subscription", "list").text
@@ -27,6 +27,6 @@ def test_x05_subscriptions_are_listed_and_deleted(run: Run, path: Path) -> None:
     assert run("subscription", "list", "--json").objects == []
     with spool.open(path) as space:
         space.put("orders", b"the newest commit stays")
-        while reclaim(space._store):
+        while door.reclaim(space):
             pass
-        assert len(space._store.view.index.files) <= 3
+        assert len(door.index(space).files) <= 3

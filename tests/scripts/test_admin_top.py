@@ -29,6 +29,7 @@ from rich.cells import cell_len
 import spool
 import xa
 from spool.watch.published import publish
+from tests import door
 from tests.scripts.conftest import Run, one_line
 from tests.scripts.top_samples import seen
 from tests.watch.samples import metrics, queue_stats
@@ -422,8 +423,8 @@ def test_a_hostile_space_controls_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         space.put_many("orders", [b"1", b"2"])
         (path / "quarantine" / f"{evil}.json").touch()
         for state in ("route", "route_down"):
-            space._store.meters.change(state, "orders", f"http://{evil}", by=1)
-        space._store.meters.add("outcomes", evil, "orders", evil)
+            door.store(space).meters.change(state, "orders", f"http://{evil}", by=1)
+        door.store(space).meters.add("outcomes", evil, "orders", evil)
         with space.transaction() as held:
             held.get("orders")
             with terminal(path, size=(40, 120)) as shown:
@@ -444,7 +445,7 @@ def test_a_hostile_space_controls_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_space_that_stops_is_said_and_the_view_goes_on(path: Path) -> None:
     with spool.open(path) as space, terminal(path, size=(24, 120)) as shown:
         shown.shows("orders", "running")
-        space._store.shared.counters.stop()
+        door.store(space).shared.counters.stop()
         shown.until(lambda text: "STOPPED" in text or "cannot be read" in text)
         shown.send(b"h")
         shown.shows("change the interval")
@@ -467,7 +468,7 @@ def test_published_metrics_are_shown_with_their_age(path: Path) -> None:
     group = grp.getgrgid(os.getgid()).gr_name
     with spool.open(path) as space:
         space.put_many("orders", [b"x"] * 3)
-        publish(space._store.files.disk, replace(space.metrics(), at=time.time() - 60), group)
+        publish(door.disk(space), replace(space.metrics(), at=time.time() - 60), group)
     with terminal(path, "--published", size=(24, 120)) as shown:
         text = shown.shows("published", "The published metrics are 1 min old")
         assert re.search(r"^  orders +3 ", text, re.MULTILINE)

@@ -8,6 +8,7 @@ import pytest
 
 import spool
 import xa
+from tests import door
 from tests.scripts.conftest import Run, one_line
 
 XID = xa.Xid(7, b"order-17", b"\xff1")
@@ -85,11 +86,11 @@ def test_a_branch_of_many_messages_names_the_first_hundred(run: Run, path: Path)
 def test_a_list_of_branches_in_doubt_flushes_nothing(in_doubt: Path) -> None:
     """3,000 branches must not take 3,000 flushes."""
     with spool.open(in_doubt) as space:
-        before = space._store.files.disk.flushes
+        before = door.disk(space).flushes
         assert [each.xid for each in space.engine.describe_all()] == [str(XID)]
-        assert space._store.files.disk.flushes == before
+        assert door.disk(space).flushes == before
         assert xa.ResourceManager(space).recover() == [XID]
-        assert space._store.files.disk.flushes > before
+        assert door.disk(space).flushes > before
 
 
 @pytest.mark.parametrize(

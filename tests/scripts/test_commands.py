@@ -15,6 +15,7 @@ import xa
 from forwarder import Summary
 from spool.admin.findings import Kind
 from spool.policies.subscriptions import register
+from tests import door
 from tests.scripts.conftest import leaves
 from tests.scripts.test_help import commands, programs
 from xaspool_scripts.forward import print_summary
@@ -203,7 +204,7 @@ def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: li
         space.put("orders", b"x")
         manager.end(XID)
         manager.prepare(XID)
-        register(space._store, "seen", ("orders",), 3600.0)
+        register(door.store(space), "seen", ("orders",), 3600.0)
     (path / "stray").touch()
     (path / "quarantine" / "order.json").touch()
     program, *typed = words if words[0].startswith("spool-") else ["spool-admin", *words]

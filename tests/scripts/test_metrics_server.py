@@ -18,6 +18,7 @@ import pytest
 
 import spool
 from spool.watch.published import publish
+from tests import door
 from tests.scripts.exporters import parsed, serving, value
 from xaspool_scripts.watch import metrics as program
 
@@ -57,7 +58,7 @@ def test_only_get_and_two_paths_are_answered(path: Path) -> None:
 def test_a_stopped_space_is_reported_by_a_server_that_lives(path: Path) -> None:
     with spool.open(path) as space, serving(path) as served:
         assert value(served.get(), "xaspool_stopped") == 0
-        space._store.shared.counters.stop()
+        door.store(space).shared.counters.stop()
         served.until("xaspool_stopped", 1)
         served.get()
         served.end()
@@ -75,7 +76,7 @@ def test_missing_published_metrics_are_reported_by_a_server_that_lives(path: Pat
             "xaspool_omitted_label_sets",
         }
         with spool.open(path) as space:
-            publish(space._store.files.disk, space.metrics(), grp.getgrgid(os.getgid()).gr_name)
+            publish(door.disk(space), space.metrics(), grp.getgrgid(os.getgid()).gr_name)
         served.until("xaspool_up", 1)
         (path / "run" / "status").write_bytes(b"garbage")
         served.until("xaspool_up", 0)

@@ -11,7 +11,7 @@ import pytest
 import spool
 import xa
 from spool.admin.findings import Finding, Kind
-from spool.maintenance import reclaim
+from tests import door
 from tests.scripts.conftest import Run, flip, newest, one_line
 
 ROOT = Path(spool.__file__).parents[1]
@@ -85,7 +85,7 @@ def test_x11_damage_is_repaired_or_left_in_quarantine_until_it_is_deleted(
     assert ("quarantine" in run("queue", "list").err) == (damage not in HARMLESS)
     with spool.open(path) as space:
         kept = taken(space)
-        reclaim.reclaim(space._store)
+        door.reclaim(space)
     for file in [one for one in (path / "quarantine").iterdir() if not one.name.endswith(".reason.txt")]:
         assert run("quarantine", "delete", file.name).code == 0
     assert run("check").code == 0
@@ -112,12 +112,12 @@ def test_x11_a_file_that_is_deleted_while_the_space_is_closed_is_missed(path: Pa
             space.put("orders", b"gone %d" % place)
             space.get("orders")
         files = [put(space, b"%d" % place) for place in range(5)]
-        assert reclaim.reclaim(space._store)
+        assert door.reclaim(space)
     files[2].unlink()
     with spool.open(path) as space:
         assert names(space.recovery.findings) == [f"committed/{files[2].name}"]
         assert names(space.check()) == [f"committed/{files[2].name}"]
-        assert reclaim.reclaim(space._store) >= 0
+        assert door.reclaim(space) >= 0
         assert names(space.check()) == [f"committed/{files[2].name}"], "reclaim does not hide it"
         assert [finding.repaired for finding in space.check(repair=True) if finding.kind is Kind.DAMAGED] == [True]
         assert names(space.check()) == []
@@ -144,7 +144,7 @@ def reclaimed(path: Path) -> tuple[Path, bytes]:
         copy = file.read_bytes()
         taken(space)
         put(space, b"newer")
-        assert reclaim.reclaim(space._store)
+        assert door.reclaim(space)
         assert not file.exists()
     return file, copy
 
@@ -156,7 +156,7 @@ def test_x11_a_file_that_was_consumed_and_is_put_back_at_once_means_nothing(path
     with spool.open(path) as space:
         assert names([*space.recovery.findings, *space.check()]) == []
         assert taken(space) == [b"newer"]
-        reclaim.reclaim(space._store)
+        door.reclaim(space)
         assert not file.exists()
 
 
@@ -165,7 +165,7 @@ def test_x11_a_file_that_was_consumed_and_is_put_back_later_is_noticed(path: Pat
     with spool.open(path) as space:
         taken(space)
         put(space, b"newest")
-        assert reclaim.reclaim(space._store)
+        assert door.reclaim(space)
     file.write_bytes(copy)
     with spool.open(path) as space:
         (found,) = [finding for finding in space.recovery.findings if finding.kind is Kind.DAMAGED]
@@ -180,14 +180,14 @@ def test_x11_reclaim_does_not_remove_damaged_files(path: Path) -> None:
     flip_table(torn)
     with spool.open(path) as space:
         assert taken(space) == [b"z"]
-        reclaim.reclaim(space._store)
+        door.reclaim(space)
     assert unreadable.exists()
     assert torn.exists()
     with spool.open(path) as space:
         assert sorted(names(space.check())) == [f"committed/{unreadable.name}", f"committed/{torn.name}"]
         space.check(repair=True)
         put(space, b"last")
-        reclaim.reclaim(space._store)
+        door.reclaim(space)
         assert names(space.check()) == []
     assert not torn.exists(), "once it lies in quarantine, it goes like any other"
     assert (path / "quarantine" / f"committed.{torn.name}").exists()

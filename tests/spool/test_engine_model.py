@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 import spool
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.compaction import small_compactions
 from tests.conftest import in_memory
@@ -134,13 +134,13 @@ class Model(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def reclaim(self, who: int) -> None:
-        reclaim(self.spaces[who]._store)
+        door.reclaim(self.spaces[who])
 
     @rule(who=st.integers(0, 1))
     def compact(self, who: int) -> None:
         """S01-S06: no caller notices that files are compacted and tombstones are merged."""
         with small_compactions():
-            self.spaces[who]._housekeeper.compact()
+            door.compact(self.spaces[who])
 
     @rule(who=st.integers(0, 1))
     def reopen(self, who: int) -> None:

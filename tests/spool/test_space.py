@@ -15,7 +15,7 @@ import pytest
 import spool
 import xa
 from spool.disk import Disk
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
 
@@ -197,14 +197,14 @@ def test_counts_since_the_space_was_created_survive_reclaim_and_restarts(space: 
     for _ in range(3):
         space.put_many("q", [b"x"] * 5)
         space.get_many("q", 4)
-        reclaim(space._store)
+        door.reclaim(space)
     path, stats = space.path, space.stats("q")
     assert (stats.enqueued, stats.dequeued, stats.ready) == (15, 12, 3)
     space.close()
     with spool.open(path) as again:
         assert again.stats("q").enqueued == 15
         again.get_many("q", 3)
-        while reclaim(again._store):
+        while door.reclaim(again):
             pass
         assert (again.stats("q").enqueued, again.stats("q").dequeued) == (15, 15)
         assert len(list(Path(path, "committed").iterdir())) <= 2, "the space of a drained queue returns"
@@ -265,7 +265,7 @@ def test_a_rollback_of_many_messages_is_one_command(space: spool.Space) -> None:
     with space.transaction() as tx:
         tx.get_many("many", 400)
         tx.set_rollback_only()
-    assert space._store.view.index.messages.queue("many").entries == 2
+    assert door.index(space).messages.queue("many").entries == 2
     assert [message.attempts for message in space.get_many("many", 500)] == [1] * 400 + [0] * 100
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import spool
 from spool.runtime import context
+from tests import door
 from tests.at_once import AT_ONCE
 
 PUTTERS = GETTERS = 4
@@ -73,7 +74,7 @@ def test_eight_threads_lose_and_double_nothing(space: spool.Space) -> None:
     replies = Counter(message.body for message in space.browse("replies"))
     assert replies == Counter(message.body for messages in got[::2] for message in messages)
     assert space.check() == []
-    assert space._store.view.own_commits == {}  # nothing piles up
+    assert door.store(space).view.own_commits == {}  # nothing piles up
 
 
 def test_each_threads_messages_keep_their_order(space: spool.Space) -> None:

@@ -20,6 +20,7 @@ from spool.store import feed
 from spool.store.feed import NOTE_BYTES, addressed_in, decode
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import PowerCut
 from tests.meanwhile import XID, Processes, commit, prepare
@@ -81,14 +82,14 @@ def adopt(count: int) -> Action:
     """A branch is prepared and committed."""
 
     def act(space: spool.Space) -> None:
-        xid = Xid(7, b"%d" % space._store.shared.counters.read().published, b"")
-        branch = CoordinatedTransaction(space._core, xid=xid)
+        xid = Xid(7, b"%d" % door.counters(space).published, b"")
+        branch = CoordinatedTransaction(door.core(space), xid=xid)
         for place in range(count):
             branch.put("ab"[place % 2], f"n{place}")
         if space.stats("a").ready:
             branch.get("a")
         branch.prepare()
-        commit_prepared(space._core, xid, vote_known=True)
+        commit_prepared(door.core(space), xid, vote_known=True)
 
     return act
 
@@ -112,19 +113,19 @@ def test_a_commit_is_in_the_feed_as_in_its_file_or_not_at_all(found: list[Action
     space = there.space()
     space.create_queue("a")
     space.create_queue("b")
-    first = space._store.shared.counters.read().published + 1
+    first = door.counters(space).published + 1
     for act in found:
         act(space)
-        last = space._store.shared.counters.read().published
+        last = door.counters(space).published
         for number in range(first, last + 1):
-            there_is = read_commit(space._store, number)
+            there_is = read_commit(door.store(space), number)
             if act is purge and there_is is None:
                 continue  # the purge has given the room of its own commit back to the disk
             assert there_is is not None
             tables = [table for part in there_is.parts for table in part.contents.tables]
-            noted = space._store.shared.feed.commit(number)
+            noted = door.store(space).shared.feed.commit(number)
             positions = [tuple(c[1:4]) for t in tables for c in t.commands if c[0] in ("remove", "update")]
-            note = space._store.shared.feed.read(number)
+            note = door.store(space).shared.feed.read(number)
             assert note is not None
             if noted is None:
                 sections = [section for part in there_is.parts for section in part.contents.header.sections]
@@ -168,14 +169,14 @@ def test_the_note_of_an_adopting_commit_has_the_effects_of_a_small_branch() -> N
     there = Processes()
     space, other = there.space(), there.space()
     space.put("orders", "taken")
-    taken = space._store.shared.counters.read().published
+    taken = door.counters(space).published
     prepare(space, take=True)
     number = commit(space)
-    noted = other._store.shared.feed.commit(number)
+    noted = door.store(other).shared.feed.commit(number)
     assert noted is not None
     assert [part.xid for part in noted.parts] == [None, XID]
-    assert other._store.shared.feed.may_address(number, [(taken, 0, 1)])
-    assert not other._store.shared.feed.may_address(number, [(taken, 1, 1)])
+    assert door.store(other).shared.feed.may_address(number, [(taken, 0, 1)])
+    assert not door.store(other).shared.feed.may_address(number, [(taken, 1, 1)])
     assert other.get("orders").body == "new"
 
 
@@ -184,15 +185,15 @@ def test_a_commit_that_does_not_fit_is_read_from_its_file_and_its_note_has_the_p
     there = Processes()
     space, other = there.space(), there.space()
     if in_a_branch:
-        branch = CoordinatedTransaction(space._core, xid=XID)
+        branch = CoordinatedTransaction(door.core(space), xid=XID)
         branch.put_many("orders", range(1000))
         branch.prepare()
         commit(space)
     else:
         space.put_many("orders", range(1000))
-    many = space._store.shared.counters.read().published
-    assert other._store.shared.feed.commit(many) is None
-    assert not other._store.shared.feed.may_address(many, [(1, 0, 5)]), "it only puts"
+    many = door.counters(space).published
+    assert door.store(other).shared.feed.commit(many) is None
+    assert not door.store(other).shared.feed.may_address(many, [(1, 0, 5)]), "it only puts"
     assert len(other.get_many("orders", 1000)) == 1000
 
 
@@ -207,7 +208,7 @@ def test_a_commit_addresses_the_messages_that_it_removes_or_changes(
     ranges: list[tuple[int, int, int]], expected: bool
 ) -> None:
     there = Processes()
-    shared = there.space()._store.shared.feed
+    shared = door.store(there.space()).shared.feed
     shared.write(9, feed.msgpack.packb(([(5, 3, 2)], None)))
     assert shared.may_address(9, ranges) is expected
     assert shared.may_address(10, ranges), "it has no note"
@@ -217,10 +218,10 @@ def test_a_commit_that_was_retracted_is_read_from_its_file() -> None:
     there = Processes()
     space, other = there.space(), there.space()
     space.put("orders", "one")
-    number = space._store.shared.counters.read().published
-    space._store.shared.feed.retract(number)
-    assert other._store.shared.feed.commit(number) is None
-    assert other._store.shared.feed.may_address(number, [(1, 0, 1)])
+    number = door.counters(space).published
+    door.store(space).shared.feed.retract(number)
+    assert door.store(other).shared.feed.commit(number) is None
+    assert door.store(other).shared.feed.may_address(number, [(1, 0, 1)])
     assert other.get("orders").body == "one"
 
 
@@ -266,7 +267,7 @@ def test_a_commit_replaced_by_an_empty_commit_is_gone_for_all_processes() -> Non
     there = Processes()
     (space, disk), other = there.open(), there.space()
     space.put("orders", "one")
-    number = space._store.shared.counters.read().published
+    number = door.counters(space).published
     disk.damage(layout.committed(number), 30)
     disk.damage(layout.committed(number), 80)
     assert [finding.kind for finding in space.check(repair=True)] == [Kind.DAMAGED]

@@ -15,11 +15,11 @@ import pytest
 import spool
 from spool import mirrors
 from spool.disk.disk import Disk, FlushFailed
-from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
 from spool.store.mirror import Mirror
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests import door
 from tests.held import PATIENT_SECONDS
 from tests.shown import bodies
 from tests.store.mirrored import commits, expect_same, files
@@ -61,7 +61,7 @@ def space(tmp_path: Path) -> spool.Space:
 
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
-    return CoordinatedTransaction(space._core, xid=XID, timeout=30.0)
+    return CoordinatedTransaction(door.core(space), xid=XID, timeout=30.0)
 
 
 def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    two_phase.commit_prepared(space._core, XID, vote_known=True)
+    two_phase.commit_prepared(door.core(space), XID, vote_known=True)
     assert any("-1" in name for name in files(tmp_path / "mirror"))
     expect_same(tmp_path)
     space.close()
@@ -102,7 +102,7 @@ def test_a_space_can_be_made_of_its_mirror(space: spool.Space, tmp_path: Path) -
 
 
 def test_a05_nothing_is_heard_of_before_the_mirror_has_it(space: spool.Space, tmp_path: Path) -> None:
-    side = space._store.files.disk.side
+    side = door.disk(space).side
     side.hold, go_on = threading.Event(), None
     side.came.clear()
     future = space.submit("orders", "a")
@@ -119,7 +119,7 @@ def test_a05_nothing_is_heard_of_before_the_mirror_has_it(space: spool.Space, tm
 
 def test_a_mirror_that_fails_stops_the_space_until_it_is_mended(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "before")
-    space._store.files.disk.side.fails = OSError(errno.EIO, os.strerror(errno.EIO))
+    door.disk(space).side.fails = OSError(errno.EIO, os.strerror(errno.EIO))
     with pytest.raises(spool.CommitUnknown, match="mirror") as unknown:
         space.put("orders", "unknown")
     assert len(unknown.value.ids) == 1
@@ -157,7 +157,7 @@ def test_the_first_opener_copies_earlier_commits_to_the_mirror(tmp_path: Path) -
         tx = branch(space)
         tx.put("orders", "voted")
         tx.prepare()
-        two_phase.commit_prepared(space._core, XID, vote_known=True)
+        two_phase.commit_prepared(door.core(space), XID, vote_known=True)
     with mirrors.begin(tmp_path / "space", tmp_path / "mirror"):
         expect_same(tmp_path)
     (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
@@ -171,7 +171,7 @@ def test_reclaim_takes_the_mirror_s_files_too(space: spool.Space, tmp_path: Path
     for n in range(10):
         space.put("orders", n)
         space.get("orders")
-    assert reclaim(space._store) > 0
+    assert door.reclaim(space) > 0
     expect_same(tmp_path)
     assert len(commits(tmp_path / "mirror")) < 10
     space.close()
@@ -203,7 +203,7 @@ def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    two_phase.commit_prepared(space._core, XID, vote_known=True)
+    two_phase.commit_prepared(door.core(space), XID, vote_known=True)
     space.close()
     (number,) = (int(name[:16]) for name in commits(tmp_path / "mirror") if "-1." in name)
     side = Told(str(tmp_path / "mirror"))
@@ -231,7 +231,7 @@ def test_the_head_of_a_reclaimed_commit_is_removed_first(adopted: tuple[int, Mir
 
 def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Space, tmp_path: Path) -> None:
     """Otherwise the thread would use closed descriptors, whose numbers may belong to other files."""
-    with mock.patch.object(space._store.files.disk, "make_durable", side_effect=FlushFailed(errno.EIO, "bad")):
+    with mock.patch.object(door.disk(space), "make_durable", side_effect=FlushFailed(errno.EIO, "bad")):
         with pytest.raises(spool.CommitUnknown):
             space.put("orders", "a")
     assert not [thread for thread in threading.enumerate() if thread.name == "xaspool mirror" and thread.is_alive()]

@@ -8,8 +8,8 @@ import pytest
 
 import spool
 import xa
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from tests import door
 
 XID = xa.Xid(1, b"transfer", b"shop")
 
@@ -89,7 +89,7 @@ def test_a_vote_in_an_older_copy_of_the_mirror_is_not_believed(path: Path) -> No
         for body in ("bread", "milk"):
             space.put("orders", body)
         space.get("orders")
-        while reclaim(space._store):
+        while door.reclaim(space):
             pass
         assert not list((path / layout.COMMITTED).glob("*-*")), "the commit of the branch was reclaimed"
     shutil.rmtree(mirror)

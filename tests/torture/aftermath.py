@@ -9,6 +9,7 @@ from typing import NamedTuple
 import spool
 from spool.admin.findings import Finding
 from spool.intake import Intake
+from tests import door
 from tests.shown import left_over
 from tests.torture import history, worker
 from tests.torture.checker import Left, check
@@ -52,7 +53,7 @@ def look(
     log = Log(str(logs / "end.log"), "end")
     with spool.open(root) as space:
         found.findings += space.recovery.damaged
-        worker.resolve(space._core, log, records_of(logs, until), rng)
+        worker.resolve(door.core(space), log, records_of(logs, until), rng)
         Intake(space).run(once=True)
         left = list(_left(space, drained if empty else browsed))
         found.findings += space.check()

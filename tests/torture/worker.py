@@ -16,11 +16,11 @@ from typing import Any
 
 import spool
 from spool.intake import Intake
-from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
+from tests import door
 from tests.torture import history
 from tests.torture.history import Log, Record
 from tests.torture.windows import WindowDisk
@@ -227,12 +227,12 @@ class XaWorker(Worker):
 
     def __init__(self, *args: object, past: Iterable[Record]) -> None:
         super().__init__(*args)
-        resolve(self.space._core, self.log, list(past), self.rng, mine=f"{self.log.worker}.".encode())
+        resolve(door.core(self.space), self.log, list(past), self.rng, mine=f"{self.log.worker}.".encode())
 
     def step(self) -> None:
         with self.named(noted=True) as name:
             xid = Xid(FOREIGN_FORMAT, name.encode(), b"")
-            transaction = CoordinatedTransaction(self.space._core, xid=xid, timeout=30.0)
+            transaction = CoordinatedTransaction(door.core(self.space), xid=xid, timeout=30.0)
             if not self.work(transaction):
                 self.log.write("rollback")
                 transaction.rollback()
@@ -240,7 +240,7 @@ class XaWorker(Worker):
             self.log.write("prepare")
             transaction.prepare()
             self.log.write("prepared")
-            finish(self.space._core, self.log, xid, commit=self.rng.random() < 0.8, told=True)
+            finish(door.core(self.space), self.log, xid, commit=self.rng.random() < 0.8, told=True)
 
     def work(self, transaction: CoordinatedTransaction) -> bool:
         raise NotImplementedError
@@ -319,4 +319,4 @@ def main(root: str, log_path: str, name: str, kind: str, incarnation: str, seed:
             worker.step()
             if rng.random() < RECLAIMS:
                 log.tx = ""
-                reclaim(space._store)
+                door.reclaim(space)

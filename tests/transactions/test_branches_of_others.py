@@ -11,6 +11,7 @@ from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies import heuristics
 from spool.transactions import two_phase
+from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
 
@@ -54,7 +55,7 @@ def test_a_branch_that_a_process_committed_that_died_is_decided(
     with pytest.raises(UnknownBranch) as refused:
         decision(space)
     assert refused.value.committed_by == number
-    assert space._store.shared.counters.read().published == number
+    assert door.counters(space).published == number
     assert bodies(space) == ["new"]
 
 
@@ -97,7 +98,7 @@ def test_a_branch_that_a_process_committed_that_died_is_not_in_doubt(
 ) -> None:
     prepare(space)
     committed(processes)
-    assert two_phase.in_doubt(space._store, space._store.deadline(1), known_votes=[XID] if told else []) == []
+    assert two_phase.in_doubt(door.store(space), door.deadline(space, 1), known_votes=[XID] if told else []) == []
 
 
 def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_by_an_opener(
@@ -105,22 +106,22 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
 ) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
-    assert not two_phase.is_prepared(space._store, XID)
+    assert not two_phase.is_prepared(door.store(space), XID)
     assert bodies(processes.space()) == ["new"]
-    assert space._store.files.disk.exists(layout.committed(number, 1))
+    assert door.disk(space).exists(layout.committed(number, 1))
 
 
 def test_commits_are_looked_for_before_their_branches_are_moved(processes: Processes, space: spool.Space) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
-    assert two_phase.finish_moves(space._store) == [XID]
-    assert space._store.files.disk.exists(layout.committed(number, 1))
+    assert two_phase.finish_moves(door.store(space)) == [XID]
+    assert door.disk(space).exists(layout.committed(number, 1))
 
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    two_phase.decide_heuristically(other._core, XID, other._store.deadline(), commit=True)
-    assert heuristics.heuristic_outcome(space._store, XID) == heuristics.COMMITTED
+    two_phase.decide_heuristically(door.core(other), XID, door.deadline(other), commit=True)
+    assert heuristics.heuristic_outcome(door.store(space), XID) == heuristics.COMMITTED
 
 
 # -- branches of a coordinator that died ------------------------------------------------------------------------------
@@ -131,10 +132,10 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
 ) -> None:
     space.put("orders", "one")
     doomed, disk = watched
-    assert doomed._store.shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    assert door.store(doomed).shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(doomed, ROUND, take=True)
     assert bodies(other) == []
-    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [], "it lives"
+    assert two_phase.resolve_orphans(door.store(other), door.deadline(other)) == [], "it lives"
     disk.die()
     assert other.get("orders").body == "one"
 
@@ -143,4 +144,4 @@ def test_branches_of_a_dead_coordinator_are_listed_before_they_are_rolled_back(
     space: spool.Space, other: spool.Space
 ) -> None:
     prepare(space, ROUND)
-    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [ROUND]
+    assert two_phase.resolve_orphans(door.store(other), door.deadline(other)) == [ROUND]

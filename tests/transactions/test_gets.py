@@ -13,6 +13,7 @@ from spool.errors import CorruptedFile
 from spool.maintenance import schedule
 from spool.store.store import Store
 from spool.transactions import delivery
+from tests import door
 from tests.clocks import SimulatedClock, timed
 from tests.held import PATIENT_SECONDS
 
@@ -110,7 +111,7 @@ def test_a_message_of_a_queue_that_is_gone_can_be_moved_and_deleted(space: spool
     file = Path(space.path, "space.toml")
     text = file.read_text()
     file.write_text(text[: text.index("[queues.old]")])
-    space._housekeeper._round(due=True)
+    door.housekeep(space)
     with pytest.raises(spool.QueueNotFound):
         space.get("old")
     space.move(ids[0], "orders")
@@ -123,8 +124,8 @@ def test_large_files_come_back_as_soon_as_there_are_many_bytes(
 ) -> None:
     """Each commit wakes the housekeeper once enough bytes are idle, so the recycler has files for the next writer."""
     looks: list[int] = []
-    monkeypatch.setattr(space._housekeeper, "committed", lambda: looks.append(space._store.view.index.idle_bytes))
-    space._housekeeper.next_look = 1 << 60
+    monkeypatch.setattr(door.housekeeper(space), "committed", lambda: looks.append(door.index(space).idle_bytes))
+    door.housekeeper(space).next_look = 1 << 60
     monkeypatch.setattr("spool.space.RECLAIM_BYTES", 1000)
     for _ in range(3):
         space.put("orders", b"x" * 600)

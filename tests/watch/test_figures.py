@@ -19,6 +19,7 @@ from spool.model import layout
 from spool.store import run_files
 from spool.watch.last_recovery import record_recovery
 from spool.watch.published import Publisher, read_metrics
+from tests import door
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
 
@@ -68,7 +69,7 @@ def test_x13_open_transactions_and_branches_in_doubt_have_their_messages(space: 
 def test_x13_a_stopped_space_still_has_figures(space: spool.Space) -> None:
     space.put("orders", 1)
     space.stats()  # applies the commit
-    space._store.shared.counters.stop()
+    door.store(space).shared.counters.stop()
     metrics = space.metrics()
     assert metrics.is_stopped
     assert metrics.queues["orders"].ready == 1
@@ -109,7 +110,7 @@ def published(tmp_path: Path) -> Iterator[spool.Space]:
 
 
 def publish(space: spool.Space) -> None:
-    Publisher(space._store)()
+    Publisher(door.store(space))()
 
 
 def test_x13_the_copy_has_all_figures(published: spool.Space) -> None:
@@ -121,7 +122,7 @@ def test_x13_the_copy_has_all_figures(published: spool.Space) -> None:
     rm.prepare(xid)
     space.engine.meters.change("route_down", "orders", "http://example", by=1)
     Path(space.path, "drop", "orders", "bad.msgpack").write_bytes(b"bad")
-    record_recovery(Disk(space.path), spool.RecoveryReport(alone=True, findings=space._check(space._store)), 1.0)
+    record_recovery(Disk(space.path), spool.RecoveryReport(alone=True, findings=space._check(door.store(space))), 1.0)
     publish(space)
     copy, now = read_metrics(space.path), space.metrics()
     for name in ("queues", "roles", "transactions", "decisions", "states", "counts", "folders"):
@@ -142,7 +143,7 @@ def test_x13_the_copy_is_for_the_group_and_has_no_message(published: spool.Space
 
 
 def test_x13_an_open_process_publishes_by_itself(published: spool.Space) -> None:
-    published._housekeeper._do_steps(due=True)
+    door.steps(published)
     assert read_metrics(published.path).queues.keys() == {"orders"}
 
 
@@ -150,8 +151,8 @@ def test_x13_without_the_option_the_copy_is_removed(published: spool.Space) -> N
     publish(published)
     settings = Path(published.path, "space.toml")
     settings.write_text("".join(line for line in settings.read_text().splitlines(True) if "monitor_group" not in line))
-    published._housekeeper._do_steps(due=True)
-    published._housekeeper._do_steps(due=True)
+    door.steps(published)
+    door.steps(published)
     with pytest.raises(spool.NotASpace, match="set monitor_group"):
         read_metrics(published.path)
     assert stat.S_IMODE(Path(published.path, "run").stat().st_mode) == 0o700
@@ -159,7 +160,7 @@ def test_x13_without_the_option_the_copy_is_removed(published: spool.Space) -> N
 
 def test_x13_a_group_that_does_not_exist_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with spool.create(tmp_path / "space", monitor_group="no-such-group") as space:
-        publisher = Publisher(space._store)
+        publisher = Publisher(door.store(space))
         with caplog.at_level(logging.WARNING, "spool"):
             publisher()
             publisher()
@@ -246,7 +247,7 @@ def test_x13_a_dropped_file_with_any_name_does_not_end_the_publication(published
     space = published
     Path(space.path, "drop", "orders", f"{os.fsdecode(NOT_UTF_8)}.msgpack").write_bytes(b"bad")
     Intake(space).run(once=True)
-    space._housekeeper._do_steps(due=True)
+    door.steps(space)
     copy = read_metrics(space.path)
     assert (copy.quarantined, copy.quarantine) == (1, ())
 
@@ -271,7 +272,7 @@ def test_x13_no_failure_of_the_publication_ends_the_housekeeping(
     published: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
     with mock.patch("spool.watch.published.space_metrics", side_effect=ZeroDivisionError("a bug")):
-        published._housekeeper._do_steps(due=True)
+        door.steps(published)
     assert "the metrics are not published: a bug" in caplog.text
 
 

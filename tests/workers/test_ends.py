@@ -18,6 +18,7 @@ from spool.workers import run as runs
 from spool.workers.attempt import Attempt
 from spool.workers.outcome import Retried
 from spool.workers.worker import Worker
+from tests import door
 from tests.children import exit_code_of
 from tests.clocks import MovedClock
 from tests.workers.conftest import WAIT, counts, fail, let_pass, stuck_in_its_transaction
@@ -110,7 +111,7 @@ def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_funct
     monkeypatch.setattr(attempt, "_WAIT_FOR_END_SECONDS", 0.01)
     space.put("orders", "x")
     called: list[threading.Thread] = []
-    summary = space.work("orders", stuck_in_its_transaction(space._store, called, hang), once=True, timeout=0.01)
+    summary = space.work("orders", stuck_in_its_transaction(door.store(space), called, hang), once=True, timeout=0.01)
     assert (summary.abandoned, space.stats("orders").claimed) == (1, 1)
     hang.set()
     called[0].join(WAIT)

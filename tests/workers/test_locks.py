@@ -19,6 +19,7 @@ from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.transactions import claiming, delivery
 from spool.workers.states import Event, State, next_state
 from spool.workers.worker import Worker
+from tests import door
 from tests.at_once import AT_ONCE
 
 
@@ -41,7 +42,7 @@ def locked(space: spool.Space, on_timeout: Callable[[int], bool] = lambda times:
     """
     times, held = 0, True
     with spool.open(space.path) as other:
-        control = other._store.shared.control
+        control = door.store(other).shared.control
 
         def release() -> None:
             nonlocal held

@@ -15,6 +15,7 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import mark_lost
 from spool.workers import run as runs
 from spool.workers.attempt import Attempt
+from tests import door
 from tests.workers.conftest import WAIT, counts, fail
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------
@@ -48,7 +49,7 @@ def test_a_rejection_counts_although_the_transaction_of_the_function_is_lost(spa
     space.put("orders", "never")
 
     def function(message: spool.Message) -> None:
-        found = associated(space._store)
+        found = associated(door.store(space))
         assert isinstance(found, CoordinatedTransaction)
         mark_lost(found, "a get in it was cancelled")
         raise spool.Reject("no such account")

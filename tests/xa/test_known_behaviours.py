@@ -30,6 +30,7 @@ import pytest
 import spool
 import xa
 from spool.disk.disk import Disk
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock, timed
 from tests.full import no_room
@@ -300,13 +301,13 @@ def test_messages_have_the_order_of_the_commits_and_not_of_the_votes(rm: xa.Reso
 
 def test_a_branch_that_found_nothing_is_read_only_and_forgotten(rm: xa.ResourceManager, other: Any) -> None:
     """XA, 2.3.2 (Protocol Optimisations): a read-only branch gets no second phase."""
-    before = rm.space._store.files.disk.flushes
+    before = door.disk(rm.space).flushes
     rm.start(xid())
     with pytest.raises(spool.Empty):
         rm.space.get("replies")
     rm.end(xid())
     assert rm.prepare(xid()) == xa.XA_RDONLY
-    assert rm.space._store.files.disk.flushes == before
+    assert door.disk(rm.space).flushes == before
     for manager in (rm, other):
         assert manager.recover() == []
         for call in (manager.commit, manager.rollback, manager.prepare, manager.forget):

@@ -12,6 +12,7 @@ import pytest
 
 import spool
 import xa
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.housekeepers import end_housekeeping
 from tests.shown import bodies
@@ -162,7 +163,7 @@ def test_a_branch_is_rolled_back_when_its_resource_manager_is_dropped(space: spo
     with pytest.warns(ResourceWarning, match="has left the branch"):
         begin_and_fail(space)
     space.put("replies", "on its own")
-    space._store.dropped.popleft()()
+    door.store(space).dropped.popleft()()
     assert bodies(space, "replies") == ["on its own"]
     assert [(message.body, message.attempts) for message in space.browse("in")] == [("tea", 1)]
     rm = xa.ResourceManager(space)
@@ -180,7 +181,7 @@ def test_a_branch_is_rolled_back_when_a_signal_keeps_its_block_from_the_end(spac
     with pytest.warns(ResourceWarning, match="has left the branch"):
         blocks.clear()
     space.put("replies", "on its own")
-    space._store.dropped.popleft()()
+    door.store(space).dropped.popleft()()
     assert bodies(space, "replies") == ["on its own"]
     with rm.branch(xid()):
         pass

@@ -11,6 +11,7 @@ from spool.log.adoption import UnknownBranch
 from spool.model import layout
 from spool.runtime.tearing import mark_delivered
 from spool.transactions.two_phase import commit_prepared
+from tests import door
 from tests.held import PATIENT_SECONDS, Caller, Gathering, HeldDisk
 from tests.xa.branches import begun, voted, xid
 
@@ -35,12 +36,12 @@ def test_decisions_during_a_flush_share_the_next_one(gathering: Gathering) -> No
     rm = xa.ResourceManager(gathering.space)
     for name in (b"one", b"two", b"three"):
         voted(rm, xid(name))
-    before = gathering.space._store.shared.counters.read().published
+    before = door.counters(gathering.space).published
     with gathering.held():
         callers = [gathering.join(lambda name=name: rm.commit(xid(name))) for name in (b"one", b"two", b"three")]
         callers.append(gathering.join(lambda: gathering.space.put("replies", b"a put")))
     assert [caller.error for caller in callers] == [None] * 4
-    assert gathering.space._store.shared.counters.read().published == before + 2, "the held one, and one for all four"
+    assert door.counters(gathering.space).published == before + 2, "the held one, and one for all four"
     bodies = {message.id: message.body for message in gathering.space.browse("replies")}
     assert sorted(bodies.values()) == [b"a put", b"one", b"three", b"two"]
     assert bodies[callers[-1].result] == b"a put"
@@ -48,7 +49,7 @@ def test_decisions_during_a_flush_share_the_next_one(gathering: Gathering) -> No
 
 
 def test_a_branch_that_was_decided_meanwhile_keeps_no_other_from_its_commit(gathering: Gathering) -> None:
-    rm, engine = xa.ResourceManager(gathering.space), gathering.space._core
+    rm, engine = xa.ResourceManager(gathering.space), door.core(gathering.space)
     for name in (b"one", b"two"):
         voted(rm, xid(name))
     with gathering.held():

@@ -12,10 +12,10 @@ import spool
 from forwarder.dataframes import rows as batches
 from forwarder.dataframes.columns import COLUMNS, ReadOptions
 from forwarder.dataframes.scan import Partition, divided
-from spool.maintenance.reclaim import reclaim
 from spool.model.codecs import decode
 from spool.reading import reader as message_reader
 from spool.reading.places import packed, unpacked
+from tests import door
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.rows import bodies, read, reader
 
@@ -87,8 +87,8 @@ def test_compacted_messages_are_rows_like_others(space: spool.Space) -> None:
     with small_compactions():
         for place in range(40):
             space.put("orders", b"%d" % place, priority=1 + place, headers={"place": str(place)})
-        space._housekeeper.compact()
-        assert space._store.view.index.messages.segments
+        door.compact(space)
+        assert door.index(space).messages.segments
         space.get("orders", message_id=[*space.browse("orders")][30].id)
         assert_rows_are_messages(space, read(reader(space)), "orders")
         assert bodies(space, headers='{"place": "17"}') == [b"17"]
@@ -228,9 +228,9 @@ def test_a_large_piece_is_several_batches(space: spool.Space, monkeypatch: pytes
 
 def compact_all(space: spool.Space) -> None:
     """Compact all files that can be compacted, and remove all files that are not needed."""
-    space._housekeeper.compact()
+    door.compact(space)
     space.put("errors", b"newer")
-    while reclaim(space._store):
+    while door.reclaim(space):
         pass
 
 
@@ -292,7 +292,7 @@ def test_x05_a_message_that_was_consumed_after_the_plan_is_left_out_once_its_fil
     assert [row["body"] for row in read(planned, partitions)] == [b"consumed", b"moved", *SOME]
     space.get_many("errors", 1)
     space.put("errors", b"newer")
-    while reclaim(space._store):
+    while door.reclaim(space):
         pass
     assert [row["body"] for row in read(planned, partitions)] == [*SOME]
 
@@ -312,7 +312,7 @@ def test_a_damaged_body_among_compacted_ones_fails_the_task_too(space: spool.Spa
     with small_compactions():
         for place in range(30):
             space.put("orders", b"body %d" % place)
-        space._housekeeper.compact()
+        door.compact(space)
     (file,) = [path for path in Path(space.path, "committed").iterdir() if path.read_bytes().count(b"body ") > 10]
     file.write_bytes(file.read_bytes().replace(b"body 20", b"bodi 20"))
     with pytest.raises(spool.CorruptedFile, match="messages of queue orders are damaged"):

@@ -15,6 +15,7 @@ from forwarder.dataframes.coordination.coordinator import Coordinator, address_o
 from spool.coordination.locks import coordinator_byte
 from spool.errors import SystemFailure
 from spool.store.store import Store
+from tests import door
 from tests.users import OWNER, in_a_process_of
 
 
@@ -42,9 +43,9 @@ def test_the_lock_outlives_the_space_that_was_open_and_ends_when_it_is_told(
 ) -> None:
     with spool.open(space.path) as opened:
         which = start(opened)
-    assert is_locked(space._store, which)
+    assert is_locked(door.store(space), which)
     assert which.end()
-    assert not is_locked(space._store, which)
+    assert not is_locked(door.store(space), which)
     assert which.end(), "it has ended before"
 
 
@@ -75,9 +76,9 @@ print(which.id.hex(), which.address[1:])
 """
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     which = Coordinator(bytes.fromhex(said[0]), "\0" + said[1])
-    assert is_locked(space._store, which)
+    assert is_locked(door.store(space), which)
     assert which.end()
-    assert not is_locked(space._store, which)
+    assert not is_locked(door.store(space), which)
 
 
 def test_the_lock_ends_with_the_process_that_runs_the_write(
@@ -86,7 +87,7 @@ def test_the_lock_ends_with_the_process_that_runs_the_write(
     """The process may end in any way: the daemon of a killed driver ends, too."""
     which = start(space)
     parent.send_signal(signal.SIGKILL)
-    wait_until_free(space._store, which)
+    wait_until_free(door.store(space), which)
 
 
 def test_the_next_batch_of_a_stream_ends_the_coordinator_of_the_one_before(
@@ -95,9 +96,9 @@ def test_the_next_batch_of_a_stream_ends_the_coordinator_of_the_one_before(
     first = start(space, "checkpoint /a")
     other = start(space, "checkpoint /b")
     second = start(space, "checkpoint /a")
-    assert not is_locked(space._store, first)
-    assert is_locked(space._store, second)
-    assert is_locked(space._store, other)
+    assert not is_locked(door.store(space), first)
+    assert is_locked(door.store(space), second)
+    assert is_locked(door.store(space), other)
     assert first.address == second.address == address_of(space.path, "checkpoint /a")
     assert second.end()
     assert other.end()
@@ -113,7 +114,7 @@ def test_another_user_does_not_end_a_write(space: spool.Space, parent: "subproce
             assert connection.recv(1) == b"", "it is let in, and told nothing"
 
     in_a_process_of(OWNER, connect)
-    assert is_locked(space._store, which)
+    assert is_locked(door.store(space), which)
     assert which.end()
 
 

@@ -8,6 +8,7 @@ import spool
 from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
 from spool.reading.backlog import Backlog, locate
+from tests import door
 
 
 @pytest.fixture
@@ -17,13 +18,13 @@ def other(space: spool.Space) -> Iterator[spool.Space]:
 
 
 def _newest(space: spool.Space) -> int:
-    return space._store.shared.counters.read().published
+    return door.counters(space).published
 
 
 def test_x05_the_backlog_of_a_subscription_counts_the_puts_of_each_kept_commit(
     space: spool.Space, other: spool.Space
 ) -> None:
-    backlog = Backlog(other._store)
+    backlog = Backlog(door.store(other))
     space.put_many("orders", [b"one", b"two"])
     number = _newest(space)
     assert [(commit.number, commit.messages) for commit in backlog.kept_sizes(1, number)] == [(number, 2)]
@@ -32,15 +33,15 @@ def test_x05_the_backlog_of_a_subscription_counts_the_puts_of_each_kept_commit(
 def test_x05_a_message_consumed_since_the_last_look_is_in_no_other_file(space: spool.Space, other: spool.Space) -> None:
     space.put("orders", b"one")
     number = _newest(space)
-    assert locate(other._store, "orders", number, 0, 1)[0] is not None
+    assert locate(door.store(other), "orders", number, 0, 1)[0] is not None
     space.get("orders")
-    assert locate(other._store, "orders", number, 0, 1) == (None, 1)
+    assert locate(door.store(other), "orders", number, 0, 1) == (None, 1)
 
 
 def test_x05_a_stream_has_no_offset_of_a_space_that_has_stopped(space: spool.Space) -> None:
     reader = StreamReader(StreamOptions.of({"path": space.path}), columns(True))
     reader.reportLatestOffset()
-    space._store.stop()
+    door.store(space).stop()
     with pytest.raises(spool.SpaceStopped):
         reader.reportLatestOffset()
     reader.stop()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import spool
-from spool.maintenance.reclaim import reclaim
 from spool.reading import reader as message_reader
+from tests import door
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.rows import reader
 
@@ -48,8 +48,8 @@ class Others:
             self._space.change(self._chance.choice(some), priority=self._chance.randint(1, 100))
 
     def sweep(self) -> None:
-        self._space._housekeeper.compact()
-        while reclaim(self._space._store):
+        door.compact(self._space)
+        while door.reclaim(self._space):
             pass
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 import spool
 from forwarder.dataframes import stream as stream_module
 from forwarder.dataframes.stream import StreamReader
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.queries import Heard, Query, start_query
 from tests.forwarder.dataframes.rows import bodies_of
@@ -33,7 +33,7 @@ def test_x05_an_offset_is_that_of_a_durable_commit(space: spool.Space, query: Qu
     """A power cut could take any other, and its number would be given to a message that the query never reads."""
     space.create_queue("readings", durability="none")
     space.put("readings", b"1")
-    counters = space._store.shared.counters
+    counters = door.store(space).shared.counters
     assert counters.read().durable == 0
     assert query(queue="orders").latestOffset({"number": 0}, ALL) == {"number": 0}
     assert counters.read().durable == 1
@@ -104,8 +104,8 @@ def test_compacted_messages_come_in_batches_too(space: spool.Space, query: Query
     with small_compactions():
         for place in range(40):
             space.put("orders", b"%02d" % place)
-        space._housekeeper.compact()
-        assert space._store.view.index.messages.segments
+        door.compact(space)
+        assert door.index(space).messages.segments
         assert [*batches(query(from_="8"), {"number": 7}, ReadMaxRows(11))] == [
             [b"%02d" % place for place in range(begin, min(begin + 11, 40))] for begin in (7, 18, 29)
         ]
@@ -157,7 +157,7 @@ class TestSpark:
         assert heard.batches == first
         space.get("orders", message_id=next(m.id for m in space.browse("orders") if m.body == b"3"))
         space.put("orders", b"new")
-        while reclaim(space._store):
+        while door.reclaim(space):
             pass
         again = Heard()
         start_query(spark, space, again, tmp_path / "one", maxMessagesPerTrigger="4").awaitTermination()

@@ -12,9 +12,9 @@ import spool
 from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
 from spool.disk.content import opened
-from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.subscriptions import end_expired
+from tests import door
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.queries import Heard, Query, start_query
 from tests.forwarder.dataframes.rows import bodies_of, read
@@ -38,7 +38,7 @@ def query(query: Query) -> Query:
 
 def reclaimed(space: spool.Space) -> None:
     """Reclaim all files that may be removed."""
-    while reclaim(space._store):
+    while door.reclaim(space):
         pass
 
 
@@ -77,11 +77,11 @@ def test_x05_a_subscription_reads_messages_that_were_consumed_and_reclaimed(spac
     rows = read(again, again.partitions(start, end))
     assert [row["queue"] for row in rows] == ["orders"] * 4, "a row is as the message was put"
     assert [dict(row["headers"]) for row in rows] == [{}, {}, {"tenant": "acme"}, {}]
-    kept = set(space._store.view.index.unread)
+    kept = set(door.index(space).unread)
     assert len(kept) == 2
     reader.commit(end)
     reclaimed(space)
-    assert not kept & set(space._store.view.index.files), "what it has read goes"
+    assert not kept & set(door.index(space).files), "what it has read goes"
     assert behind(again, end) == ([], end)
 
 
@@ -141,18 +141,18 @@ def test_a_compaction_keeps_messages_that_a_subscription_has_not_read(space: spo
     with small_compactions():
         for place in range(40):
             space.put("orders", b"%02d" % place)
-        space._housekeeper.compact()
+        door.compact(space)
         reclaimed(space)
-        assert space._store.view.index.messages.segments
+        assert door.index(space).messages.segments
         assert behind(reader, start)[0] == [b"%02d" % place for place in range(40)]
         consumed(space)
-        space._housekeeper.compact()
+        door.compact(space)
         reclaimed(space)
         found, end = behind(reader, start)
     assert found == [b"%02d" % place for place in range(40)]
     reader.commit(end)
     reclaimed(space)
-    assert not space._store.view.index.unread
+    assert not door.index(space).unread
 
 
 def test_branches_that_were_adopted_are_kept_with_their_head(space: spool.Space, query: Query) -> None:
@@ -183,8 +183,8 @@ def test_a_space_that_is_opened_again_keeps_messages_that_are_not_read(tmp_path:
     assert (path / layout.CHECKPOINT).exists()
     for run in ("read", "gone"):
         with spool.open(path) as space:
-            assert bool(space._store.view.index.restored) is (run == "read")
-            assert len(space._store.view.index.unread) == 300
+            assert bool(door.index(space).restored) is (run == "read")
+            assert len(door.index(space).unread) == 300
             reclaimed(space)
             assert space.subscriptions()["all"].unread == 300
         if run == "read":
@@ -203,12 +203,12 @@ def test_a_subscription_whose_query_does_not_come_back_ends_and_the_query_is_tol
     space.put("orders", b"1")
     space.put("orders", b"2")
     space.get("orders")
-    clock, now = space._store.clock, space._store.clock.now()
+    clock, now = door.clock(space), door.clock(space).now()
     monkeypatch.setattr(clock, "now", lambda: now + 3599.0)
-    end_expired(space._store)
+    end_expired(door.store(space))
     assert behind(reader, start)[0] == [b"1", b"2"]
     monkeypatch.setattr(clock, "now", lambda: now + 3700.0)
-    space._housekeeper._expire()
+    door.expire(space)
     reclaimed(space)
     assert space.subscriptions() == {}
     told = r"the subscription 'seen' has not kept all .* after commit \d+, where the query is: it was deleted"
@@ -231,11 +231,11 @@ def test_an_offset_is_that_of_a_commit_that_is_durable(space: spool.Space, query
     reader = query()
     start = reader.initialOffset()
     space.put("orders", b"1")
-    put = space._store.shared.counters.read().published
+    put = door.counters(space).published
     with space.transaction() as tx:
         tx.get("orders")
         tx.rollback()
-    page = space._store.shared.counters.read()
+    page = door.counters(space)
     assert page.published > page.durable == put, "a count of attempts is not flushed"
     for limit in (ALL, ReadMaxRows(7)):
         assert reader.latestOffset(start, limit)["number"] == put
@@ -246,7 +246,7 @@ def test_a_query_that_finds_nothing_renews_its_subscription(
 ) -> None:
     reader = query(subscriptionExpiry="1h")
     start = reader.initialOffset()
-    clock, now = reader._opened()._store.clock, reader._opened()._store.clock.now()
+    clock, now = door.clock(reader._opened()), door.clock(reader._opened()).now()
     before = space.subscriptions()["seen"]
     monkeypatch.setattr(clock, "now", lambda: now + 1000.0)
     assert reader.latestOffset(start, ALL) == start
@@ -300,7 +300,7 @@ def test_a_damaged_message_fails_the_query_unless_fail_on_data_loss_is_false(spa
     space.put_many("orders", [b"first", b"second"])
     space.put("orders", b"third")
     number = start["since"] + 2  # (the commit between says the number of the registration)
-    disk = space._store.files.disk
+    disk = door.disk(space)
     with opened(disk, layout.committed(number), write=True) as handle:
         data = disk.read_at(handle, 0, 1 << 20)
         disk.write_at(handle, data.index(b"second"), b"SECOND")

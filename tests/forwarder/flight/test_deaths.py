@@ -21,6 +21,7 @@ from forwarder.flight import lease
 from forwarder.flight.client import Client
 from forwarder.flight.codes import vote_of
 from spool.errors import CommitUnknown, TransactionRolledBack
+from tests import door
 from tests.forwarder.flight.conftest import Serve, address_of
 from tests.forwarder.flight.test_four_ways import begin, send
 from tests.forwarder.flight.test_hostile_clients import reading
@@ -124,7 +125,7 @@ def test_the_lease_of_a_client_ends_with_its_parent(
     assert os.waitpid(-1, os.WNOHANG) == (0, 0), "the parent is the only child"
     send(client, session, ["a"])
     with spool.open(space.path) as other:  # (nothing ends the session while two leases pass)
-        other._store.clock.sleep(4)
+        door.clock(other).sleep(4)
         assert left_over(space.path) != []
     parent.communicate(b"\n")
     while left_over(space.path):

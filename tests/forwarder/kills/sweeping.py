@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import spool
-from spool.maintenance.reclaim import reclaim
+from tests import door
 from tests.compaction import small_compactions
 
 PAUSE_SECONDS = 0.5
@@ -18,7 +18,7 @@ def main(path: str, log: str) -> None:
     with small_compactions(), spool.open(path) as space, Path(log).open("a", buffering=1) as lines:
         print("sweeping", flush=True)
         while True:
-            written, removed = space._housekeeper.compact(), reclaim(space._store)
+            written, removed = door.compact(space), door.reclaim(space)
             if written or removed:
                 lines.write(f"{written} {removed}\n")
             time.sleep(PAUSE_SECONDS)

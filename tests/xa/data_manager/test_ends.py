@@ -8,6 +8,7 @@ import pytest
 import transaction
 
 import spool
+from tests import door
 from tests.children import exit_code, exit_code_of, start
 from tests.shown import bodies
 from tests.xa.data_manager.outcomes import check_committed, check_rolled_back, work
@@ -105,7 +106,7 @@ def test_x03_a_transaction_that_the_program_drops_is_rolled_back(space: spool.Sp
             drop(voted)
             gc.collect()
         space.engine.join(None)
-        space._housekeeper._undo_dropped()
+        door.housekeeper(space)._undo_dropped()
         space.engine.resolve_orphans()
         check_rolled_back(space, failed=0 if voted else 1)
 

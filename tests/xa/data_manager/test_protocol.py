@@ -17,6 +17,7 @@ from zope.interface.verify import verifyClass, verifyObject
 
 import spool
 import xa.zope
+from tests import door
 from tests.shown import bodies
 from tests.xa.data_manager.outcomes import attempts, check_committed, check_ended, check_rolled_back, work
 from xa.zope import join
@@ -100,11 +101,11 @@ def test_x03_a_part_that_has_ended_refuses_a_vote_and_savepoints(space: spool.Sp
 
 
 def test_x03_a_part_without_work_votes_and_finishes_without_a_flush(space: spool.Space) -> None:
-    before = space._store.files.disk.flushes
+    before = door.disk(space).flushes
     join(space)
     transaction.savepoint()
     transaction.commit()
-    assert space._store.files.disk.flushes == before
+    assert door.disk(space).flushes == before
     check_ended(space)
 
 

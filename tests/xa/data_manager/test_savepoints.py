@@ -7,6 +7,7 @@ from transaction.interfaces import InvalidSavepointRollbackError, TransactionFai
 import spool
 from spool.log.sequence import settle_all
 from spool.store.store import Store
+from tests import door
 from tests.shown import bodies
 from tests.xa.data_manager.outcomes import attempts, check_committed, check_ended, check_rolled_back, work
 from tests.xa.data_manager.parties import Other
@@ -86,9 +87,9 @@ def test_x03_all_branches_are_one_commit(space: spool.Space) -> None:
     for place in range(5):
         space.put("out", str(place))
         transaction.savepoint()
-    before = settle_all(space._store, space._store.deadline()).issued
+    before = settle_all(door.store(space), door.deadline(space)).issued
     transaction.commit()
-    assert settle_all(space._store, space._store.deadline()).issued == before + 1
+    assert settle_all(door.store(space), door.deadline(space)).issued == before + 1
     assert bodies(space, "out") == list("01234")
 
 

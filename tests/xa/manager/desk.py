@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 import spool
 import xa
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.postgresql import Server
 from tests.xa.manager.shop import Shop
@@ -153,7 +154,7 @@ class Desk:
     def check(self, booked: list[str], waiting: list[str], manager: xa.TransactionManager | None = None) -> None:
         """``manager``: commits its branches in the background, so it is waited for."""
         if manager is not None:
-            manager._outcomes.wait(60)
+            door.settle(manager)
         assert self.booked() == booked
         assert sorted(message.body for message in self.space.browse("orders")) == waiting
         assert xa.ResourceManager(self.space).recover() == []

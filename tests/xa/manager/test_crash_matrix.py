@@ -23,6 +23,7 @@ import pytest
 import spool
 import xa
 from spool.engine import WaitExpired
+from tests import door
 from tests.children import exit_code, start
 from tests.postgresql import Server
 from tests.xa.manager.shop import Shop
@@ -70,7 +71,7 @@ def recover_and_check(shop: Shop, *living: xa.TransactionManager) -> list[str]:
         assert shop.decisions() == 0
         while shop.waiting():  # the shop works on
             shop.book(manager)
-        manager._outcomes.wait(60)  # (a branch that only takes messages is committed in the background)
+        door.settle(manager)  # (a branch that only takes messages is committed in the background)
         assert shop.check_agreement(ORDERS) == ORDERS
         return booked
 
@@ -125,7 +126,7 @@ def test_x03_postgresql_is_killed(shop: Shop, two_phase: bool, step: Step, when:
         try:
             with acting(step, when, shop.server.kill) as acted:
                 outcome = shop.book(manager)
-                manager._outcomes.wait(60)
+                door.settle(manager)
         except (spool.SpoolError, psycopg.Error) as error:
             outcome = error
         finally:
@@ -139,6 +140,6 @@ def test_x03_postgresql_is_killed(shop: Shop, two_phase: bool, step: Step, when:
         with suppress(spool.Empty):
             while True:
                 shop.book(manager)
-        manager._outcomes.wait(60)
+        door.settle(manager)
         assert shop.check_agreement(ORDERS) == ORDERS
     recover_and_check(shop)

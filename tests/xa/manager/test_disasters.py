@@ -11,6 +11,7 @@ import pytest
 import spool
 import xa
 from spool.model.xid import FORMAT_MANAGED
+from tests import door
 from tests.children import exit_code, start
 from tests.clocks import MovedClock, SimulatedClock
 from tests.postgresql import Server, server
@@ -64,7 +65,7 @@ def test_x03_a_database_that_is_away_for_an_hour(own_shop: Shop) -> None:
         assert shop.doubts() == []
         while shop.waiting():
             shop.book(manager)
-        manager._outcomes.wait(60)
+        door.settle(manager)
     assert shop.booked() == ["milk", "tea"]
     assert shop.decisions() <= 2
     assert sorted(shop.waiting("answers")) == ["milk", "tea", "the space works on"]
@@ -83,8 +84,8 @@ def test_x03_a_manager_that_can_connect_again_finishes_by_itself(own_shop: Shop)
             except spool.CommitUnknown:
                 assert not shop.two_phase
         shop.server.start()
-        with manager._outcomes._changed:
-            assert manager._outcomes._changed.wait_for(lambda: manager._outcomes.is_empty, 60)
+        with door.outcomes(manager)._changed:
+            assert door.outcomes(manager)._changed.wait_for(lambda: door.outcomes(manager).is_empty, 60)
         shop.check_agreement(["tea"])
 
 
@@ -104,7 +105,7 @@ def test_x03_a_table_that_was_dropped_rolls_the_transaction_back(last_resource_s
         assert len(shop.check_agreement(["milk", "tea"])) == 1
         manager.prepare_database(shop.database)
         shop.book(manager)
-        manager._outcomes.wait(60)
+        door.settle(manager)
         assert shop.check_agreement(["milk", "tea"]) == ["milk", "tea"]
 
 
@@ -176,7 +177,7 @@ def test_x03_a_restored_backup_of_the_database(own_shop: Shop, when: str, memory
         manager.recover(shop.space, shop.database)
         assert shop.check_agreement(["tea"]) == []
         shop.book(manager)
-        manager._outcomes.wait(60)
+        door.settle(manager)
         assert shop.check_agreement(["tea"]) == ["tea"]
 
 

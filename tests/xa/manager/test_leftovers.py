@@ -11,6 +11,7 @@ import pytest
 
 import spool
 import xa
+from tests import door
 from tests.children import exit_code_of
 from tests.xa.branches import Mistake
 from tests.xa.manager.desk import ROW, terminate_sessions
@@ -86,7 +87,7 @@ def test_x03_a_connection_that_breaks_before_its_vote_leaves_nothing(two_phase_s
         with pytest.raises(psycopg.OperationalError), shop.booking(manager):
             terminate_sessions(shop.server)
             shop.database.execute("select 1")
-        assert manager._outcomes.is_empty
+        assert door.outcomes(manager).is_empty
     assert shop.dead_logs() == 0
 
 
@@ -100,7 +101,7 @@ def test_x03_a_refused_commit_in_one_phase_leaves_nothing(two_phase_shop: Shop) 
         with pytest.raises(psycopg.errors.UniqueViolation), shop.booking(manager):
             for _ in range(2):
                 shop.database.execute("insert into bookings values ('tea')")
-        assert (shop.database.autocommit, manager._outcomes.is_empty) == (True, True)
+        assert (shop.database.autocommit, door.outcomes(manager).is_empty) == (True, True)
 
 
 def test_x03_a_table_that_was_created_again_is_found_by_all_connections(last_resource_shop: Shop) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import spool
 import xa
+from tests import door
 from tests.children import exit_code_of
 from tests.clocks import PatientClock, SimulatedClock
 from tests.postgresql import Server
@@ -214,11 +215,11 @@ def test_x03_a_manager_that_is_closed_in_a_transaction_rolls_it_back(shop: Shop)
 
 def test_x03_one_resource_commits_in_one_phase(shop: Shop, manager: xa.TransactionManager) -> None:
     shop.space.put("orders", "tea")
-    flushes = shop.space._store.files.disk.flushes
+    flushes = door.disk(shop.space).flushes
     with manager.transaction() as transaction:
         transaction.enlist(shop.space)
         shop.space.get("orders")
-    assert shop.space._store.files.disk.flushes - flushes <= 2, "no vote"
+    assert door.disk(shop.space).flushes - flushes <= 2, "no vote"
     with manager.transaction() as transaction:
         transaction.enlist(shop.database, two_phase=shop.two_phase)
         shop.database.execute("insert into bookings values ('alone')")

@@ -15,11 +15,11 @@ import spool
 from forwarder.dataframes import sink
 from forwarder.dataframes.sink import BatchWriter
 from spool.coordination.locks import coordinator_byte
-from spool.maintenance.reclaim import reclaim
 from spool.policies.applications import BatchOf
 from spool.remote import adoption
 from spool.remote.branch import RemoteBranch
 from spool.transactions.two_phase import resolve_orphans
+from tests import door
 from tests.forwarder.dataframes.sink.writes import Attempts, job, texts
 from tests.shown import bodies, left_over
 
@@ -99,7 +99,7 @@ def test_x05_a_write_whose_driver_dies_is_rolled_back_by_the_next_consumer(
         writer = BatchWriter(job(space))
         attempts.write(writer, 0, texts("a"))
         process.send_signal(signal.SIGKILL)
-    store = space._store
+    store = door.store(space)
     byte = coordinator_byte(writer.coordinator.id)
     store.shared.xids.lock(byte, store.deadline(), "the coordinator")
     store.shared.xids.unlock(byte)
@@ -114,8 +114,8 @@ def test_x05_a_commit_whose_coordinator_was_killed_writes_nothing(space: spool.S
     writer = BatchWriter(job(space))
     done = [attempts.write(writer, 0, texts("a")), attempts.write(writer, 1, texts("b"))]
     writer.coordinator.end()
-    with space._store.guard:
-        assert len(resolve_orphans(space._store, space._store.deadline())) == 2
+    with door.store(space).guard:
+        assert len(resolve_orphans(door.store(space), door.deadline(space))) == 2
     with pytest.raises(spool.TransactionRolledBack, match="write the DataFrame again"):
         writer.commit(done)
     assert bodies(space) == []
@@ -260,8 +260,8 @@ def test_the_name_of_a_write_does_not_keep_the_files_of_its_messages(space: spoo
         writer.commit([attempts.write(writer, 0, texts("a", "b"))])
         assert [message.body for message in space.get_many("orders", 2)] == ["a", "b"]
     space.put("orders", "c")
-    with space._store.guard:
-        reclaim(space._store)
+    with door.store(space).guard:
+        door.reclaim(space)
     assert [file for file in (Path(space.path) / "committed").iterdir() if "-" in file.name] == []
     writer = BatchWriter(job(space, applicationId="import", batchId=1))
     writer.commit([attempts.write(writer, 0, texts("a", "b"))])

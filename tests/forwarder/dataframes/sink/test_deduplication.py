@@ -12,6 +12,7 @@ from spool.coordination.locks import LockFile
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.remote import adoption
+from tests import door
 from tests.forwarder.dataframes.sink.writes import Attempts, job
 from tests.shown import bodies, left_over
 
@@ -169,8 +170,8 @@ def test_x08_a_commit_that_comes_behind_the_look_is_looked_at(
         monkeypatch.undo()
         batch = CommitBatch()
         batch.fact("deduplication:orders:1", "0" * 32, 4e9)
-        with space._store.guard:
-            commit_batch(space._store, batch, space._store.deadline(), flush=True)
+        with door.store(space).guard:
+            commit_batch(door.store(space), batch, door.deadline(space), flush=True)
         commit(*args, **options)
 
     monkeypatch.setattr(adoption.CoordinatedTransaction, "commit", meanwhile)

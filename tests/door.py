@@ -1,0 +1,128 @@
+"""The door to the parts of a space behind its public calls.
+
+Tests take a public call where one shows the same. Otherwise they go through this module, which alone knows the private
+names of a space. ``owner`` is an open space, its engine, or a transaction.
+"""
+
+from typing import Any, Protocol
+
+import spool
+import xa
+from spool.coordination.counters import CounterPage
+from spool.disk.disk import Disk
+from spool.format.batch import CommitBatch
+from spool.index.index import Index
+from spool.log.combined import CombinedCommits
+from spool.maintenance import reclaim as reclaiming
+from spool.maintenance.housekeeper import Housekeeper
+from spool.runtime.clock import Clock, Deadline
+from spool.store.store import WAIT_SECONDS, Store
+from spool.transactions.core import Core
+
+PATIENT_SECONDS = 60
+
+
+class Owner(Protocol):
+    _store: Store
+
+
+def store(owner: Owner) -> Store:
+    return owner._store
+
+
+def core(space: spool.Space) -> Core:
+    return space._core
+
+
+def disk(owner: Owner) -> Disk:
+    return owner._store.files.disk
+
+
+def clock(owner: Owner) -> Clock:
+    return owner._store.clock
+
+
+def deadline(owner: Owner, seconds: float = WAIT_SECONDS) -> Deadline:
+    return owner._store.deadline(seconds)
+
+
+def index(owner: Owner) -> Index:
+    """Return the queues in the memory of this process."""
+    return owner._store.view.index
+
+
+def counters(owner: Owner) -> CounterPage:
+    """Read the numbers that all processes of the space share."""
+    return owner._store.shared.counters.read()
+
+
+def combined(space: spool.Space) -> CombinedCommits:
+    """Return the part of the space that commits together with other processes."""
+    found = space._core.group_commit._combined
+    assert found is not None
+    return found
+
+
+# -- housekeeping, done by the test -----------------------------------------------------------------------------------
+
+
+def reclaim(owner: Owner, *args: Any, **options: Any) -> int:
+    """Remove the files that the space no longer needs. Return their number."""
+    return reclaiming.reclaim(owner._store, *args, **options)
+
+
+def compact(space: spool.Space) -> int:
+    """Compact the queues. Return the number of written files."""
+    return space._housekeeper.compact()
+
+
+def housekeeper(space: spool.Space) -> Housekeeper:
+    return space._housekeeper
+
+
+def housekeep(space: spool.Space, *, due: bool = True) -> bool:
+    """Do a whole round, as the thread of the housekeeper does. ``due``: whether the time of a round has come."""
+    return space._housekeeper._round(due=due)
+
+
+def steps(space: spool.Space, *, due: bool = True) -> None:
+    """Do the steps of a round, whichever process was elected."""
+    space._housekeeper._do_steps(due=due)
+
+
+def expire(space: spool.Space) -> None:
+    space._housekeeper._expire()
+
+
+def save(space: spool.Space, least: int = 0) -> None:
+    """Save a checkpoint if it has at least so many entries."""
+    space._housekeeper._save(least)
+
+
+def reclaim_behind(space: spool.Space, behind: int = 0) -> None:
+    """Reclaim as a round does: the newest ``behind`` numbers are kept for readers."""
+    space._housekeeper._reclaim(behind)
+
+
+def is_elected(space: spool.Space) -> bool:
+    """Return whether this process does the housekeeping of the space."""
+    return space._housekeeper._is_elected()
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def batch(transaction: Any) -> CommitBatch:
+    """Return the commit that the transaction has gathered so far."""
+    found: CommitBatch = transaction._branch.batch
+    return found
+
+
+def outcomes(manager: xa.TransactionManager) -> Any:
+    """Return the branches that the manager commits in the background."""
+    return manager._outcomes
+
+
+def settle(manager: xa.TransactionManager) -> None:
+    """Wait until the manager has committed every branch in the background."""
+    manager._outcomes.wait(PATIENT_SECONDS)
