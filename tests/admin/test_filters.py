@@ -1,6 +1,5 @@
 """Failed messages are found, returned and deleted by reason, by id and by time; other messages remain."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,9 @@ from tests import door
 from tests.at_once import AT_ONCE
 from tests.beside.company import two_that_commit
 from tests.compaction import small_compactions
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as made:
-        made.create_queue("errors")
-        made.create_queue("orders", retries=0, error_queue="errors")
-        yield made
+space = space_with("errors", orders={"retries": 0, "error_queue": "errors"})
 
 
 def fail(space: spool.Space, body: object, reason: str) -> str:

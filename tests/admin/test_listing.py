@@ -17,13 +17,13 @@ import spool
 import xa
 from spool.index.body_files import FileCache, Stored
 from spool.index.commit import FileRef
-from spool.policies import heuristics
-from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
 from tests import door
+from tests.branches import voting
 from tests.compaction import small_compactions
 from tests.conftest import in_memory
 from tests.meanwhile import elsewhere
+from tests.spaces import space_with
 
 XID = xa.Xid(7, b"order", b"1")
 
@@ -37,12 +37,7 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("orders")
-        space.create_queue("errors")
-        yield space
+space = space_with("orders", "errors", defaults={})
 
 
 @contextmanager
@@ -51,7 +46,6 @@ def held_by_another(path: str, *, kill: bool = False) -> Iterator[tuple[str, str
     process)."""
     command = [sys.executable, "-c", HOLD, path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         message_id, xid = process.stdout.readline().split()
         if kill:
             process.kill()
@@ -115,10 +109,8 @@ def test_a_message_in_doubt_is_named_with_its_transaction(space: spool.Space) ->
     space.put("orders", b"1")
     space.put("orders", b"2", delay=3600)
     manager = xa.ResourceManager(space)
-    manager.start(XID)
-    taken = space.get("orders")
-    manager.end(XID)
-    manager.prepare(XID)
+    with voting(manager, XID):
+        taken = space.get("orders")
     assert states(space) == ["in doubt", "delayed"]
     assert list(space.browse("orders", message_id=taken.id)) == []
     holder = space.holders("orders")[taken.id]
@@ -134,10 +126,8 @@ def test_an_entry_is_as_other_processes_left_it_a_moment_ago(space: spool.Space)
         message_id = other.put("orders", b"1")
         assert space.entry(message_id).state == "ready"
         manager = xa.ResourceManager(other)
-        manager.start(XID)
-        other.get("orders")
-        manager.end(XID)
-        manager.prepare(XID)
+        with voting(manager, XID):
+            other.get("orders")
         assert space.entry(message_id).state == "in doubt"
         manager.rollback(XID)
         other.delete(message_id)
@@ -148,12 +138,10 @@ def test_an_entry_is_as_other_processes_left_it_a_moment_ago(space: spool.Space)
 def test_a_heuristic_decision_by_another_process_is_listed(space: spool.Space) -> None:
     with spool.open(space.path) as other:
         manager = xa.ResourceManager(other)
-        manager.start(XID)
-        other.put("orders", b"1")
-        manager.end(XID)
-        manager.prepare(XID)
+        with voting(manager, XID):
+            other.put("orders", b"1")
         manager.decide_heuristically(XID, commit=True)
-        assert heuristics.heuristic_outcomes(door.store(space)) == {str(XID): "committed"}
+        assert space.engine.decisions() == {str(XID): "committed"}
 
 
 def flip_body(space: spool.Space, number: int) -> None:
@@ -196,7 +184,6 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
         found = [entry.damage for entry in space.entries("orders") if entry.state == "damaged"]
     assert len(found) == len(segments) > 0
     for segment, damage in zip(sorted(segments, key=lambda one: one.key), found, strict=True):
-        assert damage is not None
         assert damage.startswith(
             f"{segment.live} of the messages of queue orders cannot be read: their table in commit"
         )
@@ -298,7 +285,7 @@ def test_a_preview_reads_only_the_beginning_of_each_body_and_names_the_whole_siz
         for number in range(5):
             space.put("orders", b"c%d" % number * LARGE)
         door.compact(space)
-    in_doubt = CoordinatedTransaction(door.core(space), xid=XID, timeout=30.0)
+    in_doubt = door.branch(space, xid=XID, timeout=30.0)
     in_doubt.get("orders")
     in_doubt.prepare()
     space.put("orders", {"small": 1})
@@ -312,8 +299,6 @@ def test_a_preview_reads_only_the_beginning_of_each_body_and_names_the_whole_siz
     assert bodies[-2:] == [b"c4c4c4c4c", {"small": 1}]  # a body that is not cut is decoded
     assert [entry.state for entry in found][:2] == ["in doubt", "ready"]
     for whole, cut in zip(space.entries("orders"), found, strict=True):
-        assert whole.message is not None
-        assert cut.message is not None
         assert {**whole.message.as_dict(), "body": 0} == {**cut.message.as_dict(), "body": 0}
         assert (whole.body_bytes, whole.body_cut) == (cut.body_bytes, False)
         assert whole.id is not None
@@ -326,7 +311,6 @@ def test_a_preview_is_a_number_of_bytes(space: spool.Space) -> None:
             space.entries("orders", preview=wrong)  # type: ignore[arg-type]
     space.put("orders", b"xy")
     (entry,) = space.entries("orders", preview=0)
-    assert entry.message is not None
     assert (entry.message.body, entry.body_bytes, entry.body_cut) == (b"", 2, True)
 
 
@@ -375,7 +359,6 @@ def test_a_preview_follows_a_message_that_a_compaction_moves_during_the_read(
         last = list(space.entries("orders"))[-1].id
         assert last is not None
         entry = space.entry(last, preview=5)
-        assert entry.message is not None
         assert (moved, entry.message.body, entry.damage) == ([1], b"99999", None)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -20,12 +19,9 @@ from spool.model.settings import SpaceConfig, queue_config, with_queues
 from spool.model.settings_file import parse
 from spool.model.settings_text import SettingsParser, edited
 from tests import door
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as found:
-        yield found
+space = space_with(defaults={})
 
 
 def text_of(space: spool.Space) -> str:

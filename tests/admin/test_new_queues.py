@@ -1,21 +1,19 @@
 """The options of a new queue, and the errors and warnings of creating and changing one."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 import spool
+from tests.spaces import space_with
 
 Make = Callable[..., spool.QueueConfig]
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as found:
-        yield found
+space = space_with(defaults={})
 
 
 @pytest.fixture(params=["create_queue", "change_queue"])

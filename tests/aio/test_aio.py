@@ -14,8 +14,8 @@ import spool.aio
 from spool.store.sought import Sought
 from spool.transactions import waiting
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS, HeldDisk
+from tests.spaces import path_with
 
 Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
 
@@ -30,11 +30,7 @@ class HeldReads(HeldDisk):
         return super().read_at(handle, offset, length)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("orders")
-    return tmp_path / "space"
+path = path_with("orders")
 
 
 @pytest.fixture

@@ -12,21 +12,20 @@ import pytest
 import spool
 import spool.aio
 from spool.workers import attempt
+from tests.spaces import path_with
 
 WAIT = 60.0
 
 Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space") as space:
-        for queue in ("replies", "errors", "other"):
-            space.create_queue(queue)
-        space.create_queue(
-            "orders", retry_delay=0, retry_delay_max=None, error_queue="errors", reply_queue="replies"
-        )  # fmt: skip
-    return tmp_path / "space"
+path = path_with(
+    "replies",
+    "errors",
+    "other",
+    defaults={},
+    orders={"retry_delay": 0, "retry_delay_max": None, "error_queue": "errors", "reply_queue": "replies"},
+)
 
 
 def play(path: Path, story: Story) -> None:

@@ -10,10 +10,9 @@ from click.testing import CliRunner
 
 import spool
 import xa
-from spool.policies.subscriptions import register
-from tests import door
 from tests.beside.committer import QUEUE
 from tests.beside.company import two_that_commit
+from tests.branches import voting
 from tests.reference_pages import commands
 from xaspool_scripts.admin import main as spool_admin
 
@@ -86,11 +85,9 @@ def furnished(path: Path) -> Path:
             space.create_queue(queue)
         manager = xa.ResourceManager(space)
         for name in (b"commit", b"rollback"):
-            manager.start(xa.Xid(7, name, b""), xa.TMNOFLAGS)
-            space.put("orders", name)
-            manager.end(xa.Xid(7, name, b""), xa.TMSUCCESS)
-            manager.prepare(xa.Xid(7, name, b""))
-        register(door.store(space), "seen", ("orders",), 3600.0)
+            with voting(manager, xa.Xid(7, name, b"")):
+                space.put("orders", name)
+        space.engine.register_subscription("seen", ("orders",), 3600.0)
     for name in ("deleted.txt", "restored.txt"):
         (path / "quarantine" / name).write_text(name)
     return path

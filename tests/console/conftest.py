@@ -145,13 +145,15 @@ def failed_id(space: spool.Space) -> str:
     return entry.id
 
 
-def log_in(page: "Page", served: Served) -> None:
-    """Log in as an administrator, by keyboard."""
+def log_in(opened: "Opened", served: Served, **options: Any) -> "Page":
+    """Open a page, and log in as an administrator, by keyboard. options: of the browser context."""
+    page = opened(**options)
     page.goto(f"{served.url}/login")
     page.get_by_label("token").fill(TOKEN)
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Overview").wait_for()
     served.root = page.url.rstrip("/")
+    return page
 
 
 Opened = Callable[..., "Page"]

@@ -43,8 +43,7 @@ def main(directory: Path) -> None:
             sample.fail(space, "invoices", {"order": 1300 + number}, reason, correlation_id=f"order-{1300 + number}")
         sample.refuse(space, wrong=3, large=5)
         sample.with_history(served.console)
-        page = browser.new_context(viewport={"width": WIDTH, "height": 600}).new_page()
-        log_in(page, served)
+        page = log_in(browser.new_page, served, viewport={"width": WIDTH, "height": 600})
         for name, address in addresses.items():
             page.goto(served.root + address)
             _take(page, directory / f"console-{name}.webp")

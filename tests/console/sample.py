@@ -7,8 +7,8 @@ from typing import Any
 import spool
 import xa
 from spool.intake import Intake
-from tests import door
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 from xaspool_console.console import Console
 from xaspool_console.samples import Figures, _Sample
 
@@ -76,16 +76,13 @@ def refuse(space: spool.Space, *, wrong: int, large: int) -> None:
 
 def prepare_in(space: spool.Space, queue: str, xid: xa.Xid) -> None:
     """Prepare a branch that puts one message into a queue. Its coordinator never decides."""
-    manager = xa.ResourceManager(space)
-    manager.start(xid)
-    space.put(queue, b"cash up")
-    manager.end(xid)
-    manager.prepare(xid)
+    with voting(xa.ResourceManager(space), xid):
+        space.put(queue, b"cash up")
 
 
 def publish(space: spool.Space) -> None:
     """Report the meters of a running forwarder and worker."""
-    meters = door.store(space).meters
+    meters = space.engine.meters
     for queue, target in (("orders", "oven"), ("orders", "invoices"), ("orders", "labels")):
         meters.change("destination", queue, target, by=1)
     for queue, service in (("oven", "python:bakery.oven:bake"), ("invoices", ERP), ("labels", LABELS)):

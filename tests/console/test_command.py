@@ -46,7 +46,6 @@ def start(path: Path, *arguments: str, code: str = "") -> "subprocess.Popen[str]
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_console_names_its_address_serves_and_ends_with_a_signal(path: Path, number: signal.Signals) -> None:
     with start(path, "--json") as process:
-        assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         assert (first["event"], first["space"]) == ("serving", str(path))
         with httpx.Client(verify=False) as client:
@@ -77,7 +76,6 @@ def test_a_person_reads_the_address_and_each_change(path: Path, tmp_path: Path) 
     with spool.open(path) as space:
         (message,) = space.browse("orders")
     with start(path, "--allow-changes", "--token-file", str(token), "--host", "console.example") as process:
-        assert process.stdout is not None
         words = process.stdout.readline().split()
         assert words[:-1] == ["console", "of", str(path), "at"]
         with httpx.Client(base_url=words[-1], headers={"Origin": words[-1]}, verify=False) as client:

@@ -9,7 +9,6 @@ import pytest
 import spool
 from spool import SpaceMetrics
 from spool.watch.health import queue_causes
-from tests import door
 from tests.console import sample
 from tests.console.conftest import serving
 from tests.console.test_pages import QUEUES, wide
@@ -98,7 +97,7 @@ def overlapping(svg: str) -> list[tuple[str, str]]:
 
 def busy(space: spool.Space) -> SpaceMetrics:
     """Return the metrics of a flow with several queues, services, replies, an error queue and circles."""
-    meters = door.store(space).meters
+    meters = space.engine.meters
     for name in ("errors", "answers", "late"):
         space.create_queue(name)
     names = [f"customer-{number:02}" for number in range(9)]
@@ -151,7 +150,7 @@ def test_a_circle_of_queues_is_drawn(memory: Path) -> None:
             space.create_queue(name)
         for name, target in (("a", "b"), ("b", "c"), ("c", "a")):
             space.change_queue(name, reply_queue=target)
-        door.store(space).meters.change("destination", "a", "a", by=1)
+        space.engine.meters.change("destination", "a", "a", by=1)
         svg = drawn(space.metrics())
     assert svg.count("marker-end") == 4
     assert crossed(svg) == []
@@ -179,7 +178,7 @@ def test_a_box_with_many_kinds_of_arrows_has_room_for_their_words(memory: Path, 
         for number in range(count):
             space.create_queue(f"source-{number}", **{kinds[number % 3]: "target"})  # type: ignore[arg-type]
             if number > 2:
-                door.store(space).meters.change("destination", f"source-{number}", "target", by=1)
+                space.engine.meters.change("destination", f"source-{number}", "target", by=1)
         svg = drawn(space.metrics())
     assert len(words_of(svg)) == count
     assert crossed(svg) == []

@@ -18,6 +18,7 @@ from spool.model.text import printable
 from spool.transactions import delivery
 from spool.watch.bodies import body_view, piece
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 from tests.console import sample
 from tests.console.conftest import Served, failed_id, serving
 from tests.strides import Stride
@@ -37,6 +38,15 @@ def wide(path: Path) -> Iterator[spool.Space]:
         settings.write('[queues.errors]\n[queues.orders]\nerror_queue = "errors"\n')
     with spool.open(path) as space:
         space.engine.deliver_stored_bytes()
+        yield space
+
+
+@pytest.fixture
+def space(memory: Path) -> Iterator[spool.Space]:
+    """A space with a queue, open as the console opens a space."""
+    with spool.create(memory / "space") as space:
+        space.engine.deliver_stored_bytes()
+        space.create_queue("orders")
         yield space
 
 
@@ -90,37 +100,31 @@ def test_the_overview_of_a_thousand_queues_reads_no_body_and_asks_once(
     assert "Error queue errors has 2,000 failed messages." in texts[0]
 
 
-def test_a_list_reads_only_the_messages_that_it_shows(memory: Path, read_bodies: list[object]) -> None:
-    with spool.create(memory / "space") as space:
-        space.engine.deliver_stored_bytes()
-        space.create_queue("orders")
-        space.put_many("orders", [b"x"] * 3_000)
-        with serving(space) as served, served.client() as client:
-            text = client.get("/queues/orders").text
-            assert text.count('<a class="row"') == 25
-            assert "?after=25" in text
-            assert len(read_bodies) <= 26
-            read_bodies.clear()
-            assert client.get("/queues/orders", headers={"X-Fragment": "1"}).status_code == 200
-            assert read_bodies == []
-            text = client.get("/queues/orders?after=999999").text
-            assert "The console lists the first 1,000 messages" in text
-            assert len(read_bodies) <= 1_026
+def test_a_list_reads_only_the_messages_that_it_shows(space: spool.Space, read_bodies: list[object]) -> None:
+    space.put_many("orders", [b"x"] * 3_000)
+    with serving(space) as served, served.client() as client:
+        text = client.get("/queues/orders").text
+        assert text.count('<a class="row"') == 25
+        assert "?after=25" in text
+        assert len(read_bodies) <= 26
+        read_bodies.clear()
+        assert client.get("/queues/orders", headers={"X-Fragment": "1"}).status_code == 200
+        assert read_bodies == []
+        text = client.get("/queues/orders?after=999999").text
+        assert "The console lists the first 1,000 messages" in text
+        assert len(read_bodies) <= 1_026
 
 
-def test_a_list_and_a_page_read_only_the_beginning_of_a_large_body(memory: Path, read_bytes: list[int]) -> None:
-    with spool.create(memory / "space") as space:
-        space.engine.deliver_stored_bytes()
-        space.create_queue("orders")
-        id, *_ = space.put_many("orders", [b"x" * 4_000_000] * 3)
-        with serving(space) as served, served.client() as client:
-            read_bytes.clear()
-            text = client.get("/queues/orders").text
-            assert text.count('<a class="row"') == 3
-            assert text.count(">4.0 MB<") == 3
-            assert "text, 4.0 MB; this is the first 65,536 characters of the body" in client.get(f"/messages/{id}").text
-            assert sum(read_bytes) < 700_000
-            assert len(client.get(f"/messages/{id}/body").content) == 4_000_000
+def test_a_list_and_a_page_read_only_the_beginning_of_a_large_body(space: spool.Space, read_bytes: list[int]) -> None:
+    id, *_ = space.put_many("orders", [b"x" * 4_000_000] * 3)
+    with serving(space) as served, served.client() as client:
+        read_bytes.clear()
+        text = client.get("/queues/orders").text
+        assert text.count('<a class="row"') == 3
+        assert text.count(">4.0 MB<") == 3
+        assert "text, 4.0 MB; this is the first 65,536 characters of the body" in client.get(f"/messages/{id}").text
+        assert sum(read_bytes) < 700_000
+        assert len(client.get(f"/messages/{id}/body").content) == 4_000_000
 
 
 def test_messages_are_searched_by_id_correlation_header_and_age(reading: Served) -> None:
@@ -219,18 +223,15 @@ def test_e06_the_console_lets_failed_messages_be_attempted_now(changing: Served)
     assert space.stats("calls").ready == 1
 
 
-def test_a_list_shows_a_msgpack_body_as_bounded_json(memory: Path) -> None:
-    with spool.create(memory / "space") as space:
-        space.engine.deliver_stored_bytes()
-        space.create_queue("orders")
-        bodies = [{"order": 7, "items": ["rye \x1b"]}, ["x" * 100] * 50, ["x" * 20_000], [b"\xff"], []]
-        for body in bodies:
-            space.put("orders", body)
-        space.put("orders", b"\xc1\xff", content_type="application/msgpack")
-        space.put("orders", b"tea" * 500)
-        pieces = [piece(message, 200) for message in space.browse("orders")]
-        with serving(space) as served, served.client() as client:
-            assert "{&#34;order&#34;: 7," in client.get("/queues/orders").text
+def test_a_list_shows_a_msgpack_body_as_bounded_json(space: spool.Space) -> None:
+    bodies = [{"order": 7, "items": ["rye \x1b"]}, ["x" * 100] * 50, ["x" * 20_000], [b"\xff"], []]
+    for body in bodies:
+        space.put("orders", body)
+    space.put("orders", b"\xc1\xff", content_type="application/msgpack")
+    space.put("orders", b"tea" * 500)
+    pieces = [piece(message, 200) for message in space.browse("orders")]
+    with serving(space) as served, served.client() as client:
+        assert "{&#34;order&#34;: 7," in client.get("/queues/orders").text
     assert pieces[0] == '{"order": 7, "items": ["rye \\u001b"]}'
     assert pieces[1].startswith('["xxx')
     assert pieces[1].endswith(" …")
@@ -240,13 +241,11 @@ def test_a_list_shows_a_msgpack_body_as_bounded_json(memory: Path) -> None:
     assert max(map(len, pieces)) <= 202
 
 
-def test_an_empty_queue_is_empty(memory: Path) -> None:
-    with spool.create(memory / "space") as space:
-        space.create_queue("orders")
-        with serving(space) as served, served.client() as client:
-            assert "<p>The queue is empty.</p>" in client.get("/queues/orders").text
-            assert "matches the search" in client.get("/queues/orders?older_than=1").text
-            assert "The queue has no more messages." in client.get("/queues/orders?after=25").text
+def test_an_empty_queue_is_empty(space: spool.Space) -> None:
+    with serving(space) as served, served.client() as client:
+        assert "<p>The queue is empty.</p>" in client.get("/queues/orders").text
+        assert "matches the search" in client.get("/queues/orders?older_than=1").text
+        assert "The queue has no more messages." in client.get("/queues/orders?after=25").text
 
 
 def test_the_page_of_a_redrive_names_the_queue_or_the_reason(changing: Served) -> None:
@@ -267,12 +266,9 @@ def test_the_page_of_a_redrive_names_the_queue_or_the_reason(changing: Served) -
 def test_the_page_of_a_decision_names_queues_and_the_gtrid(changing: Served) -> None:
     space = changing.space
     xid = xa.Xid(7, b"transfer <1>", b"")
-    manager = xa.ResourceManager(space)
-    manager.start(xid)
-    space.put_many("tills", ["a", "b"])
-    space.get("oven")
-    manager.end(xid)
-    manager.prepare(xid)
+    with voting(xa.ResourceManager(space), xid):
+        space.put_many("tills", ["a", "b"])
+        space.get("oven")
     with changing.logged_in() as (client, _):
         text = client.get(f"/transactions/{xid}/commit").text
         assert "The decision adds 2 messages to tills and removes 1 message from oven." in text
@@ -333,18 +329,15 @@ def test_a_body_is_downloaded_as_bytes_that_no_browser_opens(reading: Served) ->
             assert client.get(f"/messages/{wrong}/body").status_code == 404
 
 
-def test_a_damaged_message_is_named_and_its_page_answers(memory: Path) -> None:
-    with spool.create(memory / "space") as space:
-        space.engine.deliver_stored_bytes()
-        space.create_queue("orders")
-        id = space.put("orders", b"tea with milk")
-        (file,) = (memory / "space" / "committed").iterdir()
-        data = file.read_bytes()
-        file.write_bytes(data.replace(b"tea with milk", b"tea with musk"))
-        with serving(space) as served, served.client() as client:
-            assert "damaged" in client.get("/queues/orders").text
-            assert "check --repair" in client.get(f"/messages/{id}").text
-            assert client.get(f"/messages/{id}/body").status_code == 404
+def test_a_damaged_message_is_named_and_its_page_answers(space: spool.Space, memory: Path) -> None:
+    id = space.put("orders", b"tea with milk")
+    (file,) = (memory / "space" / "committed").iterdir()
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"tea with milk", b"tea with musk"))
+    with serving(space) as served, served.client() as client:
+        assert "damaged" in client.get("/queues/orders").text
+        assert "check --repair" in client.get(f"/messages/{id}").text
+        assert client.get(f"/messages/{id}/body").status_code == 404
 
 
 def test_published_metrics_have_no_messages_and_no_changes(bakery: spool.Space) -> None:
@@ -458,15 +451,12 @@ def test_hidden_characters_are_seen(text: str, seen: str) -> None:
     assert str(formatting.lines("<" + text)).replace("\n", "\\n") == f"&lt;{seen}"
 
 
-def test_a_deep_or_long_value_becomes_a_bounded_text(memory: Path) -> None:
-    with spool.create(memory / "space") as space:
-        space.engine.deliver_stored_bytes()
-        space.create_queue("orders")
-        bodies = ["[" * 90 + "]" * 90, '{"a":' * 90 + "1" + "}" * 90, "[" + "[]," * 30_000 + "[]]", "[1e999]"]
-        for body in bodies:
-            space.put("orders", body.encode(), content_type="application/json")
-        space.put("orders", {b"raw": b"\xff", 1: float("nan")})
-        views = [body_view(message, len(message.body)) for message in space.browse("orders")]
+def test_a_deep_or_long_value_becomes_a_bounded_text(space: spool.Space) -> None:
+    bodies = ["[" * 90 + "]" * 90, '{"a":' * 90 + "1" + "}" * 90, "[" + "[]," * 30_000 + "[]]", "[1e999]"]
+    for body in bodies:
+        space.put("orders", body.encode(), content_type="application/json")
+    space.put("orders", {b"raw": b"\xff", 1: float("nan")})
+    views = [body_view(message, len(message.body)) for message in space.browse("orders")]
     assert [view.kind for view in views][:4] == ["JSON"] * 4
     assert all(len(view.text) <= 64 << 10 for view in views)
     assert "…" in views[0].text

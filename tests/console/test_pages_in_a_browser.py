@@ -11,7 +11,6 @@ import pytest
 import spool
 import xa
 from spool.model import layout
-from tests import door
 from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Opened, Served, failed_id, log_in, serving
@@ -46,8 +45,7 @@ def addresses(served: Served) -> list[str]:
 def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, opened: Opened, stride: Stride) -> None:
     """On each page with --long, and on every eighth without."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = opened()
-    log_in(page, changing)
+    page = log_in(opened, changing)
     found = []
     for address in addresses(changing)[:: stride(8)]:
         page.emulate_media(color_scheme="light")
@@ -64,8 +62,7 @@ def test_axe_finds_nothing_serious_in_light_or_dark_pages(changing: Served, open
 
 def test_a_phone_scrolls_no_page_sideways(changing: Served, opened: Opened, stride: Stride) -> None:
     changing.space.create_queue(LONG)
-    page = opened(**PHONE)
-    log_in(page, changing)
+    page = log_in(opened, changing, **PHONE)
     for address in [f"/queues/{LONG}", *addresses(changing)][:: stride(4)]:
         page.goto(changing.root + address)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, address
@@ -90,8 +87,7 @@ def test_a_phone_shows_each_reason_of_an_error_queue_and_each_connection(changin
     reason = "HTTP 503 Service Unavailable from https://erp.bakery.example/invoices, at the last of many attempts " * 3
     for number in range(30):
         sample.fail(changing.space, "labels", {"order": number}, reason=f"{number}: {reason}")
-    page = opened(viewport={"width": 390, "height": 844})
-    log_in(page, changing)
+    page = log_in(opened, changing, viewport={"width": 390, "height": 844})
     page.goto(f"{changing.root}/queues/errors")
     rows = page.locator("table.messages tbody tr")
     box = "each => each.getBoundingClientRect()"
@@ -123,8 +119,6 @@ def test_findings_look_like_links_and_the_chart_and_the_button_begin_where_the_t
     table = page.get_by_role("region", name="Queues").bounding_box()
     chart = page.locator("svg.chart").bounding_box()
     button = page.get_by_role("button", name="Pause refreshing").bounding_box()
-    assert table is not None
-    assert chart is not None
     assert button is not None
     assert (chart["x"], chart["width"]) == (table["x"], table["width"])
     assert button["x"] == table["x"]
@@ -132,8 +126,7 @@ def test_findings_look_like_links_and_the_chart_and_the_button_begin_where_the_t
 
 @pytest.mark.slow
 def test_a_failed_message_shows_its_reason_before_everything_else(changing: Served, opened: Opened) -> None:
-    page = opened(viewport={"width": 390, "height": 844})
-    log_in(page, changing)
+    page = log_in(opened, changing, viewport={"width": 390, "height": 844})
     page.goto(f"{changing.root}/messages/{failed_id(changing.space)}")
     lines = [line for line in page.locator("main").inner_text().splitlines() if line]
     assert lines[2].startswith("Failed in queue invoices after 1 attempt at 20")
@@ -185,18 +178,16 @@ def hostile(path: Path) -> Iterator[Served]:
         sample.prepare_in(space, LONG, xa.Xid(1, b"<script>hacked=1</script>", b"\x1b\xff" * 32))
         for name in (HOSTILE_FILE, os.fsdecode(b"\xff\xfe" * 100)):
             (path / layout.QUARANTINE / name).write_text(HOSTILE)
-        door.store(space).meters.change("route", LONG, HOSTILE, by=1)
-        door.store(space).meters.change("route_down", LONG, HOSTILE, by=1)
-        door.store(space).meters.add("outcomes", HOSTILE, LONG, HOSTILE)
+        space.engine.meters.change("route", LONG, HOSTILE, by=1)
+        space.engine.meters.change("route_down", LONG, HOSTILE, by=1)
+        space.engine.meters.add("outcomes", HOSTILE, LONG, HOSTILE)
         with serving(space, changes=True) as served:
             yield served
 
 
 def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened: Opened, stride: Stride) -> None:
-    # Without the CSP, so that the templates alone must prevent it.
-    page = opened(bypass_csp=True)
     with hostile(memory / "space") as served:
-        log_in(page, served)
+        page = log_in(opened, served, bypass_csp=True)  # (so the templates alone must prevent it)
         space = served.space
         ids = [entry.id for queue in (LONG, "errors") for entry in space.entries(queue)]
         assert len(ids) == 11
@@ -209,7 +200,6 @@ def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened:
         ]  # fmt: skip
         for address in pages[:: stride(4)]:
             answer = page.goto(served.root + address.replace("#", "%23").replace("\x00", "%00"))
-            assert answer is not None
             assert answer.status in (200, 404), address
             assert page.evaluate("window.hacked") is None, address
             assert page.locator("main script, main img").count() == 0, address
@@ -222,9 +212,8 @@ def test_a_hostile_space_runs_no_script_and_breaks_no_page(memory: Path, opened:
 
 @pytest.mark.slow
 def test_a_browser_keeps_the_bytes_of_a_body_as_a_file(memory: Path, opened: Opened) -> None:
-    page = opened()
     with hostile(memory / "space") as served:
-        log_in(page, served)
+        page = log_in(opened, served)
         [id] = [e.id for e in served.space.entries(LONG) if e.message and e.message.content_type == "text/html"]
         page.goto(f"{served.root}/messages/{id}")
         with page.expect_download() as waiting:

@@ -5,7 +5,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tests import door
 from tests.console import sample
 from tests.console.conftest import Opened, Served, failed_id, log_in
 
@@ -13,8 +12,7 @@ pytestmark = pytest.mark.chromium
 
 
 def test_a_stuck_message_is_found_looked_into_and_redriven(changing: Served, opened: Opened) -> None:
-    page, id = opened(), failed_id(changing.space)
-    log_in(page, changing)
+    page, id = log_in(opened, changing), failed_id(changing.space)
     page.get_by_role("link", name="Error queue errors has 1 failed message").click()
     assert "the customer number 77-Ω is unknown" in page.get_by_role("region", name="Messages").inner_text()
     page.get_by_role("link", name=id).click()
@@ -26,25 +24,10 @@ def test_a_stuck_message_is_found_looked_into_and_redriven(changing: Served, ope
     page.get_by_role("button", name="Redrive").click()
     page.get_by_text(f"Message {id} is back in its original queue invoices.").wait_for()
     entry = changing.space.entry(id)
-    assert entry.message is not None
     assert (entry.message.queue, entry.state) == ("invoices", "ready")
     page.get_by_role("link", name="Overview").click()
     page.get_by_role("heading", name="Findings").wait_for()
     assert "Error queue" not in page.locator("main").inner_text()
-
-
-@pytest.mark.slow
-def test_a_whole_error_queue_is_redriven(changing: Served, opened: Opened) -> None:
-    ids = {failed_id(changing.space), sample.fail(changing.space, "labels", "a torn label")}
-    page = opened()
-    log_in(page, changing)
-    page.goto(f"{changing.root}/queues/errors")
-    page.get_by_role("link", name="Redrive all messages…").click()
-    page.get_by_text("2 messages of queue errors can return to the original queues.").wait_for()
-    page.get_by_role("button", name="Redrive all").click()
-    page.get_by_text("2 messages of queue errors went back to the original queues.").wait_for()
-    back = {id: changing.space.show(id).queue for id in ids}
-    assert sorted(back.values()) == ["invoices", "labels"]
 
 
 @pytest.mark.every(2)
@@ -52,8 +35,7 @@ def test_a_whole_error_queue_is_redriven(changing: Served, opened: Opened) -> No
 def test_a_transaction_in_doubt_is_decided_and_forgotten(
     changing: Served, opened: Opened, link: str, button: str, count: int
 ) -> None:
-    page = opened()
-    log_in(page, changing)
+    page = log_in(opened, changing)
     page.get_by_role("link", name="1 transaction is in doubt").click()
     row = page.get_by_role("row").filter(has_text=str(sample.XID))
     assert "tills: 1" in row.inner_text()
@@ -80,7 +62,7 @@ def test_a_destination_that_is_down_is_seen_in_words(reading: Served, opened: Op
     assert "calls 318" in words
     row = page.get_by_role("row").filter(has_text=sample.ERP)
     assert row.get_by_role("cell").last.inner_text() == "down"
-    door.store(reading.space).meters.change("route_down", "invoices", sample.ERP, by=-1)
+    reading.space.engine.meters.change("route_down", "invoices", sample.ERP, by=-1)
     reading.console.samples.forget()
     page.reload()
     assert "DOWN" not in (picture.text_content() or "")
@@ -155,8 +137,7 @@ def test_the_keyboard_reaches_the_search_the_content_and_the_rows(reading: Serve
 
 @pytest.mark.slow
 def test_a_form_of_another_site_changes_nothing(changing: Served, opened: Opened) -> None:
-    page, id = opened(), failed_id(changing.space)
-    log_in(page, changing)
+    page, id = log_in(opened, changing), failed_id(changing.space)
     page.route(
         "http://attacker.example/**",
         lambda route: route.fulfill(
@@ -184,8 +165,7 @@ def test_no_server_of_another_port_gets_the_cookie_or_the_address_of_a_login(cha
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    page = opened()
-    log_in(page, changing)
+    page = log_in(opened, changing)
     secrets = [changing.root.rpartition("/")[2], *(each["value"] for each in page.context.cookies(changing.root + "/"))]
     assert len(secrets) == 2
     with HTTPServer(("127.0.0.1", 0), Thief) as server:
@@ -205,8 +185,7 @@ def test_no_server_of_another_port_gets_the_cookie_or_the_address_of_a_login(cha
 
 @pytest.mark.slow
 def test_a_new_tab_finds_the_login_until_it_ends(changing: Served, opened: Opened) -> None:
-    page = opened()
-    log_in(page, changing)
+    page = log_in(opened, changing)
     tab = page.context.new_page()
     tab.goto(f"{changing.url}/queues/oven")
     tab.wait_for_url(f"{changing.root}/queues/oven")

@@ -70,7 +70,6 @@ def test_a_thread_that_expects_a_byte_again_takes_no_wake_from_another(root: str
     """Two threads wait for one byte, or for two bytes with the same futex; one was woken and expects the byte again
     before the other sleeps."""
     futexes = control(root).disk.futexes
-    assert futexes is not None
     first, second = futexes.expect(NUMBER), futexes.expect(NUMBER + apart * futexes.count)
     futexes.wake(NUMBER)
     assert first(0.0)

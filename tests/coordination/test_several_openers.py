@@ -1,7 +1,6 @@
 """Several processes have one space open, each with its own index and its own locks; here they are in one process."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,16 +11,11 @@ from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from spool.transactions import two_phase
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.meanwhile import XID, commit, prepare
 from tests.shown import bodies
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("orders")
-        yield space
+space = space_with("orders")
 
 
 @pytest.fixture
@@ -134,7 +128,7 @@ def test_a_branch_that_another_process_reads_is_in_doubt_all_the_same(
         return wait(woken, seconds)
 
     monkeypatch.setattr(door.clock(other), "wait", let_go_and_wait)
-    assert two_phase.in_doubt(door.store(other), door.deadline(other)) == [XID]
+    assert other.engine.in_doubt() == [XID]
 
 
 def test_a_branch_whose_owner_does_not_finish_its_vote_is_left_out(space: spool.Space, other: spool.Space) -> None:

@@ -28,22 +28,19 @@ from spool.transactions import delivery
 from spool.transactions.waiting import BUSY_SECONDS, IDLE_SECONDS, LONGEST_SECONDS, pauses
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 from tests.children import exit_code_of
 from tests.clocks import LONG, PatientClock, SimulatedClock, timed
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, elsewhere
 from tests.simdisk import SimulatedDisk
+from tests.spaces import path_with
 
 PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.argv[2], sys.argv[3])"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        for name in ("orders", "replies", "more"):
-            space.create_queue(name)
-    return tmp_path / "space"
+path = path_with("orders", "replies", "more")
 
 
 @pytest.fixture
@@ -125,10 +122,8 @@ def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: T
     with spool.open(timed(path, clock)) as space, spool.open(path) as other:
         other.put("orders", "new")
         manager, xid = xa.ResourceManager(other), xa.Xid(7, b"1", b"")
-        manager.start(xid)
-        other.get("orders")
-        manager.end(xid)
-        manager.prepare(xid)
+        with voting(manager, xid):
+            other.get("orders")
         woken = door.store(space).shared.counters.arrivals.expect("orders")
         found = pool.submit(clock.wait, woken, LONG)
         assert clock.waits.wait(LONG)

@@ -15,20 +15,15 @@ from spool.store.sought import Sought
 from spool.transactions import claiming, delivery
 from spool.transactions.waiting import repeat_when_arrived, wake_arrived
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.clocks import LONG, PatientClock, timed
 from tests.compaction import small_compactions
 from tests.meanwhile import Processes, commit, prepare
+from tests.spaces import path_with
 
 WHEN_WOKEN = LONG / 2  # and it waits longer than a test takes
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        for name in ("orders", "elsewhere"):
-            space.create_queue(name)
-    return tmp_path / "space"
+path = path_with("orders", "elsewhere")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
         prepare(space, xid)
         names.append(layout.prepared(xid))
         if decided:
-            number = two_phase.commit_prepared(door.core(space), xid, vote_known=True)
+            number = space.engine.commit_branch(xid, vote_known=True)
             names[-1] = layout.committed(number, 1)
     exchange(processes, *names)
     assert damaged(space) == names
@@ -75,7 +75,7 @@ def test_a_branch_whose_bytes_for_a_number_are_damaged_is_mended(processes: Proc
     prepare(space, FIRST)
     name = layout.prepared(FIRST)
     if decided:
-        name = layout.committed(two_phase.commit_prepared(door.core(space), FIRST, vote_known=True), 1)
+        name = layout.committed(space.engine.commit_branch(FIRST, vote_known=True), 1)
     offset, stamped = stamp(1)
     processes.disk().damage(name, offset + len(stamped) - 1)
     assert damaged(space) == [name]
@@ -105,12 +105,12 @@ def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes)
     space = processes.space()
     store = door.store(space)
     prepare(space, FIRST)
-    old = content(processes, layout.committed(two_phase.commit_prepared(door.core(space), FIRST, vote_known=True)))
+    old = content(processes, layout.committed(space.engine.commit_branch(FIRST, vote_known=True)))
     space.get("orders")
     space.put("orders", "newest")
     assert reclaim(store)
     prepare(space, FIRST)
-    number = two_phase.commit_prepared(door.core(space), FIRST, vote_known=True)
+    number = space.engine.commit_branch(FIRST, vote_known=True)
     for body in ("later", "latest"):
         space.put("orders", body)
     overwrite(processes, layout.committed(number), old)

@@ -15,7 +15,6 @@ from spool.format import batch, writer
 from spool.log import group_commit
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.at_once import AT_ONCE
@@ -142,7 +141,7 @@ def _id_of(space: spool.Space, wanted: bytes) -> str:
 
 
 def _branch(space: spool.Space, xid: Xid, name: str) -> CoordinatedTransaction:
-    branch = CoordinatedTransaction(door.core(space), xid=xid, timeout=30.0)
+    branch = door.branch(space, xid=xid, timeout=30.0)
     branch.put("left", body(name))
     return branch
 
@@ -154,7 +153,7 @@ def _adoptions(space: spool.Space, zoo: Zoo) -> None:
         xid = Xid(FOREIGN, kind.encode(), b"")
         _branch(space, xid, kind).prepare()
         with mock.patch.object(group_commit, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
-            number = two_phase.commit_prepared(door.core(space), xid, vote_known=True)
+            number = space.engine.commit_branch(xid, vote_known=True)
         zoo.files[f"head of {kind}"] = layout.committed(number)
         zoo.files[kind] = layout.committed(number, 1) if kind == "adopted branch" else layout.prepared(xid)
         zoo.live[body(kind)] = frozenset({zoo.files[kind], zoo.files[f"head of {kind}"]})

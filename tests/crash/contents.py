@@ -161,4 +161,4 @@ def deadline(space: spool.Space) -> Deadline:
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
     """A transaction that can be prepared."""
-    return CoordinatedTransaction(door.core(space), xid=XID)
+    return door.branch(space, xid=XID)

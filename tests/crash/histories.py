@@ -9,7 +9,6 @@ from spool.intake import Intake
 from spool.log import checkpoint
 from spool.maintenance import compaction
 from spool.model import layout
-from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import decide_heuristically
 from tests import door
 from tests.compaction import small_compactions
@@ -105,7 +104,7 @@ def _adoption(space: spool.Space, expected: Expectation) -> None:
     """A transaction commits a prepared branch together with its own messages."""
     prepare(space, expected)
     with expected.becoming(THREE.got("a", 2).put("b", "own", "reply")):
-        tx = CoordinatedTransaction(door.core(space))
+        tx = door.branch(space)
         tx.put("b", "own")
         assert tx.get("a").body == "two"
         tx.commit(adopt=[XID])

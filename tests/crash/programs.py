@@ -11,7 +11,6 @@ from spool.log.adoption import UnknownBranch
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
-from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import Transaction
 from tests import door
 from tests.crash.interleave import Simulation
@@ -138,7 +137,7 @@ def prepare(log: OperationLog, space: spool.Space, xid: Xid = XID) -> None:
     """A branch that takes the first message and replies."""
     operation = log.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
     operation.xid = str(xid)
-    tx = CoordinatedTransaction(door.core(space), xid=xid, timeout=None)
+    tx = door.branch(space, xid=xid, timeout=None)
     try:
         _take_and_reply(log, operation, tx, "r")
     except spool.Empty:

@@ -18,7 +18,6 @@ from spool.policies import heuristics
 from spool.remote import branch as remote_branch
 from spool.store import feed
 from spool.transactions import two_phase
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.crash.compactions import COMPACTIONS
 from tests.crash.intakes import INTAKES
@@ -182,7 +181,7 @@ def _round(log: OperationLog) -> Program:
         byte = coordinator_byte(ROUND.gtrid)
         assert store.shared.xids.try_lock(byte)
         operation = log.begin("round", from_queue="a")
-        tx = CoordinatedTransaction(door.core(space), timeout=None, counted=False)
+        tx = door.branch(space, timeout=None, counted=False)
         held = tx.hold("a", 1)
         if held:
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]

@@ -13,7 +13,6 @@ from spool.model.message import Message
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.retries import with_error_queue
 from spool.remote import branch as remote
-from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
 from spool.workers.run import Run
@@ -83,7 +82,7 @@ def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> No
     store = door.store(space)
     byte = coordinator_byte(_ROUND.gtrid)
     assert store.shared.xids.try_lock(byte)
-    transaction = CoordinatedTransaction(door.core(space), timeout=None, counted=False)
+    transaction = door.branch(space, timeout=None, counted=False)
     [held] = transaction.hold("a", 1)
     with mock.patch.object(remote, "Disk", return_value=disk):
         task = remote.RemoteBranch(ROOT, _ROUND)

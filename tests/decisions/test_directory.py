@@ -14,6 +14,7 @@ from spool.decisions.directory import log_name
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, DiskFailure, InvalidArgument, NotOpen, UnsafeFileSystem
 from tests.children import exit_code, exit_code_of, start
+from tests.decisions.waiting import read_dead
 from tests.users import OWNER, directory_of, in_a_process_of
 
 
@@ -73,9 +74,7 @@ def test_x03_processes_that_create_the_directory_at_once_agree(path: Path, times
     directory = open_directory(str(path))
     assert len(directory.coordinators()) == 4
     for coordinator in directory.coordinators():
-        found = directory.read_dead(coordinator)
-        assert found is not None
-        assert found.committed == {1}
+        assert read_dead(directory, coordinator).committed == {1}
     assert sorted(name for name in os.listdir(path) if not name.endswith(".log")) == ["manager", "place"]
 
 
@@ -344,32 +343,6 @@ class Dying(Disk):
         super().rename(source, target)
 
 
-def test_x03_an_unfinished_file_manager_is_overwritten(path: Path) -> None:
-    disk = Dying(str(path))
-    disk.is_armed = True
-    assert exit_code_of(lambda: LogDirectory(disk)) == 0
-    assert os.listdir(path) == ["manager.new"]
-    (path / "manager.new").write_bytes(b"half")
-    directory = open_directory(str(path))
-    assert sorted(os.listdir(path)) == ["manager", "place"]
-    assert open_directory(str(path)).id == directory.id
-
-
-def test_x03_an_unfinished_first_log_does_not_matter(path: Path) -> None:
-    open_directory(str(path))
-
-    def act() -> None:
-        disk = Dying(str(path))
-        disk.is_armed = True
-        DecisionLog(LogDirectory(disk))
-
-    assert exit_code_of(act) == 0
-    assert len([name for name in os.listdir(path) if name.endswith(".log.new")]) == 1
-    directory = open_directory(str(path))
-    assert directory.coordinators() == []
-    new_log(path).close(remove=True)
-
-
 def test_x03_an_unfinished_rewrite_does_not_matter_and_is_removed(path: Path) -> None:
     open_directory(str(path))
 
@@ -387,8 +360,7 @@ def test_x03_an_unfinished_rewrite_does_not_matter_and_is_removed(path: Path) ->
         [log_name(coordinator), f"{log_name(coordinator)}.new", "manager", "place"]
     )
     assert not directory.is_alive(coordinator)
-    found = directory.read_dead(coordinator)
-    assert found is not None
+    found = read_dead(directory, coordinator)
     assert found._replace(writer={}) == LogContents(found.directory, coordinator, (), frozenset([1]), {})
     assert sorted(os.listdir(path)) == sorted([log_name(coordinator), "manager", "place"])
     (path / f"{log_name(coordinator)}.new").touch()

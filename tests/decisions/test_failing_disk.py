@@ -48,7 +48,6 @@ class Watched(Coordinator):
     def expect_alive(self) -> None:
         assert self.told.coordinator is not None
         found = self.disk.machine.lookup(log_name(self.told.coordinator))
-        assert found is not None
         assert found.locks, "others would take the coordinator for dead, and roll its branches back"
 
 

@@ -12,7 +12,7 @@ from spool.decisions.directory import log_name
 from spool.decisions.records import SLOTS, unpack_log
 from spool.disk.disk import Disk, FlushFailed
 from spool.errors import CommitUnknown, CorruptedFile, NotOpen, SystemFailure
-from tests.decisions.waiting import HeldDisk, announced, ended
+from tests.decisions.waiting import HeldDisk, announced, ended, found_after_the_end, read_dead
 
 THREADS = 5
 BLOCK_BYTES, SLOT_BYTES = 4096, 32
@@ -33,14 +33,6 @@ def log(disk: HeldDisk) -> Iterator[DecisionLog]:
     found.close(remove=False)
 
 
-def found_after_the_end(log: DecisionLog) -> set[int]:
-    """The decisions that a recovery finds after the coordinator has ended."""
-    log.close(remove=False)
-    contents = LogDirectory(Disk(log.directory.disk.root)).read_dead(log.coordinator)
-    assert contents is not None
-    return set(contents.committed)
-
-
 def log_file(log: DecisionLog) -> Path:
     return Path(log.directory.disk.path(log_name(log.coordinator)))
 
@@ -59,7 +51,7 @@ def test_x03_a_decision_takes_one_flush(disk: HeldDisk, log: DecisionLog) -> Non
         assert disk.calls == ["flush"] * serial
     log.end(3)
     assert len(disk.calls) == 10, "the end of a transaction takes no flush"
-    assert found_after_the_end(log) >= {1, 2, *range(4, 11)}
+    assert found_after_the_end(log).committed >= {1, 2, *range(4, 11)}
 
 
 def test_x03_a_resource_that_is_registered_again_takes_no_flush(disk: HeldDisk, log: DecisionLog) -> None:
@@ -70,21 +62,14 @@ def test_x03_a_resource_that_is_registered_again_takes_no_flush(disk: HeldDisk, 
 
 
 def test_x03_decisions_that_wait_share_the_next_flush(disk: HeldDisk, log: DecisionLog) -> None:
+    """The flush in progress is not enough: their slots may have been written after it has read the page."""
     with disk.holding("flush", by=lambda: log.record(1)) as first, announced(log) as arrivals:
         others = arrivals.starting(*(lambda serial=serial: log.record(serial) for serial in range(2, 2 + THREADS)))
         assert disk.calls == ["flush"]
     ended(*others)
     assert [caller.error for caller in (first, *others)] == [None] * (1 + THREADS)
     assert disk.calls == ["flush"] * 2
-    assert found_after_the_end(log) == set(range(1, 2 + THREADS))
-
-
-def test_x03_a_decision_during_a_flush_is_not_taken_for_flushed(disk: HeldDisk, log: DecisionLog) -> None:
-    """Its slot may have been written after the flush has read the page."""
-    with disk.holding("flush", by=lambda: log.record(1)), announced(log) as arrivals:
-        others = arrivals.starting(lambda: log.record(2))
-    ended(*others)
-    assert disk.calls == ["flush", "flush"]
+    assert found_after_the_end(log).committed == set(range(1, 2 + THREADS))
 
 
 def test_x03_a_decision_needs_no_flush_if_the_log_was_written_again_meanwhile(
@@ -137,9 +122,7 @@ def test_x03_a_damaged_decision_is_told_unless_no_later_flush_counts_it(log: Dec
         with pytest.raises(CorruptedFile, match=f"slot {place} "):
             directory.read_dead(log.coordinator)
     else:  # (a decision that was never flushed looks the same)
-        found = directory.read_dead(log.coordinator)
-        assert found is not None
-        assert found.committed == set(range(4))
+        assert read_dead(directory, log.coordinator).committed == set(range(4))
 
 
 # -- failed flushes --------------------------------------------------------------------------------------------------
@@ -157,7 +140,7 @@ def test_x03_after_a_failed_flush_the_log_takes_no_decisions(disk: HeldDisk, log
         with pytest.raises(SystemFailure, match="close this transaction manager"):
             call()
     assert disk.calls == calls, "a failed flush is not repeated"
-    assert {1} <= found_after_the_end(log) <= {1, 2}
+    assert {1} <= found_after_the_end(log).committed <= {1, 2}
 
 
 def test_x03_threads_that_wait_for_a_failed_flush_do_not_know_their_outcome(disk: HeldDisk, log: DecisionLog) -> None:
@@ -170,7 +153,7 @@ def test_x03_threads_that_wait_for_a_failed_flush_do_not_know_their_outcome(disk
     assert disk.calls == ["flush"], "the kernel would report success the second time"
     with pytest.raises(SystemFailure):
         log.record(99)
-    assert 99 not in found_after_the_end(log)
+    assert 99 not in found_after_the_end(log).committed
 
 
 def test_x03_a_thread_that_waits_to_register_learns_of_a_failed_flush(disk: HeldDisk, log: DecisionLog) -> None:
@@ -190,7 +173,7 @@ def test_x03_a_slot_that_cannot_be_written_stops_the_log(disk: HeldDisk, log: De
         log.record(1)
     with pytest.raises(SystemFailure):
         log.record(2)
-    assert found_after_the_end(log) == set()
+    assert found_after_the_end(log).committed == set()
 
 
 def test_x03_the_next_manager_on_the_directory_goes_on(disk: HeldDisk, log: DecisionLog, memory: Path) -> None:
@@ -262,7 +245,7 @@ def test_x03_an_interrupt_while_the_log_is_written_again_loses_no_decision(disk:
         log.register("space /a")
     with pytest.raises(SystemFailure):
         log.record(1)
-    assert found_after_the_end(log) == set()
+    assert found_after_the_end(log).committed == set()
 
 
 def test_x03_two_threads_register_a_resource_at_once(disk: HeldDisk, log: DecisionLog) -> None:

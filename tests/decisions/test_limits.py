@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from spool.decisions import DecisionLog, LogContents, open_directory
+from spool.decisions import DecisionLog, open_directory
 from spool.decisions.records import MAX_FILE_BYTES, SLOTS
 from spool.errors import InvalidArgument, SystemFailure
 from tests.decisions.machines import short_logs
+from tests.decisions.waiting import found_after_the_end
 
 MOST_BYTES = MAX_FILE_BYTES // 4
 
@@ -18,13 +19,6 @@ def log(memory: Path) -> Iterator[DecisionLog]:
     found = DecisionLog(open_directory(str(memory / "log")))
     yield found
     found.close(remove=False)
-
-
-def found_after_the_end(log: DecisionLog) -> LogContents:
-    log.close(remove=False)
-    found = open_directory(log.directory.disk.root).read_dead(log.coordinator)
-    assert found is not None
-    return found
 
 
 def test_x03_too_many_committed_transactions_with_branches_are_refused(log: DecisionLog) -> None:
@@ -37,15 +31,6 @@ def test_x03_too_many_committed_transactions_with_branches_are_refused(log: Deci
     log.end(5)
     log.record(SLOTS)
     assert found_after_the_end(log).committed == set(range(SLOTS + 1)) - {5}, "a refused decision was not made"
-
-
-def test_x03_a_refused_decision_is_not_found(log: DecisionLog) -> None:
-    with short_logs(3):
-        for serial in range(3):
-            log.record(serial)
-        with pytest.raises(SystemFailure):
-            log.record(3)
-        assert found_after_the_end(log).committed == {0, 1, 2}
 
 
 def test_x03_a_full_log_keeps_the_decisions_that_are_needed(log: DecisionLog) -> None:

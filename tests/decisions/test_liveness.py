@@ -18,7 +18,7 @@ from spool.errors import CorruptedFile, NotOpen
 from tests.children import exit_code, exit_code_of, start
 from tests.decisions.cuts import end
 from tests.decisions.machines import Coordinator, new_machine, simulation
-from tests.decisions.waiting import HeldDisk
+from tests.decisions.waiting import HeldDisk, read_dead
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
 
@@ -123,17 +123,6 @@ def test_x03_two_coordinators_of_one_process_live_separately(
     second.close(remove=False)
     assert others.is_alive(log.coordinator)
     assert not others.is_alive(second.coordinator)
-
-
-def test_x03_a_coordinator_in_another_process_lives_until_it_is_killed(path: Path, others: LogDirectory) -> None:
-    with child(coordinates(path)) as (process, ends):
-        coordinator = ends.coordinator()
-        assert others.is_alive(coordinator)
-        kill(process)
-        assert not others.is_alive(coordinator)
-    found = others.read_dead(coordinator)
-    assert found is not None
-    assert found.committed == {1}
 
 
 def test_x03_a_stopped_coordinator_lives(path: Path, others: LogDirectory) -> None:
@@ -280,9 +269,7 @@ def test_x03_a_coordinator_that_is_stopped_while_it_writes_its_log_again_lives(
         assert others.is_alive(coordinator)
         kill(process)
         assert not others.is_alive(coordinator)
-    found = others.read_dead(coordinator)
-    assert found is not None
-    assert found.committed == {1}
+    assert read_dead(others, coordinator).committed == {1}
 
 
 # -- forks -----------------------------------------------------------------------------------------------------------
@@ -303,9 +290,7 @@ def test_x03_a_forked_child_is_no_coordinator(log: DecisionLog, others: LogDirec
     log.record(2)
     log.register("space /b")
     log.close(remove=False)
-    found = others.read_dead(log.coordinator)
-    assert found is not None
-    assert found.committed == {1, 2}
+    assert read_dead(others, log.coordinator).committed == {1, 2}
 
 
 def test_x03_a_fork_while_another_thread_writes_the_log_again_leaves_no_lock_in_the_child(path: Path) -> None:
@@ -383,9 +368,7 @@ def test_x03_a_forked_child_does_not_keep_its_parent_alive(path: Path, others: L
         assert others.is_alive(coordinator)
         kill(process)
         assert not others.is_alive(coordinator)
-        found = others.read_dead(coordinator)  # (the directory is not locked any more)
-        assert found is not None
-        assert found.committed == {1}
+        assert read_dead(others, coordinator).committed == {1}  # (the directory is not locked any more)
 
 
 # -- logs that another program moves ---------------------------------------------------------------------------------
@@ -401,9 +384,7 @@ def test_x03_a_coordinator_whose_log_was_removed_is_dead_until_it_writes_its_log
     log.register("space /a")
     assert others.is_alive(log.coordinator)
     log.close(remove=False)
-    found = others.read_dead(log.coordinator)
-    assert found is not None
-    assert found.committed == {1}
+    assert read_dead(others, log.coordinator).committed == {1}
 
 
 def test_x03_a_log_that_was_replaced_by_a_copy_proves_no_life(

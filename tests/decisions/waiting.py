@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from spool.decisions import DecisionLog
+from spool.decisions import DecisionLog, LogContents, LogDirectory
 from spool.disk.disk import Disk
 from tests.clocks import LONG
 from tests.held import Caller
@@ -113,6 +113,19 @@ class HeldDisk(Disk):
     def rename(self, source: str, target: str) -> None:
         self._passes("rename")
         super().rename(source, target)
+
+
+def found_after_the_end(log: DecisionLog) -> LogContents:
+    """Close the log; return its contents as a recovery reads them."""
+    log.close(remove=False)
+    return read_dead(LogDirectory(Disk(log.directory.disk.root)), log.coordinator)
+
+
+def read_dead(directory: LogDirectory, coordinator: bytes) -> LogContents:
+    """Return the log of a dead coordinator, which exists."""
+    found = directory.read_dead(coordinator)
+    assert found is not None
+    return found
 
 
 def ended(*callers: Caller) -> None:

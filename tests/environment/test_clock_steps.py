@@ -13,7 +13,6 @@ import spool
 from spool.disk import Disk
 from spool.intake import Intake
 from spool.model.xid import Xid
-from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared
 from tests import door
 from tests.clocks import MovedClock, SimulatedClock, timed
@@ -111,7 +110,7 @@ class User:
     def vote(self) -> None:
         body = f"m{next(self._names)}"
         xid = Xid(7, body.encode(), b"")
-        branch = CoordinatedTransaction(door.core(self.space), xid=xid, timeout=None)
+        branch = door.branch(self.space, xid=xid, timeout=None)
         branch.put("a", body, delay=DELAY)
         assert branch.prepare()
         self.moment()

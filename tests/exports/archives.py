@@ -14,6 +14,7 @@ from spool.admin.archive import Reader, Writer
 from spool.admin.manifest import ExportReport
 from spool.maintenance.compaction import Compactor
 from tests import door
+from tests.branches import voting
 from tests.compaction import small_compactions
 
 XID = xa.Xid(1, b"global" * 10, b"branch" * 10)  # of which a file has a long name
@@ -54,11 +55,8 @@ def _of_everything(space: spool.Space) -> None:
     captured = Path(space.path, "active", "drop.q.0123456789abcdef")
     captured.mkdir(mode=0o700)
     (captured / "captured.txt").write_bytes(b"captured")
-    rm = xa.ResourceManager(space)
-    rm.start(XID, xa.TMNOFLAGS)
-    space.put("q", "in doubt")
-    rm.end(XID, xa.TMSUCCESS)
-    rm.prepare(XID)
+    with voting(xa.ResourceManager(space), XID):
+        space.put("q", "in doubt")
 
 
 SPACES: dict[str, tuple[Callable[[spool.Space], None], bool | str]] = {

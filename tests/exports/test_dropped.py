@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tests.exports.archives import exported
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, elsewhere
 from tests.simdisk import SimulatedDisk, repeatable
+from tests.spaces import space_with
 from tests.strides import Stride
 
 FOLDER = f"{layout.DROP}/orders"
@@ -107,11 +108,7 @@ def test_a_dropped_file_is_exported_once_whenever_an_intake_takes_it(
         assert {0, 3} <= as_messages
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("orders")
-        yield space
+space = space_with("orders", defaults={})
 
 
 def test_a_dropped_file_that_no_intake_would_take_is_named(space: spool.Space, tmp_path: Path) -> None:

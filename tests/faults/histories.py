@@ -16,7 +16,6 @@ from spool.errors import DiskFailure
 from spool.intake import Intake
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote.branch import RemoteBranch
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.crash.contents import EMPTY, XID, Contents
 from tests.held import committed_here
@@ -262,7 +261,7 @@ def _round(actor: Actor) -> None:
     store = door.store(space)
     gtrid = os.urandom(16)
     assert store.shared.xids.try_lock(coordinator_byte(gtrid))
-    tx = CoordinatedTransaction(door.core(space), counted=False)
+    tx = door.branch(space, counted=False)
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
@@ -282,7 +281,6 @@ def _task(path: str, gtrid: bytes, held: list) -> Xid:
             door.batch(branch).put("b", [body[:3] for _, body, _ in branch.messages([stretch])], {"codec": "text"})
             door.batch(branch).remove(*stretch.position, stretch.length, "dequeued")
         vote = branch.prepare()
-        assert vote is not None
         return vote.xid
     finally:
         branch.close()

@@ -11,7 +11,6 @@ from spool.intake import Intake
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import coordinated
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import QUEUES, XID, Contents, branch
@@ -52,13 +51,13 @@ def _adopted(space: spool.Space) -> None:
     voted = branch(space)
     voted.put("b", "adopted")
     assert voted.prepare()
-    tx = CoordinatedTransaction(door.core(space))
+    tx = door.branch(space)
     tx.put("b", "own")
     _dying(coordinated, "move_adopted", lambda: tx.commit(adopt=[XID]))
 
 
 def _voted(space: spool.Space) -> None:
-    tx = CoordinatedTransaction(door.core(space), xid=Xid(4711, b"foreign", b"2"))
+    tx = door.branch(space, xid=Xid(4711, b"foreign", b"2"))
     tx.get("a")
     tx.put("b", "in doubt")
     assert tx.prepare()
@@ -67,7 +66,7 @@ def _voted(space: spool.Space) -> None:
 def _round(space: spool.Space) -> None:
     """A branch of a forwarding round."""
     assert door.store(space).shared.xids.try_lock(coordinator_byte(b"round"))
-    tx = CoordinatedTransaction(door.core(space), xid=Xid(FORMAT_ROUND, b"round", b"0"))
+    tx = door.branch(space, xid=Xid(FORMAT_ROUND, b"round", b"0"))
     tx.get("a")
     assert tx.prepare()
 

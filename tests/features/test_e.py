@@ -15,6 +15,7 @@ import xa
 from spool.policies.retries import retry_delay
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 from tests.clocks import MovedClock, timed
 from tests.features.conftest import Reopen, drained, seen
 
@@ -31,11 +32,9 @@ def test_e01_a_branch_s_file_moves_from_stage_to_stage_with_its_xid_in_its_name_
         return sorted(os.listdir(stages[stage]))
 
     xid, rm = xa.Xid(1, b"global", b"branch"), xa.ResourceManager(space)
-    rm.start(xid, xa.TMNOFLAGS)
-    space.put_many("q", [b"x" * (1 << 20)] * 20)  # large enough to be written while it is open
-    assert names("active") == [f"{xid}.msgpack"]
-    rm.end(xid, xa.TMSUCCESS)
-    assert rm.prepare(xid) == xa.XA_OK
+    with voting(rm, xid):
+        space.put_many("q", [b"x" * (1 << 20)] * 20)  # large enough to be written while it is open
+        assert names("active") == [f"{xid}.msgpack"]
     assert (names("active"), names("prepared"), names("committed")) == ([], [f"{xid}.msgpack"], [])
     rm.commit(xid, xa.TMNOFLAGS)
     assert (names("active"), names("prepared")) == ([], [])

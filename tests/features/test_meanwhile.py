@@ -16,7 +16,6 @@ from spool.model.xid import Xid
 from spool.policies import capacity
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.two_phase import commit_prepared
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
@@ -149,7 +148,7 @@ def test_q11_two_puts_at_the_limit_do_not_exceed_it(meanwhile: Meanwhile, killed
 
 
 def _vote(space: spool.Space, name: bytes = b"one") -> None:
-    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, name, b""))
+    branch = door.branch(space, xid=Xid(7, name, b""))
     branch.put("q", 1)
     branch.prepare()
 
@@ -253,7 +252,7 @@ def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str, m
         space.create_queue("q")
         space.create_queue("other")
         space.put("q", 1, time_to_live=1)
-        branches[:] = [CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""))]
+        branches[:] = [door.branch(space, xid=Xid(7, b"one", b""))]
         branches[0].get("q")
         if act == "expire":
             door.clock(space).sleep(2)
@@ -266,7 +265,7 @@ def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str, m
     for two, _, voted in meanwhile(prepare, do, lambda space: branches[0].prepare()):
         if voted is True:
             assert two.other.stats("q").in_doubt == 1
-            commit_prepared(door.core(two.other), branches[0].xid, vote_known=True)
+            two.other.engine.commit_branch(branches[0].xid, vote_known=True)
             stats = two.other.stats("q")
             assert (stats.dequeued, stats.expired, stats.ready, bodies(two.other, "other")) == (1, 0, 0, [])
 

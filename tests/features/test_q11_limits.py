@@ -91,7 +91,7 @@ def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_o
 ) -> None:
     space.create_queue("q")
     space.put("q", 1)
-    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = door.branch(space, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 2)
     again().change_queue("q", max_messages=1)
     with pytest.raises(spool.Full):
@@ -101,12 +101,12 @@ def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_o
 
 def test_q11_a_vote_holds_its_place_until_it_is_decided(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q", max_messages=1)
-    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = door.branch(space, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 1)
     assert branch.prepare()
     with pytest.raises(spool.Full):
         again().put("q", 2)
-    late = CoordinatedTransaction(door.core(space), xid=Xid(7, b"two", b""), timeout=30.0)
+    late = door.branch(space, xid=Xid(7, b"two", b""), timeout=30.0)
     with pytest.raises(spool.Full):
         late.put("q", 3)
 

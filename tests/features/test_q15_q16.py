@@ -15,6 +15,7 @@ from spool.admin.findings import Kind
 from spool.maintenance.compaction import Compactor
 from spool.routing import NoRoute, Route, Router
 from tests import door
+from tests.branches import voting
 from tests.clocks import MovedClock, timed
 from tests.compaction import small_compactions
 from tests.features.conftest import drained, seen
@@ -116,11 +117,8 @@ def _furnish(path: Path, clock: MovedClock) -> spool.Space:
         tx.rollback()
     with small_compactions():
         sum(Compactor(door.store(space)).steps())
-    rm = xa.ResourceManager(space)
-    rm.start(_XID, xa.TMNOFLAGS)
-    space.put("q", "in doubt")
-    rm.end(_XID, xa.TMSUCCESS)
-    rm.prepare(_XID)
+    with voting(xa.ResourceManager(space), _XID):
+        space.put("q", "in doubt")
     return space
 
 

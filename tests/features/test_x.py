@@ -13,7 +13,6 @@ import spool
 from spool.maintenance import tombstones
 from spool.maintenance.compaction import Compactor
 from spool.model.xid import Xid
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.clocks import MovedClock
 from tests.compaction import small_compactions
@@ -194,7 +193,7 @@ def test_x08_a_put_of_the_same_key_waits_for_the_outcome_of_the_first(space: spo
 
 def test_x08_a_key_in_doubt_is_in_use(space: spool.Space) -> None:
     space.create_queue("q")
-    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = door.branch(space, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 1, deduplication_key="k")
     assert branch.prepare()
     with pytest.raises(spool.MessageInUse, match="in doubt"):
@@ -324,7 +323,7 @@ def test_x09_a_branch_in_doubt_keeps_its_group_waiting(space: spool.Space, again
     space.create_queue("q")
     for n in (1, 2):
         space.put("q", n, group="g")
-    branch = CoordinatedTransaction(door.core(space), xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = door.branch(space, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.get("q")
     assert branch.prepare()
     for one in (space, again()):

@@ -13,6 +13,7 @@ import spool
 import xa
 from spool.model import layout
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 from tests.filesystems.volume import EXT4, EXT4_WITHOUT_JOURNAL, Kind, Volume, boot_anew, missing, run
 
 BALLAST_BYTES = 4 << 20
@@ -150,10 +151,8 @@ def test_branches_that_voted_can_be_finished_at_once_or_when_there_is_room(volum
     """The room that is kept takes the first dozens of decisions. XA_RETRY means still in doubt, never rolled back."""
     manager, xids = xa.ResourceManager(space), [xa.Xid(7, b"full", b"%d" % number) for number in range(120)]
     for xid in xids:
-        manager.start(xid)
-        space.put("replies", body(0))
-        manager.end(xid)
-        assert manager.prepare(xid) == xa.XA_OK
+        with voting(manager, xid):
+            space.put("replies", body(0))
     put = fill(space)
     waiting = []
     for xid in xids:

@@ -11,7 +11,6 @@ from forwarder.round import Route, split
 from forwarder.task import Block, Chunk
 from spool.model import codecs
 from spool.model.xid import Xid
-from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.effects import Effect
 from spool.workers.outcome import Rejected, Replied, Retried
 from tests import door
@@ -120,7 +119,7 @@ def test_q11_a_round_counts_messages_that_others_put_and_voted_for(space: spool.
     with spool.open(space.path) as other:
         other.change_queue("replies", max_messages=2)
         other.put("replies", b"there")
-        branch = CoordinatedTransaction(door.core(other), xid=Xid(7, b"one", b""))
+        branch = door.branch(other, xid=Xid(7, b"one", b""))
         branch.put("replies", b"voted for")
         branch.prepare()
         assert "queue replies is full" in forward(space, echo).down

@@ -5,7 +5,6 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,9 @@ from spool.intake.intake import Intake
 from tests import door
 from tests.environment.pressed import descriptors
 from tests.full import no_room
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("orders")
-        yield space
+space = space_with("orders", defaults={})
 
 
 def folder(space: spool.Space, queue: str = "orders") -> Path:

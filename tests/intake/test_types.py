@@ -1,7 +1,6 @@
 """The suffix of a dropped file, and its queue, tell whether it becomes a value, a text or bytes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,13 @@ import spool
 from spool.intake.intake import Intake
 from spool.model.codecs import Encoded
 from tests.shown import bodies
+from tests.spaces import space_with
 
 NESTED = 300
 CUT_OFF = b'{"count": 2'
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("orders")
-        yield space
+space = space_with("orders", defaults={})
 
 
 def drop(space: spool.Space, name: str, data: bytes) -> None:

@@ -101,7 +101,6 @@ def test_nothing_is_read_that_has_not_changed(opened: tuple[spool.Space, Countin
     space, disk = opened
     read = list(disk.opened)
     newest = contents_of(disk, read[0])
-    assert newest is not None
     above = {layout.committed(number) for number in range(newest.header.durable_mark + 1, newest.header.number + 1)}
     assert set(read) <= above, "only the newest files, which have the durable marks"
     assert space.get("errors").body == b"same size"

@@ -28,6 +28,7 @@ from spool.model import layout
 from spool.runtime.clock import Clock, Deadline, WaitExpired
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 from tests.held import PATIENT_SECONDS
 from tests.shown import bodies
 
@@ -280,7 +281,6 @@ def test_a_process_that_looks_for_a_slot_owns_no_request_of_a_dead_process(
     def stand(asked: RequestSlots) -> list[int]:
         found = standing(asked)
         if asked is searching and process.poll() is None:
-            assert process.stdin is not None
             process.stdin.write(b"\n")
             process.stdin.flush()
             until(lambda: standing(slots))
@@ -355,10 +355,8 @@ def prepared(space: spool.Space, *names: bytes) -> xa.ResourceManager:
     """Vote for branches, each of which puts its name."""
     manager = xa.ResourceManager(space)
     for name in names:
-        manager.start(xa.Xid(7, name, b""))
-        space.put("orders", name)
-        manager.end(xa.Xid(7, name, b""))
-        manager.prepare(xa.Xid(7, name, b""))
+        with voting(manager, xa.Xid(7, name, b"")):
+            space.put("orders", name)
     return manager
 
 

@@ -13,6 +13,7 @@ import pytest
 import spool
 from spool.log.group_commit import commit_submitted
 from tests import door
+from tests.spaces import path_with
 
 PATIENT_SECONDS = 60
 
@@ -26,11 +27,7 @@ def _only_new_objects() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space", defaults={"retry_delay": 0}) as space:
-        space.create_queue("q")
-    return tmp_path / "space"
+path = path_with("q")
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def get_and_put(space: spool.Space) -> None:
 
 def begin_branch(space: spool.Space) -> CoordinatedTransaction:
     xid = Xid(FOREIGN_FORMAT, b"one", b"")
-    branch = CoordinatedTransaction(door.core(space), xid=xid, timeout=30.0)
+    branch = door.branch(space, xid=xid, timeout=30.0)
     branch.put("orders", b"one")
     return branch
 
@@ -58,7 +58,7 @@ def prepare(space: spool.Space) -> None:
 
 
 def commit_prepared(space: spool.Space) -> None:
-    two_phase.commit_prepared(door.core(space), Xid(FOREIGN_FORMAT, b"one", b""), vote_known=True)
+    space.engine.commit_branch(Xid(FOREIGN_FORMAT, b"one", b""), vote_known=True)
 
 
 def rollback_prepared(space: spool.Space) -> None:

@@ -15,7 +15,6 @@ from spool.format.reader import contents_of
 from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
 from spool.model import layout
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.compaction import small_compactions
@@ -331,7 +330,7 @@ def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -
 
 
 def test_a_submit_in_a_prepared_branch_names_the_owner_of_its_outcome(gathering: Gathering) -> None:
-    with CoordinatedTransaction(door.core(gathering.space)) as tx:
+    with door.branch(gathering.space) as tx:
         future = gathering.space.submit("orders", "a")
         tx.prepare()
     with pytest.raises(spool.ProtocolError, match="coordinator"):

@@ -32,7 +32,6 @@ def listed_around(disk: Meanwhile, action: Callable[[], object], up_to: int) -> 
 
 def _number(name: str) -> int:
     parsed = layout.parse_committed(name)
-    assert parsed is not None
     return parsed.number
 
 

@@ -80,7 +80,6 @@ def commit_of(requests: list[CommitRequest]) -> tuple[Any, ...]:
 @given(st.lists(REQUESTS, min_size=1, max_size=4))
 def test_posted_requests_become_the_same_commit(requests: list[CommitRequest]) -> None:
     encoded = encode(requests)
-    assert encoded is not None
     posted = decode(encoded[0])
     assert list(map(type, posted)) == list(map(type, requests))
     assert [list(map(tuple, one.addressed)) for one in posted] == [list(map(tuple, one.addressed)) for one in requests]

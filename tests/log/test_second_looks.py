@@ -17,7 +17,6 @@ from spool.policies import capacity
 from spool.store.edits import notice_edits
 from spool.store.settings import read_settings_text, write_settings
 from spool.store.store import Store
-from spool.transactions import two_phase
 from spool.transactions.delivery import peek
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
@@ -234,10 +233,10 @@ def test_a_message_may_be_put_before_one_of_another_process(space: spool.Space, 
 
 def test_a_branch_is_described_as_it_stands(processes: Processes, space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    assert two_phase.describe(door.store(other), XID).puts == {"orders": 1}
+    assert other.engine.describe(XID).puts == {"orders": 1}
     commit(space)
     with pytest.raises(UnknownBranch) as unknown:
-        two_phase.describe(door.store(other), XID)
+        other.engine.describe(XID)
     assert unknown.value.committed_by == processes.newest()
 
 

@@ -11,8 +11,6 @@ import spool
 from spool.errors import CommitUnknown, SpaceStopped
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.transactions import two_phase
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, prepare
 
@@ -83,7 +81,7 @@ def test_a_transaction_of_a_space_that_has_stopped_says_so(processes: Processes,
 def test_nothing_is_known_of_branches_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
     door.store(processes.space()).stop()
     with pytest.raises(SpaceStopped):
-        two_phase.is_prepared(door.store(space), XID)
+        space.engine.is_prepared(XID)
 
 
 def test_a_browse_stops_with_the_space(processes: Processes, space: spool.Space) -> None:
@@ -136,7 +134,7 @@ def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_mea
 
 
 def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
-    branch = CoordinatedTransaction(door.core(space), xid=XID, timeout=None)
+    branch = door.branch(space, xid=XID, timeout=None)
     branch.put("orders", "one")
     door.store(processes.space()).stop()
     with pytest.raises(SpaceStopped):

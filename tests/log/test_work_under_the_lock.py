@@ -27,6 +27,7 @@ from spool.log.deciding import settle_and_catch_up
 from spool.maintenance import compaction
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 
 FEW, MANY = 400, 1_600
 
@@ -181,19 +182,16 @@ def put_many_within_a_limit(space: spool.Space, many: int) -> None:
 
 
 def register_a_subscription_beside_a_large_commit(space: spool.Space, many: int) -> None:
-    from spool.policies.subscriptions import register
 
     with spool.open(space.path) as other, measured_now(), before_the_lock(lambda: put_differing(other, many)):
-        register(door.store(space), "reader", ["orders"], 60.0)
+        space.engine.register_subscription("reader", ["orders"], 60.0)
 
 
 def prepared(space: spool.Space, many: int) -> xa.Xid:
     manager, xid = xa.ResourceManager(space), xa.Xid(4711, b"order", b"%d" % many)
-    manager.start(xid, xa.TMNOFLAGS)
-    for n in range(many):
-        space.put("orders", b"x", correlation_id=f"c{n}")
-    manager.end(xid, xa.TMSUCCESS)
-    manager.prepare(xid)
+    with voting(manager, xid):
+        for n in range(many):
+            space.put("orders", b"x", correlation_id=f"c{n}")
     return xid
 
 

@@ -11,7 +11,6 @@ from spool.errors import TransactionTimeout
 from spool.model import layout
 from spool.policies import claim_journal
 from spool.policies.claim_journal import clean_up_after_dead
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, elsewhere, prepare
 from tests.shown import bodies
@@ -30,7 +29,7 @@ def _commit_a_branch(space: spool.Space) -> None:
 
 def _adopt_a_branch(space: spool.Space) -> None:
     prepare(space)
-    adopting = CoordinatedTransaction(door.core(space))
+    adopting = door.branch(space)
     adopting.put("orders", "two")
     adopting.commit(adopt=[XID])
 

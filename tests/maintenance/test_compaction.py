@@ -1,8 +1,6 @@
 """Compaction of slow queues (S01-S06): a backlog leaves memory and small files, and no caller notices."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -16,19 +14,11 @@ from spool.maintenance import compaction, tombstones
 from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow, wasteful
 from spool.maintenance.reclaim import next_to_go, note_pins
 from spool.model import layout
-from spool.policies.subscriptions import register
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.compaction import MANY, bodies, drain, files, fill, small_compactions, tidy
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as found:
-        found.create_queue("orders")
-        found.create_queue("ranked", order=("priority", "fifo"))
-        yield found
+space = space_with("orders", ranked={"order": ("priority", "fifo")})
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
@@ -167,7 +157,7 @@ def test_s06_claimed_messages_and_messages_in_doubt_are_not_moved(space: spool.S
     ids = fill(space)
     with spool.open(space.path) as other, other.transaction() as tx:
         held = tx.get("orders", message_id=ids[77])
-        vote = CoordinatedTransaction(door.core(other), timeout=None)
+        vote = door.branch(other, timeout=None)
         vote.get("orders", message_id=ids[88])
         assert vote.prepare()
         tidy(space)
@@ -219,7 +209,7 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
 def test_tombstones_kept_by_a_subscription_are_not_written_repeatedly(
     space: spool.Space,
 ) -> None:
-    register(door.store(space), "seen", ("orders",), 3600.0)
+    space.engine.register_subscription("seen", ("orders",), 3600.0)
     merged: list[set[int]] = []
     with mock.patch.object(tombstones, "MERGED_COMMITS", 10), mock.patch.object(tombstones, "_MAX_TARGETS", 8):
         for _ in range(3):

@@ -1,7 +1,5 @@
 """Compaction while other processes open the space, change its queues, commit or die."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -12,15 +10,10 @@ from spool.maintenance import compaction
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.compaction import MANY, bodies, drain, fill, tidy
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as found:
-        found.create_queue("orders")
-        yield found
+space = space_with("orders")
 
 
 def test_an_opener_that_was_overtaken_by_compactions_starts_again(space: spool.Space) -> None:

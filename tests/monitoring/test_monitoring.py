@@ -20,8 +20,6 @@ import pytest
 
 import spool
 import xa
-from spool.policies.subscriptions import register
-from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
 from tests.ports import free_port
@@ -189,8 +187,8 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "import spool, sys\nspace = spool.open(sys.argv[1])\nspace.transaction().__enter__().get('orders')", path
     )
     with spool.open(path) as used:
-        register(door.store(used), "seen", ("orders",), 3600.0)
-        report_everything(door.store(used).meters)
+        used.engine.register_subscription("seen", ("orders",), 3600.0)
+        report_everything(used.engine.meters)
         with used.transaction() as transaction:
             transaction.get("orders")
             yield path

@@ -86,6 +86,13 @@ def test_no_package_uses_a_private_name_of_a_space_that_it_was_given() -> None:
     assert [f"{path.relative_to(ROOT)}:{line}: {name}" for path, name, line in uses] == []
 
 
+def test_the_tests_look_into_a_space_through_one_module() -> None:
+    behind = {"_store", "_core", "_housekeeper"}
+    paths = [path for path in (ROOT / "tests").rglob("*.py") if path != ROOT / "tests" / "door.py"]
+    uses = [(path, *use) for path in paths for use in _used(_nodes(path.read_text())) if use[0] in behind]
+    assert [f"{path.relative_to(ROOT)}:{line}: {name}" for path, name, line in uses] == []
+
+
 def test_a_private_name_of_another_package_would_be_found() -> None:
     uses = _nodes("from spool import _a\nspace._store\nself._own\nsuper()._own\nx.__class__\ntable._replace(a=1)")
     assert [name for name, _ in _used(uses) if _is_private(name)] == ["_a", "_store", "_replace"]

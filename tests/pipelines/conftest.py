@@ -1,7 +1,6 @@
 """Fixtures for tests of pipelines: a space, a short way to declare a pipeline, and two ways to run it."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,9 +8,9 @@ import pytest
 import spool
 from forwarder import Forwarder, Pipeline, Summary, ThreadForwarder
 from forwarder import forwarder as driver
-from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import SPARK, in_process
 from tests.pipelines import hooks
+from tests.spaces import space_with
 
 HOOKS = "tests.pipelines.hooks"
 
@@ -29,10 +28,7 @@ def declared(**options: Any) -> Pipeline:
     return Pipeline(**given | options)
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        yield space
+space = space_with()
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """An option that has no effect as its queue is set is accepted, and the log says so."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,9 @@ import pytest
 
 import spool
 from spool.intake import Intake
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("errors")
-        yield space
+space = space_with("errors", defaults={})
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(proces
 
 def start_streaming(space: spool.Space) -> CoordinatedTransaction:
     """A branch whose file lies in active/ before it ends."""
-    branch = CoordinatedTransaction(door.core(space), xid=XID, timeout=None)
+    branch = door.branch(space, xid=XID, timeout=None)
     branch.put_many("orders", [bytes(1 << 20)] * 20)
     return branch
 

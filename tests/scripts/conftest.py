@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 import spool
 import xa
-from tests.at_once import AT_ONCE
+from tests.branches import voting
+from tests.spaces import path_with
 from xaspool_scripts.admin import main as spool_admin
 from xaspool_scripts.intake import main as spool_intake
 from xaspool_scripts.recover import main as spool_recover
@@ -56,13 +57,7 @@ def _no_space_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.chdir(tmp_path / "elsewhere")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A space with the queues ``orders`` and ``errors``, closed."""
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("orders")
-        space.create_queue("errors")
-    return tmp_path / "space"
+path = path_with("orders", "errors")
 
 
 @pytest.fixture
@@ -106,8 +101,12 @@ def killed_python(source: str, *args: object) -> None:
     assert done.returncode == -9
 
 
-def one_line(result: Result, *words: str) -> str:
-    """The command complained in one line with these words in it; returns the line."""
+def one_line(result: Result, *words: str, code: int | None = None) -> str:
+    """The command complained in one line with these words in it; returns the line.
+
+    code: the exit code of a command that wrote nothing to the standard output.
+    """
+    assert code is None or (result.code, result.out) == (code, b""), result
     lines = result.err.splitlines()
     assert len(lines) == 1, result
     assert all(word in lines[0] for word in words), (lines[0], words)
@@ -122,11 +121,8 @@ def newest(path: Path) -> Path:
 def prepare(path: Path, xid: xa.Xid, body: bytes = b"x") -> None:
     """A coordinator prepares a branch that puts a message, and is gone."""
     with spool.open(path) as space:
-        manager = xa.ResourceManager(space)
-        manager.start(xid)
-        space.put("orders", body)
-        manager.end(xid)
-        manager.prepare(xid)
+        with voting(xa.ResourceManager(space), xid):
+            space.put("orders", body)
 
 
 def flip(file: Path, offset: int) -> None:

@@ -96,7 +96,6 @@ class Served:
 def serving(path: Path, *arguments: str) -> Iterator[Served]:
     with start("spool-admin", "-s", path, "metrics", "--listen", "127.0.0.1:0", "--json", *arguments) as process:
         try:
-            assert process.stdout is not None
             begun = json.loads(process.stdout.readline())
             assert (begun["event"], begun["space"]) == ("serving", str(path))
             yield Served(process, begun["address"])

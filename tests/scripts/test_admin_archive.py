@@ -46,9 +46,7 @@ def damaged(run: Run, path: Path, tmp_path: Path) -> Path:
 def test_q16_export_and_import_in_every_usual_compression(run: Run, path: Path, tmp_path: Path, suffix: str) -> None:
     _put(path, 1, 2)
     file = tmp_path / f"out{suffix}"
-    done = run("export", file)
-    assert (done.code, done.out) == (0, b"")
-    one_line(done, "exported 3 files with 2 messages in 2 queues to", str(file))
+    one_line(run("export", file), "exported 3 files with 2 messages in 2 queues to", str(file), code=0)
     assert file.stat().st_mode & 0o777 == 0o600
     magic = MAGIC.get(suffix[-2:].lower())
     assert magic is None or file.read_bytes().startswith(magic)
@@ -61,8 +59,7 @@ def test_q16_export_and_import_in_every_usual_compression(run: Run, path: Path, 
 @pytest.mark.parametrize("name", ["out.zip", "tar"])
 def test_an_unknown_suffix_is_wrong_usage(run: Run, tmp_path: Path, name: str) -> None:
     done = run("export", tmp_path / name)
-    assert done.code == 2
-    one_line(done, name, "ends in one of .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz, .txz")
+    one_line(done, name, "ends in one of .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz, .txz", code=2)
     assert _left(tmp_path) == set()
 
 
@@ -80,19 +77,15 @@ def test_q16_export_to_standard_output_is_the_same_file(run: Run, path: Path, tm
 
 def test_nothing_is_made_of_a_damaged_export(run: Run, damaged: Path, tmp_path: Path) -> None:
     done = run("import", damaged, space=tmp_path / "new" / "copy")
-    assert (done.code, done.out) == (4, b"")
-    one_line(done, str(damaged), "not a whole export of a space", "committed/")
-    done = run("import", "--verify", damaged, space=None)
-    assert (done.code, done.out) == (4, b"")
-    one_line(done, str(damaged), "not a whole export of a space")
+    one_line(done, str(damaged), "not a whole export of a space", "committed/", code=4)
+    one_line(run("import", "--verify", damaged, space=None), str(damaged), "not a whole export of a space", code=4)
     assert _left(tmp_path) == {"out.tar"}
 
 
 def test_an_export_that_is_absent_is_no_damage(run: Run, tmp_path: Path) -> None:
     for options in ([], ["--verify"]):
         done = run("import", *options, tmp_path / "absent", space=tmp_path / "copy")
-        assert done.code == 1
-        one_line(done, "No such file", "absent")
+        one_line(done, "No such file", "absent", code=1)
 
 
 def test_a_space_that_was_damaged_before_its_export_is_imported_and_ends_with_4(
@@ -119,14 +112,11 @@ def test_a_backup_is_replaced_by_a_whole_one_only(run: Run, path: Path, tmp_path
     file = tmp_path / "out.tar.gz"
     assert run("export", "--replace", file).code == 0
     first = file.read_bytes()
-    done = run("export", file)
-    assert done.code == 1
-    one_line(done, "exists already", "--replace")
+    one_line(run("export", file), "exists already", "--replace", code=1)
     _put(path, 1)
     with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "No space left on device")):
         done = run("export", "--replace", file)
-    assert done.code == 1
-    one_line(done, str(file), "No space left on device")
+    one_line(done, str(file), "No space left on device", code=1)
     assert ".part" not in done.err
     assert (file.read_bytes(), _left(tmp_path)) == (first, {"out.tar.gz"})
     assert run("export", "--replace", file).code == 0
@@ -167,15 +157,12 @@ def test_a_backup_is_durable_before_it_has_its_name(run: Run, tmp_path: Path) ->
 
 def test_a_verified_export_is_read_back_before_it_has_its_name(run: Run, path: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.tar"
-    done = run("export", "--verify", file)
-    assert done.code == 0
-    one_line(done, "and proved it")
+    one_line(run("export", "--verify", file), "and proved it", code=0)
     first = file.read_bytes()
     _put(path, 1)
     with mock.patch("xaspool_scripts.commands.archive._NewFile.make_durable", _flip_a_bit):
         done = run("export", "--verify", "--replace", file)
-    assert done.code == 4
-    one_line(done, str(file), "its bytes cannot be read back")
+    one_line(done, str(file), "its bytes cannot be read back", code=4)
     assert (file.read_bytes(), _left(tmp_path)) == (first, {"out.tar"})
 
 
@@ -218,7 +205,6 @@ def test_an_import_that_was_killed_can_be_made_again(run: Run, path: Path, tmp_p
     data = (tmp_path / "out.tar").read_bytes()
     copy = tmp_path / "copy"
     with start("spool-admin", "import", "-", "-s", copy) as process:
-        assert process.stdin is not None
         process.stdin.write(data[:-10_240])
         process.stdin.flush()
         while not (copy / "space.toml.import").exists():
@@ -228,9 +214,7 @@ def test_an_import_that_was_killed_can_be_made_again(run: Run, path: Path, tmp_p
         process.send_signal(signal.SIGKILL)
     assert not (copy / "space.toml").exists()
     one_line(run("queue", "list", space=copy), "an import into", "not complete")
-    done = run("init", copy, space=None)
-    assert done.code == 1
-    one_line(done, "not complete")
+    one_line(run("init", copy, space=None), "not complete", code=1)
     assert run("import", tmp_path / "out.tar", space=copy).code == 0
     assert _bodies(copy) == [*range(10)]
     assert not (copy / "space.toml.import").exists()

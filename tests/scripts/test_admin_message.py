@@ -131,9 +131,7 @@ def test_a_bad_header_is_wrong_usage_and_puts_nothing(run: Run, header: str) -> 
 def test_a_bad_option_is_refused_with_its_allowed_values_and_puts_nothing(
     run: Run, options: list[str], words: list[str]
 ) -> None:
-    done = run("message", "put", "orders", "--body", "x", *options)
-    assert (done.code, done.out) == (2, b"")
-    one_line(done, *words)
+    one_line(run("message", "put", "orders", "--body", "x", *options), *words, code=2)
     assert run("message", "get", "orders").code == 3
 
 
@@ -164,16 +162,12 @@ def test_list_takes_nothing_and_shows_no_more_than_it_was_asked_for(run: Run) ->
 
 
 def test_listing_an_empty_queue_is_fine(run: Run) -> None:
-    done = run("message", "list", "orders")
-    assert (done.code, done.out) == (0, b"")
-    one_line(done, "empty")
+    one_line(run("message", "list", "orders"), "empty", code=0)
 
 
 def test_show_refuses_an_unknown_id_and_a_text_that_is_no_id(run: Run) -> None:
     for message_id, code, word in (("0" * 32, 1, "taken, or never committed"), ("zz", 2, "32 hexadecimal digits")):
-        done = run("message", "show", message_id)
-        assert (done.code, done.out) == (code, b"")
-        one_line(done, message_id, word)
+        one_line(run("message", "show", message_id), message_id, word, code=code)
 
 
 def test_a_message_cannot_steer_the_terminal(run: Run) -> None:
@@ -189,8 +183,7 @@ def test_a_message_whose_body_could_not_be_written_stays_and_no_attempt_is_count
         space.put("orders", b"x" * 300_000)
     with open("/dev/full", "wb") as full:
         done = execute("spool-admin", "-s", path, "message", "get", "orders", stdout=full)
-    assert done.code == 1
-    one_line(done, "No space left on device")
+    one_line(done, "No space left on device", code=1)
     reader, writer = os.pipe()
     os.close(reader)
     done = execute("spool-admin", "-s", path, "message", "get", "orders", stdout=writer)
@@ -217,10 +210,8 @@ def test_a_list_that_is_cut_off_by_its_reader_ends_quietly(path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"x" * 100] * 5000)
     with start("spool-admin", "-s", path, "message", "list", "orders") as listing:
-        assert listing.stdout is not None
         listing.stdout.readline()
         listing.stdout.close()
-        assert listing.stderr is not None
         assert listing.stderr.read() == b""
     assert listing.returncode == 1
 

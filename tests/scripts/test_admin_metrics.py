@@ -52,7 +52,6 @@ def counting(path: Path, number: int) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that counts, and has the space open until the end."""
     command = [sys.executable, "-c", COUNTING, str(path), str(number)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"counted\n"
         yield process
 
@@ -86,16 +85,12 @@ def test_a_space_that_is_none_is_a_failure(run: Run, tmp_path: Path) -> None:
 
 def test_a_missing_package_is_a_failure_with_the_remedy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    done = run("metrics")
-    assert done.code == 1
-    one_line(done, "needs the package prometheus-client", "pip install 'xaspool[metrics]'")
+    one_line(run("metrics"), "needs the package prometheus-client", "pip install 'xaspool[metrics]'", code=1)
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 100, "192.0.2.1"])
 def test_an_address_of_another_machine_is_a_failure_of_one_line(run: Run, host: str) -> None:
-    done = run("metrics", "--listen", f"{host}:0")
-    assert done.code == 1
-    one_line(done, f"cannot listen at {host}:0: ")
+    one_line(run("metrics", "--listen", f"{host}:0"), f"cannot listen at {host}:0: ", code=1)
 
 
 def test_published_metrics_are_read_without_the_space(path: Path, run: Run) -> None:

@@ -27,17 +27,13 @@ def shop(tmp_path: Path) -> Path:
 
 def test_a_space_older_than_its_mirror_is_restored_by_the_command_in_the_error(run: Run, shop: Path) -> None:
     mirror = shop.parent / "mirror"
-    done = run("message", "list", "orders", space=shop)
-    assert done.code == 1
-    one_line(done, f"mirror restore {mirror}")
+    one_line(run("message", "list", "orders", space=shop), f"mirror restore {mirror}", code=1)
     done = run("mirror", "show", "--json", space=shop)
     assert done.code == 1
     assert done.objects[0]["state"] == "refused"
     assert (done.objects[0]["commits"], done.objects[0]["mirror_commits"]) == (1, 3)
     shop.rename(shop.parent / "older")
-    done = run("mirror", "restore", mirror, space=shop)
-    assert done.code == 0
-    one_line(done, "with 3 messages; it has no mirror yet")
+    one_line(run("mirror", "restore", mirror, space=shop), "with 3 messages; it has no mirror yet", code=0)
     assert run("mirror", "show", space=shop).code == 3
     assert run("mirror", "begin", shop.parent / "new", space=shop).code == 0
     done = run("mirror", "show", "--json", space=shop)

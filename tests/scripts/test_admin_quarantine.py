@@ -33,9 +33,7 @@ def test_a_dropped_file_is_listed_shown_mended_and_put_back(run: Run, path: Path
     assert "orders" in shown
     assert "81 a4 62 6f 64 79" in shown, "a piece of the content"
     (path / "quarantine/active.order.msgpack").write_bytes(msgpack.packb({"body": "mended"}))
-    done = run("quarantine", "restore", "active.order.msgpack")
-    assert done.code == 0
-    one_line(done, "put back as drop/orders/order.msgpack")
+    one_line(run("quarantine", "restore", "active.order.msgpack"), "put back as drop/orders/order.msgpack", code=0)
     assert list((path / "quarantine").iterdir()) == []
     with spool.open(path) as space:
         Intake(space).run(once=True)
@@ -73,8 +71,7 @@ def test_a_second_of_one_name_waits_for_the_first(run: Run, path: Path) -> None:
     dropped(path)
     assert run("quarantine", "restore", "active.order.msgpack.1").code == 0
     done = run("quarantine", "restore", "active.order.msgpack")
-    assert done.code == 2
-    one_line(done, "drop/orders/order.msgpack waits to be taken", "spool-intake")
+    one_line(done, "drop/orders/order.msgpack waits to be taken", "spool-intake", code=2)
     assert (path / "quarantine/active.order.msgpack").read_bytes() == BAD
 
 
@@ -82,8 +79,7 @@ def test_a_queue_that_is_gone_is_made_again_first(run: Run, path: Path) -> None:
     dropped(path)
     run("queue", "delete", "orders")
     done = run("quarantine", "restore", "active.order.msgpack")
-    assert done.code == 1
-    one_line(done, "orders, which was deleted: create it again first")
+    one_line(done, "orders, which was deleted: create it again first", code=1)
 
 
 def test_a_damaged_file_cannot_be_restored_and_the_error_names_the_way_out(run: Run, path: Path) -> None:
@@ -95,8 +91,7 @@ def test_a_damaged_file_cannot_be_restored_and_the_error_names_the_way_out(run: 
     for name, file in found.items():
         assert not file["can_be_restored"]
         done = run("quarantine", "restore", name)
-        assert done.code == 2
-        one_line(done, "cannot be put back", "its bytes are not proven", "docs/format.md")
+        one_line(done, "cannot be put back", "its bytes are not proven", "docs/format.md", code=2)
 
 
 def test_a_file_that_became_messages_is_not_restored(run: Run, path: Path) -> None:
@@ -143,8 +138,7 @@ def test_a_name_that_is_not_in_quarantine_is_refused(run: Run, path: Path, name:
     dropped(path)
     for verb in ("show", "restore", "delete"):
         done = run("quarantine", verb, "--", name)
-        assert done.code == 1
-        one_line(done, "nothing in quarantine is called", "spool-admin quarantine list")
+        one_line(done, "nothing in quarantine is called", "spool-admin quarantine list", code=1)
 
 
 def test_names_are_completed_from_the_space(path: Path) -> None:
@@ -184,8 +178,7 @@ def test_x17_several_files_are_deleted_by_name_by_cause_or_all(run: Run, path: P
     one_line(run("quarantine", "delete", "active.large-0.bin", "active.wrong-0.msgpack"), "deleted 2 files")
     one_line(run("quarantine", "delete", "--cause", "refused", "--yes"), "deleted 3 files")
     done = run("quarantine", "delete", "--cause", "refused")
-    assert done.code == 1
-    one_line(done, "no file in quarantine has the cause 'refused': there is too-large")
+    one_line(done, "no file in quarantine has the cause 'refused': there is too-large", code=1)
     one_line(run("quarantine", "delete", "--all", "--yes"), "deleted 2 files")
     assert list((path / "quarantine").iterdir()) == []
     for wrong in ((), ("active.x", "--all"), ("--all", "--cause", "refused")):

@@ -12,9 +12,7 @@ from tests.scripts.conftest import Run, one_line
 
 def test_init_refuses_a_file(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    done = run("init", tmp_path / "file", space=None)
-    assert done.code == 1
-    one_line(done, str(tmp_path / "file"))
+    one_line(run("init", tmp_path / "file", space=None), str(tmp_path / "file"), code=1)
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -51,8 +49,7 @@ def test_c06_durability_none_is_a_value_and_removes_no_option(run: Run, path: Pa
 def test_a_bad_queue_name_is_refused_with_the_rule(run: Run, name: str) -> None:
     for words in (("queue", "create"), ("queue", "show"), ("message", "put"), ("message", "get"), ("message", "list")):
         done = run(*words, "--", name)
-        assert done.code == 2
-        one_line(done, "1 to 127 letters, digits, '.', '_' or '-'", "does not start with a dot")
+        one_line(done, "1 to 127 letters, digits, '.', '_' or '-'", "does not start with a dot", code=2)
 
 
 def test_queue_list_counts_messages(run: Run, path: Path) -> None:
@@ -84,9 +81,7 @@ def test_queue_show_says_for_ever_where_there_is_no_limit(run: Run) -> None:
 
 def test_a_space_without_queues_says_so_on_stderr(run: Run, tmp_path: Path) -> None:
     run("init", tmp_path / "new", space=None)
-    done = run("queue", "list", space=tmp_path / "new")
-    assert (done.code, done.out) == (0, b"")
-    one_line(done, "no queues yet")
+    one_line(run("queue", "list", space=tmp_path / "new"), "no queues yet", code=0)
 
 
 def test_the_space_is_the_option_or_the_variable_or_the_current_directory(
@@ -117,9 +112,7 @@ def test_a_path_that_is_no_space_is_refused_with_the_command_that_makes_one(
         where.mkdir()
     elif kind == "file":
         where.write_bytes(b"")
-    done = run("queue", "list", space=where)
-    assert (done.code, done.out) == (1, b"")
-    one_line(done, str(where), "spool-admin init")
+    one_line(run("queue", "list", space=where), str(where), "spool-admin init", code=1)
     assert kind != "empty" or os.listdir(where) == []
 
 
@@ -133,15 +126,18 @@ def test_a_path_that_is_no_space_is_refused_with_the_command_that_makes_one(
 )
 def test_a_broken_space_toml_is_named_with_the_mistake(run: Run, path: Path, text: str, words: list[str]) -> None:
     (path / "space.toml").write_text(text)
-    done = run("queue", "list")
-    assert (done.code, done.out) == (1, b"")
-    one_line(done, str(path / "space.toml"), *words)
+    one_line(run("queue", "list"), str(path / "space.toml"), *words, code=1)
 
 
 def test_a_queue_that_is_not_there_is_made_only_if_that_is_asked_for(run: Run, path: Path) -> None:
     done = run("queue", "create", "q", "--retries", 1, "--error-queue", "erors")
-    assert done.code == 1
-    one_line(done, "--error-queue: there is no queue 'erors'", "did you mean errors?", "at once with --create-missing")
+    one_line(
+        done,
+        "--error-queue: there is no queue 'erors'",
+        "did you mean errors?",
+        "at once with --create-missing",
+        code=1,
+    )
     assert run("queue", "create", "q", "--retries", 1, "--error-queue", "bad", "--create-missing").code == 0
     assert run("queue", "change", "q", "--reply-queue", "answers", "--create-missing").code == 0
     with spool.open(path) as space:
@@ -166,11 +162,8 @@ def test_init_and_queue_create_with_if_missing_can_be_repeated(run: Run, tmp_pat
         assert done.code == 1
     one_line(done, "--max-body-bytes is 9, not 8")
     done = run("queue", "create", "q", "--retries", 4, "--if-missing", space=space)
-    assert done.code == 1
-    one_line(done, "queue 'q' exists with other options (--retries is 3, not 4)", "spool-admin queue change q")
-    done = run("queue", "create", "q", space=space)
-    assert done.code == 1
-    one_line(done, "queue 'q' exists already", "--if-missing")
+    one_line(done, "queue 'q' exists with other options (--retries is 3, not 4)", "spool-admin queue change q", code=1)
+    one_line(run("queue", "create", "q", space=space), "queue 'q' exists already", "--if-missing", code=1)
 
 
 def test_create_missing_names_every_queue_that_it_made(run: Run) -> None:

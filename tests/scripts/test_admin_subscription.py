@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import spool
-from spool.policies.subscriptions import register
 from tests import door
 from tests.scripts.conftest import Run, one_line
 
@@ -11,8 +10,8 @@ from tests.scripts.conftest import Run, one_line
 def test_x05_subscriptions_are_listed_and_deleted(run: Run, path: Path) -> None:
     one_line(run("subscription", "list"), "there are no subscriptions", "option subscription")
     with spool.open(path) as space:
-        since = register(door.store(space), "seen", ("orders",), 3600.0)
-        register(door.store(space), "all", (), 3600.0)
+        since = space.engine.register_subscription("seen", ("orders",), 3600.0)
+        space.engine.register_subscription("all", (), 3600.0)
         space.put_many("orders", [b"abc", b"d"])
         space.get_many("orders", 2)
     listed = run("subscription", "list").text

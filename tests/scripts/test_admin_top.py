@@ -30,6 +30,7 @@ import spool
 import xa
 from spool.watch.published import publish
 from tests import door
+from tests.branches import voting
 from tests.scripts.conftest import Run, one_line
 from tests.scripts.top_samples import seen
 from tests.watch.samples import metrics, queue_stats
@@ -91,9 +92,7 @@ def test_json_is_one_object_with_the_figures(run: Run, path: Path, words: list[s
 
 
 def test_published_metrics_are_shown_and_an_error_without_them(run: Run, path: Path) -> None:
-    done = run("top", "--published", "--once")
-    assert (done.code, done.out) == (1, b"")
-    one_line(done, "publishes no metrics")
+    one_line(run("top", "--published", "--once"), "publishes no metrics", code=1)
 
 
 # -- on a terminal -----------------------------------------------------------------------------------------------------
@@ -200,6 +199,12 @@ class Terminal:
             self.read(0)
         return self.process.returncode
 
+    def quit(self, key: bytes = b"q") -> None:
+        """Type a key that ends the program: it ends well, and the terminal is as before."""
+        self.send(key)
+        assert self.end() == 0
+        self.check_restored()
+
     def check_restored(self) -> None:
         """The terminal is as before: its attributes, its screen, its cursor, and the wrapping of lines."""
         assert termios.tcgetattr(self.theirs) == self.before
@@ -235,10 +240,8 @@ def busy(path: Path) -> Iterator[spool.Space]:
         space.put("errors", b"x")
         manager = xa.ResourceManager(space)
         xid = xa.Xid(7, b"gone", b"1")
-        manager.start(xid)
-        space.put("replies", b"x")
-        manager.end(xid)
-        manager.prepare(xid)
+        with voting(manager, xid):
+            space.put("replies", b"x")
         held = space.transaction(timeout=None)
         held.get("orders")
         yield space
@@ -271,9 +274,7 @@ def test_a_view_of_a_space_and_its_keys(path: Path, busy: spool.Space) -> None:
         shown.shows("ready↓")
         shown.send(b"\x1bOP")
         shown.shows("change the interval")
-        shown.send(b"q")
-        assert shown.end() == 0
-        shown.check_restored()
+        shown.quit()
 
 
 @pytest.mark.slow
@@ -295,9 +296,7 @@ def test_a_deleted_space_is_unreadable_and_the_last_figures_have_their_age(path:
         text = shown.until(lambda text: re.search("UNREADABLE  figures of [1-9] s ago", text))
         assert "cannot be read" in text
         assert "  orders" in text
-        shown.send(b"q")
-        assert shown.end() == 0
-        shown.check_restored()
+        shown.quit()
 
 
 @pytest.mark.slow
@@ -322,9 +321,7 @@ def test_a_new_size_is_a_new_picture(path: Path) -> None:
         assert len(text.splitlines()) == 10
         shown.resize(5, 20)
         shown.until(lambda text: len(text.splitlines()) == 5 and max(map(len, text.splitlines())) <= 20)
-        shown.send(b"\x1b[21~")
-        assert shown.end() == 0
-        shown.check_restored()
+        shown.quit(b"\x1b[21~")
 
 
 @pytest.mark.every(3, first=2)
@@ -375,9 +372,7 @@ def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(path: Path) ->
             shown.read(0.1)
         assert shown.raw.count(b"\x1b[?1049l") == 1
         shown.shows("orders")
-        shown.send(b"q")
-        assert shown.end() == 0
-        shown.check_restored()
+        shown.quit()
 
 
 def test_a_bug_restores_the_terminal_and_is_one_line(path: Path) -> None:
@@ -423,8 +418,8 @@ def test_a_hostile_space_controls_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         space.put_many("orders", [b"1", b"2"])
         (path / "quarantine" / f"{evil}.json").touch()
         for state in ("route", "route_down"):
-            door.store(space).meters.change(state, "orders", f"http://{evil}", by=1)
-        door.store(space).meters.add("outcomes", evil, "orders", evil)
+            space.engine.meters.change(state, "orders", f"http://{evil}", by=1)
+        space.engine.meters.add("outcomes", evil, "orders", evil)
         with space.transaction() as held:
             held.get("orders")
             with terminal(path, size=(40, 120)) as shown:
@@ -433,9 +428,7 @@ def test_a_hostile_space_controls_nothing(tmp_path: Path, monkeypatch: pytest.Mo
                 shown.shows("DOWN", "claimed", "takes 1")
                 shown.send(b"h")
                 shown.shows("change the interval")
-                shown.send(b"q")
-                assert shown.end() == 0
-                shown.check_restored()
+                shown.quit()
             for injected in (b"\x1b[31m\x1b]", b"\x1b]0;", b"\x07", b"\xc2\x9b", "\u202e".encode()):
                 assert injected not in shown.raw
             assert b"[red]" in shown.raw
@@ -449,18 +442,14 @@ def test_a_space_that_stops_is_said_and_the_view_goes_on(path: Path) -> None:
         shown.until(lambda text: "STOPPED" in text or "cannot be read" in text)
         shown.send(b"h")
         shown.shows("change the interval")
-        shown.send(b"q")
-        assert shown.end() == 0
-        shown.check_restored()
+        shown.quit()
 
 
 @pytest.mark.slow
 def test_missing_published_metrics_are_said_and_the_view_goes_on(path: Path) -> None:
     with terminal(path, "--published", size=(24, 250)) as shown:  # (no line divides a word)
         shown.shows("cannot be read", "set monitor_group")
-        shown.send(b"q")
-        assert shown.end() == 0
-        shown.check_restored()
+        shown.quit()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import spool
 import xa
 from tests import door
+from tests.branches import voting
 from tests.scripts.conftest import Run, one_line
 
 XID = xa.Xid(7, b"order-17", b"\xff1")
@@ -19,19 +20,14 @@ def in_doubt(path: Path) -> Path:
     """The space, with a prepared branch that takes one message and puts another."""
     with spool.open(path) as space:
         space.put("orders", b"taken")
-        manager = xa.ResourceManager(space)
-        manager.start(XID)
-        space.get("orders")
-        space.put("errors", b"added")
-        manager.end(XID)
-        manager.prepare(XID)
+        with voting(xa.ResourceManager(space), XID):
+            space.get("orders")
+            space.put("errors", b"added")
     return path
 
 
 def test_a_list_without_transactions_in_doubt_says_so(run: Run, path: Path) -> None:
-    done = run("transaction", "list")
-    assert (done.code, done.out) == (0, b"")
-    one_line(done, "no transaction is in doubt")
+    one_line(run("transaction", "list"), "no transaction is in doubt", code=0)
     assert run("transaction", "list", "--json").out == b""
 
 
@@ -74,11 +70,8 @@ def test_show_names_the_messages_of_a_branch_in_doubt(run: Run, in_doubt: Path) 
 def test_a_branch_of_many_messages_names_the_first_hundred(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"x"] * 150)
-        manager = xa.ResourceManager(space)
-        manager.start(XID)
-        space.put_many("errors", [message.body for message in space.get_many("orders", 150)])
-        manager.end(XID)
-        manager.prepare(XID)
+        with voting(xa.ResourceManager(space), XID):
+            space.put_many("errors", [message.body for message in space.get_many("orders", 150)])
     (found,) = run("transaction", "show", XID, "--json").objects
     assert (len(found["put_ids"]), len(set(found["taken_ids"])), found["puts"]) == (100, 100, {"errors": 150})
 
@@ -101,9 +94,7 @@ def test_a_decision_makes_all_of_a_branch_happen_or_none(
     run: Run, in_doubt: Path, verb: str, said: str, added: tuple[int, bytes], taken: tuple[int, bytes]
 ) -> None:
     assert run("message", "get", "orders").code == 3
-    done = run("transaction", verb, XID)
-    assert (done.code, done.out) == (0, b"")
-    one_line(done, said, str(XID))
+    one_line(run("transaction", verb, XID), said, str(XID), code=0)
     for queue, expected in (("errors", added), ("orders", taken)):
         got = run("message", "get", queue)
         assert (got.code, got.out) == expected
@@ -115,6 +106,4 @@ def test_an_unknown_transaction_and_a_text_that_is_no_xid_are_refused(run: Run, 
         (XID, 1, ["XAER_NOTA", str(XID)]),
         ("garbage", 2, ["is not an xid", "format.gtrid.bqual"]),
     ):
-        done = run("transaction", verb, xid)
-        assert (done.code, done.out) == (code, b"")
-        one_line(done, *words)
+        one_line(run("transaction", verb, xid), *words, code=code)

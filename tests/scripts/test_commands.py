@@ -14,8 +14,7 @@ import spool
 import xa
 from forwarder import Summary
 from spool.admin.findings import Kind
-from spool.policies.subscriptions import register
-from tests import door
+from tests.branches import voting
 from tests.scripts.conftest import leaves
 from tests.scripts.test_help import commands, programs
 from xaspool_scripts.forward import print_summary
@@ -199,12 +198,9 @@ def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: li
     spool.mirrors.begin(path, path.parent / "mirror").close()
     with spool.open(path) as space:
         message_id = space.put("orders", b"x")
-        manager = xa.ResourceManager(space)
-        manager.start(XID)
-        space.put("orders", b"x")
-        manager.end(XID)
-        manager.prepare(XID)
-        register(door.store(space), "seen", ("orders",), 3600.0)
+        with voting(xa.ResourceManager(space), XID):
+            space.put("orders", b"x")
+        space.engine.register_subscription("seen", ("orders",), 3600.0)
     (path / "stray").touch()
     (path / "quarantine" / "order.json").touch()
     program, *typed = words if words[0].startswith("spool-") else ["spool-admin", *words]

@@ -23,9 +23,7 @@ def test_a_directory_of_other_files_is_refused_without_a_terminal(run: Run, tmp_
     (tmp_path / "home").mkdir(mode=0o755)
     for name in ("a", "b", "c", "d"):
         (tmp_path / "home" / name).touch()
-    done = run("init", tmp_path / "home", space=None)
-    assert done.code == 1
-    one_line(done, "is not empty", "4 other files (a, b, c, …)", "--yes")
+    one_line(run("init", tmp_path / "home", space=None), "is not empty", "4 other files (a, b, c, …)", "--yes", code=1)
     assert sorted(os.listdir(tmp_path / "home")) == ["a", "b", "c", "d"]
     done = run("init", tmp_path / "home", "--yes", space=None)
     assert (done.code, "made a queue space" in done.err) == (0, True)
@@ -64,8 +62,7 @@ def test_the_root_of_a_file_system_of_its_own_is_empty(run: Run, tmp_path: Path)
 def test_messages_that_lost_their_settings_are_named_before_and_after(run: Run, path: Path) -> None:
     _lose_settings(path)
     done = run("queue", "list")
-    assert done.code == 1
-    one_line(done, "has the messages of a queue space, and no space.toml", "backup", f"spool-admin init {path}")
+    one_line(done, "has the messages of a queue space, and no space.toml", "backup", f"spool-admin init {path}", code=1)
     done = run("init", path, space=None)
     assert done.code == 0
     assert "the messages of an earlier space" in done.err
@@ -94,8 +91,7 @@ def test_a_file_system_that_is_memory_is_warned_of(run: Run, tmp_path: Path) -> 
 
 def test_a_network_file_system_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
     done = run("init", tmp_path / "a" / "space", "--network-file-system", "nfs", space=None)
-    assert done.code == 2
-    one_line(done, "--network-file-system nfs", "which is none")
+    one_line(done, "--network-file-system nfs", "which is none", code=2)
     assert not (tmp_path / "a").exists()
 
 

@@ -60,8 +60,7 @@ def test_a_call_takes_a_tenth_of_a_second_at_least() -> None:
 @pytest.mark.parametrize("words", [("queue", "show"), ("queue", "change", "--retries", 1), ("message", "put")])
 def test_a_mistyped_queue_is_answered_with_the_one_that_was_meant(run: Run, words: tuple[object, ...]) -> None:
     done = run(*words, "oders")
-    assert done.code == 1
-    one_line(done, "there is no queue 'oders'", "errors, orders", "did you mean orders?", "queue create oders")
+    one_line(done, "there is no queue 'oders'", "errors, orders", "did you mean orders?", "queue create oders", code=1)
 
 
 def test_a_mistyped_queue_is_answered_in_python_too(path: object) -> None:

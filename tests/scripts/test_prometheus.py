@@ -9,9 +9,7 @@ import pytest
 import spool
 import xa
 from spool.admin.findings import Finding, Kind
-from spool.policies.subscriptions import register
 from spool.watch.figures import OpenTransaction
-from tests import door
 from tests.reference_pages import metrics
 from tests.scripts.conftest import prepare
 from tests.scripts.exporters import KINDS, parsed, report_everything, value
@@ -34,11 +32,11 @@ def test_every_metric_of_the_table_has_a_sample_in_a_space_that_has_everything(p
     with spool.open(path) as space:
         space.change_queue("orders", error_queue="errors", retries=1)
         space.put_many("orders", [b"x"] * 3)
-        register(door.store(space), "seen", ("orders",), 3600.0)
+        space.engine.register_subscription("seen", ("orders",), 3600.0)
         (path / "quarantine" / "order.json").touch()
         with space.transaction() as transaction:
             transaction.get("orders")
-            report_everything(door.store(space).meters)
+            report_everything(space.engine.meters)
             found = space.metrics()
     finding = Finding(Kind.ROLLED_BACK, "active/1", "a branch whose owner died", "rolled back")
     found = replace(found, recovery=spool.RecoveryRecord(1_700_000_000.0, 0.5, (finding, finding)))

@@ -12,6 +12,7 @@ import spool
 import xa
 from spool.admin.findings import Finding, Kind
 from tests import door
+from tests.branches import voting
 from tests.scripts.conftest import Run, flip, newest, one_line
 
 ROOT = Path(spool.__file__).parents[1]
@@ -226,7 +227,6 @@ with spool.open(sys.argv[1]) as space:
         files = [put(space, b"body" * 20) for _ in range(12)]
         command = [sys.executable, "-c", worker, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             for place, file in enumerate(files):
                 DAMAGES[1 + place % 5](file)
@@ -241,11 +241,8 @@ def test_x11_a_damaged_branch_that_voted_is_set_aside_and_its_messages_are_free(
     xid = xa.Xid(7, b"g", b"b")
     with spool.open(path) as space:
         put(space, b"held")
-        manager = xa.ResourceManager(space)
-        manager.start(xid)
-        assert space.get("orders").body == b"held"
-        manager.end(xid)
-        manager.prepare(xid)
+        with voting(xa.ResourceManager(space), xid):
+            assert space.get("orders").body == b"held"
         cut_header(path / "prepared" / f"{xid}.msgpack")
         assert names(space.check(repair=True)) == [f"prepared/{xid}.msgpack"]
         assert names(space.check()) == []
@@ -295,9 +292,7 @@ def test_e03_damaged_settings_are_one_clear_error(run: Run, path: Path, content:
     (path / "space.toml").write_bytes(content)
     with pytest.raises(spool.SpoolError, match=r"space\.toml"):
         spool.open(path)
-    done = run("check", "--repair")
-    assert done.code == 8
-    one_line(done, "space.toml")
+    one_line(run("check", "--repair"), "space.toml", code=8)
 
 
 def test_quarantine_takes_anything(path: Path) -> None:

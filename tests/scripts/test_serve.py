@@ -32,7 +32,6 @@ def test_spool_serve_names_the_address_of_each_space_and_ends_with_a_signal(
     spool.create(tmp_path / "second").close()
     process = start("spool-serve", path, f"other={tmp_path / 'second'}", "--listen", "127.0.0.1:0", "--json")
     with process:
-        assert process.stdout is not None
         served = [json.loads(process.stdout.readline()) for _ in range(2)]
         assert [one["space"] for one in served] == [str(path), str(tmp_path / "second")]
         assert served[1]["address"].endswith("/other")
@@ -83,7 +82,6 @@ def test_a_client_that_neither_reads_nor_leaves_does_not_hold_up_the_end(path: P
         space.put_many("orders", [b"x" * 65_536] * 1000)
     before = "from forwarder.serving.server import SpaceServer; SpaceServer.close.__defaults__ = (1.0,)"
     with start("spool-serve", "-s", path, "--listen", "127.0.0.1:0", "--json", before=before) as process:
-        assert process.stdout is not None
         client = Client.of(json.loads(process.stdout.readline())["address"], None, None, None)
         [ticket, *_] = client.plan(options={"queue": "orders"}, schema=columns(True).json())
         rows = client.read(ticket)
@@ -115,8 +113,7 @@ def test_wrong_usage_is_refused_before_the_space_is_opened(path: Path, arguments
 def test_an_address_in_use_is_a_failure_of_one_line(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = serve("-s", path, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-    assert done.code == 1
-    one_line(done, "does another program listen there?")
+    one_line(done, "does another program listen there?", code=1)
 
 
 def test_names_are_letters_and_differ(path: Path) -> None:

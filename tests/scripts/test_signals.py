@@ -62,7 +62,6 @@ def test_a_message_keeps_its_attempts_whichever_signal_ends_the_program(
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1], ids=lambda number: number.name)
 def test_the_intake_ends_in_order_at_a_signal(path: Path, number: signal.Signals) -> None:
     process = start("spool-intake", "-s", path)
-    assert process.stderr is not None
     assert b"taking files" in process.stderr.readline()
     process.send_signal(number)
     _, err = process.communicate(timeout=WAIT)

@@ -87,7 +87,6 @@ def test_times_are_for_people_on_a_terminal_and_numbers_of_seconds_elsewhere(run
 
 def test_a_list_that_is_watched_is_told_again_until_ctrl_c(path: Path) -> None:
     with start("spool-admin", "-s", path, "queue", "list", "--watch", "0.1", "--json") as watched:
-        assert watched.stdout is not None
         seen = [json.loads(watched.stdout.readline())["name"] for _ in range(4)]
         watched.send_signal(signal.SIGINT)
         watched.communicate(timeout=60)

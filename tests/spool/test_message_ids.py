@@ -4,23 +4,19 @@ import asyncio
 import copy
 import json
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import msgpack
 import pytest
 
 import spool
 import spool.aio
+from tests.spaces import space_with
 
 Put = Callable[[spool.Space], str]
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("orders")
-        yield space
+space = space_with("orders", defaults={})
 
 
 def in_a_transaction(space: spool.Space) -> str:

@@ -11,16 +11,13 @@ import pytest
 import spool
 from spool.disk import Disk
 from spool.routing import Router
+from tests.spaces import space_with
 
 LONG = "c" * 5_000_000
 PATIENT_SECONDS = 60
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as found:
-        found.create_queue("q")
-        yield found
+space = space_with("q", defaults={})
 
 
 @pytest.mark.parametrize("bodies", ["abc", b"abc", {"a": 1}])

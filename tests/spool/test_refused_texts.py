@@ -12,17 +12,13 @@ from hypothesis import strategies as st
 
 import spool
 from spool.intake.intake import Intake
-from tests.at_once import AT_ONCE
+from tests.spaces import space_with
 
 LONE = os.fsdecode(b"caf\xe9")  # as an argument of a program is read, or a file's name
 TEXTS = ("content_type", "correlation_id", "client_id", "application_key", "group", "deduplication_key")
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as made:
-        made.create_queue("orders", deduplication_window=0.0)
-        yield made
+space = space_with(orders={"deduplication_window": 0.0})
 
 
 def by_put(space: spool.Space, body: Any, **options: Any) -> str:

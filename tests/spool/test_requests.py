@@ -16,16 +16,17 @@ import spool.aio
 from spool.transactions import requests
 from tests.held import PATIENT_SECONDS
 from tests.meanwhile import elsewhere
+from tests.spaces import path_with
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space") as space:
-        for name in ("answers", "more-answers", "failures", "errors"):
-            space.create_queue(name)
-        space.create_queue("orders", reply_queue="answers", failure_queue="failures", error_queue="errors", retries=0)
-        space.create_queue("bare")
-    return tmp_path / "space"
+path = path_with(
+    "answers",
+    "more-answers",
+    "failures",
+    "errors",
+    defaults={},
+    orders={"reply_queue": "answers", "failure_queue": "failures", "error_queue": "errors", "retries": 0},
+    bare={},
+)
 
 
 @pytest.fixture

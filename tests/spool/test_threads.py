@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,18 +14,13 @@ from hypothesis import strategies as st
 import spool
 from spool.runtime import context
 from tests import door
-from tests.at_once import AT_ONCE
+from tests.spaces import space_with
 
 PUTTERS = GETTERS = 4
 MESSAGES_PER_PUTTER = 60
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("orders")
-        space.create_queue("replies")
-        yield space
+space = space_with("orders", "replies")
 
 
 def put_all(space: spool.Space, name: int) -> None:

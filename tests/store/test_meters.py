@@ -19,7 +19,6 @@ from spool.model import layout
 from spool.runtime.calls import CallGuard
 from spool.store import meters, run_files
 from spool.store.meters import Meters, Reading, duration_keys
-from tests import door
 from tests.children import exit_code_of
 
 
@@ -273,7 +272,7 @@ def test_x13_the_work_of_a_closing_space_is_counted(tmp_path: Path) -> None:
 def test_x13_a_forked_child_neither_blocks_nor_counts_for_its_parent(tmp_path: Path) -> None:
     """The child is forked while another thread counts."""
     with spool.create(tmp_path / "space") as space:
-        own = door.store(space).meters
+        own = space.engine.meters
         own.change("routes", by=1)
 
         def child() -> None:

@@ -17,7 +17,6 @@ from spool import mirrors
 from spool.disk.disk import Disk, FlushFailed
 from spool.model.xid import Xid
 from spool.store.mirror import Mirror
-from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.held import PATIENT_SECONDS
@@ -61,7 +60,7 @@ def space(tmp_path: Path) -> spool.Space:
 
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
-    return CoordinatedTransaction(door.core(space), xid=XID, timeout=30.0)
+    return door.branch(space, xid=XID, timeout=30.0)
 
 
 def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp_path: Path) -> None:
@@ -81,7 +80,7 @@ def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    two_phase.commit_prepared(door.core(space), XID, vote_known=True)
+    space.engine.commit_branch(XID, vote_known=True)
     assert any("-1" in name for name in files(tmp_path / "mirror"))
     expect_same(tmp_path)
     space.close()
@@ -157,7 +156,7 @@ def test_the_first_opener_copies_earlier_commits_to_the_mirror(tmp_path: Path) -
         tx = branch(space)
         tx.put("orders", "voted")
         tx.prepare()
-        two_phase.commit_prepared(door.core(space), XID, vote_known=True)
+        space.engine.commit_branch(XID, vote_known=True)
     with mirrors.begin(tmp_path / "space", tmp_path / "mirror"):
         expect_same(tmp_path)
     (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
@@ -203,7 +202,7 @@ def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    two_phase.commit_prepared(door.core(space), XID, vote_known=True)
+    space.engine.commit_branch(XID, vote_known=True)
     space.close()
     (number,) = (int(name[:16]) for name in commits(tmp_path / "mirror") if "-1." in name)
     side = Told(str(tmp_path / "mirror"))

@@ -6,8 +6,6 @@ from pathlib import Path
 import spool
 from spool.intake import Intake
 from spool.model.xid import Xid
-from spool.transactions import two_phase
-from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.torture import history, windows
@@ -64,10 +62,10 @@ def test_a_get_looks_again_before_it_commits(tmp_path: Path) -> None:
 def test_two_phases_pass_the_vote_the_decision_and_the_move(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     xid = Xid(7, b"one", b"")
-    branch = CoordinatedTransaction(door.core(watched.space), xid=xid)
+    branch = door.branch(watched.space, xid=xid)
     branch.put("orders", b"one")
     assert watched.windows_of(branch.prepare) == [windows.PREPARE_TO_UNLOCK]
-    seen = watched.windows_of(lambda: two_phase.commit_prepared(door.core(watched.space), xid, vote_known=True))
+    seen = watched.windows_of(lambda: watched.space.engine.commit_branch(xid, vote_known=True))
     assert seen == [windows.RENAME_TO_PUBLICATION, windows.FLUSH_TO_PUBLICATION, windows.DECISION_TO_MOVE]
 
 

@@ -232,7 +232,7 @@ class XaWorker(Worker):
     def step(self) -> None:
         with self.named(noted=True) as name:
             xid = Xid(FOREIGN_FORMAT, name.encode(), b"")
-            transaction = CoordinatedTransaction(door.core(self.space), xid=xid, timeout=30.0)
+            transaction = door.branch(self.space, xid=xid, timeout=30.0)
             if not self.work(transaction):
                 self.log.write("rollback")
                 transaction.rollback()

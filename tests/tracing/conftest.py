@@ -1,13 +1,9 @@
 """Fixtures for tests of spans: a recorder as the tracer provider of this process, and a space."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from opentelemetry import trace
 
-import spool
-from tests.at_once import AT_ONCE
+from tests.spaces import space_with
 from tests.tracing.spans import Recorder
 
 
@@ -19,10 +15,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return found
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        for queue in ("replies", "errors", "next"):
-            space.create_queue(queue)
-        space.create_queue("orders", reply_queue="replies", error_queue="errors", retries=1)
-        yield space
+space = space_with(
+    "replies", "errors", "next", orders={"reply_queue": "replies", "error_queue": "errors", "retries": 1}
+)

@@ -60,13 +60,11 @@ class Recorder:
 
 def trace_of(span: ReadableSpan) -> int:
     context = span.get_span_context()
-    assert context is not None
     return context.trace_id
 
 
 def id_of(span: ReadableSpan) -> int:
     context = span.get_span_context()
-    assert context is not None
     return context.span_id
 
 
@@ -81,7 +79,6 @@ def linked(span: ReadableSpan) -> list[int]:
 def traceparent(span: ReadableSpan) -> str:
     """The header that carries the context of a recorded span."""
     context = span.get_span_context()
-    assert context is not None
     return f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-{context.trace_flags:02x}"
 
 

@@ -106,7 +106,7 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
 ) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
-    assert not two_phase.is_prepared(door.store(space), XID)
+    assert not space.engine.is_prepared(XID)
     assert bodies(processes.space()) == ["new"]
     assert door.disk(space).exists(layout.committed(number, 1))
 
@@ -120,8 +120,8 @@ def test_commits_are_looked_for_before_their_branches_are_moved(processes: Proce
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    two_phase.decide_heuristically(door.core(other), XID, door.deadline(other), commit=True)
-    assert heuristics.heuristic_outcome(door.store(space), XID) == heuristics.COMMITTED
+    other.engine.decide(XID, commit=True)
+    assert space.engine.decision(XID) == heuristics.COMMITTED
 
 
 # -- branches of a coordinator that died ------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
     assert door.store(doomed).shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(doomed, ROUND, take=True)
     assert bodies(other) == []
-    assert two_phase.resolve_orphans(door.store(other), door.deadline(other)) == [], "it lives"
+    assert other.engine.resolve_orphans() == [], "it lives"
     disk.die()
     assert other.get("orders").body == "one"
 
@@ -144,4 +144,4 @@ def test_branches_of_a_dead_coordinator_are_listed_before_they_are_rolled_back(
     space: spool.Space, other: spool.Space
 ) -> None:
     prepare(space, ROUND)
-    assert two_phase.resolve_orphans(door.store(other), door.deadline(other)) == [ROUND]
+    assert other.engine.resolve_orphans() == [ROUND]

@@ -20,15 +20,10 @@ from spool.store import run_files
 from spool.watch.last_recovery import record_recovery
 from spool.watch.published import Publisher, read_metrics
 from tests import door
+from tests.spaces import space_with
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("errors")
-        space.create_queue("orders", error_queue="errors")
-        yield space
+space = space_with("errors", defaults={}, orders={"error_queue": "errors"})
 
 
 def test_x13_the_figures_are_those_of_stats(space: spool.Space) -> None:
@@ -85,7 +80,6 @@ def test_x13_the_findings_of_the_last_recovery_remain(space: spool.Space) -> Non
         assert found
     with spool.open(path) as again:
         record = again.metrics().recovery
-        assert record is not None
         assert [str(finding) for finding in record.findings] == found
 
 
@@ -239,7 +233,6 @@ def test_x13_a_stray_file_with_any_name_does_not_prevent_the_opening(space: spoo
     (path / "active" / os.fsdecode(NOT_UTF_8)).write_bytes(b"x")
     with spool.open(path) as again:
         record = again.metrics().recovery
-        assert record is not None
         assert [os.fsencode(finding.name) for finding in record.findings] == [b"active/" + NOT_UTF_8]
 
 
@@ -264,7 +257,6 @@ def test_x13_the_copy_has_no_reason_and_no_name_of_a_file(published: spool.Space
     publish(space)
     assert b"SECRET" not in Path(space.path, layout.STATUS).read_bytes()
     record = read_metrics(space.path).recovery
-    assert record is not None
     assert [finding.kind for finding in record.findings] == ["quarantined"]
 
 

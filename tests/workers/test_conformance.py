@@ -5,9 +5,8 @@ Each case runs through each driver, in this process. The rounds run without Spar
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,9 @@ from forwarder.services import Request
 from forwarder.task import Block, Chunk
 from spool.workers.handler import Conclusion
 from spool.workers.outcome import Outcome, Retried, of_value
-from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
 from tests.shown import bodies
+from tests.spaces import space_with
 
 WAIT = 60.0
 
@@ -128,13 +127,13 @@ def counts(summary: spool.WorkSummary) -> dict[str, int]:
     return {name: getattr(summary, name) for name in names if getattr(summary, name)}
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        for queue in ("replies", "failures", "errors", "own"):
-            space.create_queue(queue)
-        space.create_queue("work", reply_queue="replies", failure_queue="failures", error_queue="errors", retries=0)
-        yield space
+space = space_with(
+    "replies",
+    "failures",
+    "errors",
+    "own",
+    work={"reply_queue": "replies", "failure_queue": "failures", "error_queue": "errors", "retries": 0},
+)
 
 
 @pytest.fixture(params=[Threads, Tasks, ForwardingThreads, Rounds])

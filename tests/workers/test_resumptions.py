@@ -17,21 +17,15 @@ from forwarder.routes.loop import RouteLoop
 from spool.coordination.resumptions import Resumptions, request_resumption
 from spool.workers import pauses
 from spool.workers.outcome import Outcome, Replied, Retried
-from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock, timed
 from tests.forwarder.rounds import Scripted, answers, in_process
+from tests.spaces import path_with
 from tests.workers.conftest import WAIT
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("replies", max_messages=1)
-        space.create_queue("work", reply_queue="replies")
-        space.create_queue("errors")
-    return tmp_path / "space"
+path = path_with(replies={"max_messages": 1}, work={"reply_queue": "replies"}, errors={})
 
 
 @pytest.fixture(autouse=True)

@@ -31,23 +31,17 @@ import spool
 import xa
 from spool.disk.disk import Disk
 from tests import door
-from tests.at_once import AT_ONCE
+from tests.branches import begun, code_of, voted, xid
 from tests.clocks import SimulatedClock, timed
 from tests.full import no_room
 from tests.shown import bodies as bodies_of
-from tests.xa.branches import begun, code_of, voted, xid
+from tests.spaces import space_with
 
 LIMIT_SECONDS = 10.0
 UNKNOWN = xid(b"unknown")
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as found:
-        found.create_queue("in")
-        found.create_queue("replies")
-        found.put_many("in", ["milk", "tea"])
-        yield found
+space = space_with("in", "replies", messages={"in": ["milk", "tea"]})
 
 
 @pytest.fixture

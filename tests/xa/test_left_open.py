@@ -14,9 +14,9 @@ import spool
 import xa
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.branches import Mistake, code_of, voted, xid
 from tests.housekeepers import end_housekeeping
 from tests.shown import bodies
-from tests.xa.branches import Mistake, code_of, voted, xid
 
 
 @pytest.fixture

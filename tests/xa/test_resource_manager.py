@@ -1,6 +1,5 @@
 """The resource manager: X/Open's calls, states and codes, on a real space."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,19 +7,12 @@ import pytest
 import spool
 import xa
 from spool.disk.disk import Disk, FlushFailed
-from tests.at_once import AT_ONCE
+from tests.branches import code_of, voted, xid
 from tests.full import no_room
 from tests.meanwhile import Processes
-from tests.xa.branches import code_of, voted, xid
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("in")
-        space.create_queue("out")
-        space.put_many("in", [b"1", b"2", b"3"])
-        yield space
+space = space_with("in", "out", messages={"in": [b"1", b"2", b"3"]})
 
 
 @pytest.fixture

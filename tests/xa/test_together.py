@@ -12,8 +12,8 @@ from spool.model import layout
 from spool.runtime.tearing import mark_delivered
 from spool.transactions.two_phase import commit_prepared
 from tests import door
+from tests.branches import begun, voted, xid
 from tests.held import PATIENT_SECONDS, Caller, Gathering, HeldDisk
-from tests.xa.branches import begun, voted, xid
 
 
 def beside_a_vote(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, flushed: bool) -> None:

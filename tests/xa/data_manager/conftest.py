@@ -1,27 +1,17 @@
 """A space with three messages, and no transaction before and after each test."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-import spool
-from tests.at_once import AT_ONCE
 
 pytest.importorskip("transaction")
 
 import transaction
 
 import xa.zope
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("in")
-        space.create_queue("out")
-        space.put_many("in", ["1", "2", "3"])
-        yield space
+space = space_with("in", "out", messages={"in": ["1", "2", "3"]})
 
 
 @pytest.fixture(autouse=True)

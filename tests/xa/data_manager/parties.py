@@ -5,7 +5,7 @@ from collections.abc import Callable
 import transaction
 
 import spool
-from tests.xa.branches import Mistake
+from tests.branches import Mistake
 from tests.xa.data_manager.outcomes import work
 from xa.zope import join
 

@@ -18,8 +18,8 @@ import xa.zope
 from spool.disk.disk import Disk, FlushFailed
 from spool.engine import CoordinatedTransaction, Engine
 from spool.model.xid import Xid
+from tests.branches import Mistake
 from tests.shown import bodies
-from tests.xa.branches import Mistake
 from tests.xa.data_manager.outcomes import attempts, check_committed, check_ended, check_rolled_back, undecided, work
 from tests.xa.data_manager.parties import Other, commit_with, fail
 from xa.zope import join

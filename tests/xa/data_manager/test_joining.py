@@ -11,8 +11,8 @@ from transaction.interfaces import TransactionFailedError
 
 import spool
 from tests.at_once import AT_ONCE
+from tests.branches import Mistake
 from tests.shown import bodies
-from tests.xa.branches import Mistake
 from tests.xa.data_manager.outcomes import attempts, check_ended
 from tests.xa.data_manager.parties import Other, fail
 from xa.zope import join

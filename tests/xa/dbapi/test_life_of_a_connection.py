@@ -152,8 +152,6 @@ sys.stdin.read()
 """
     command, pipe = [sys.executable, "-c", program], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as child, spool.open(queues.path) as space:
-        assert child.stdin is not None
-        assert child.stdout is not None
         assert child.stdout.readline() == b"dropped\n"
         found = [space.get("in", timeout=60) for _ in range(3)]
         child.stdin.close()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.branches import Mistake
 from tests.forwarder.kills.destinations import postgresql
-from tests.xa.branches import Mistake
 from tests.xa.dbapi.parties import Party, Spool, begin
 from xa import dbapi
 

@@ -28,21 +28,9 @@ def by_default() -> Iterator[Server]:
 
 @pytest.fixture(params=["last resource", "two phases"])
 def shop(request: pytest.FixtureRequest, memory: Path) -> Iterator[Shop]:
-    """A shop whose database takes part in either way."""
+    """A shop whose database takes part in either way; see ``last_resource`` and ``two_phases``."""
     two_phase = request.param == "two phases"
     with Shop(memory, request.getfixturevalue("with_two_phases" if two_phase else "by_default"), two_phase) as found:
-        yield found
-
-
-@pytest.fixture
-def last_resource_shop(memory: Path, by_default: Server) -> Iterator[Shop]:
-    with Shop(memory, by_default, False) as found:
-        yield found
-
-
-@pytest.fixture
-def two_phase_shop(memory: Path, with_two_phases: Server) -> Iterator[Shop]:
-    with Shop(memory, with_two_phases, True) as found:
         yield found
 
 

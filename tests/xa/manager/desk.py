@@ -97,9 +97,14 @@ KINDS = {
     "Session, SQLite": sqlalchemy_kind(Session, False),
     "Session, PostgreSQL": sqlalchemy_kind(Session, True),
 }
-on_server = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, id=name) for name, kind in KINDS.items() if kind.is_on_server]
-)
+
+
+def of_kinds(*names: str) -> pytest.MarkDecorator:
+    """Let a test use a desk with each of these kinds of connections."""
+    return pytest.mark.parametrize("desk", names, indirect=True)
+
+
+on_server = of_kinds(*(name for name, kind in KINDS.items() if kind.is_on_server))
 
 
 class Desk:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import psycopg
+import pytest
 
 import spool
 import xa
@@ -18,6 +19,9 @@ from tests.children import exit_code_of
 from tests.clocks import timed
 from tests.postgresql import Server
 from tests.xa.manager.steps import STEPS, acting
+
+last_resource = pytest.mark.parametrize("shop", ["last resource"], indirect=True)
+two_phases = pytest.mark.parametrize("shop", ["two phases"], indirect=True)
 
 
 def die() -> None:
@@ -135,7 +139,6 @@ class Shop:
                 found = database.execute("select count(*) from xaspool_decisions where serial > 0").fetchone()
             except psycopg.errors.UndefinedTable:
                 return 0
-            assert found is not None
             return int(found[0])
 
     def dead_logs(self, *living: xa.TransactionManager) -> int:

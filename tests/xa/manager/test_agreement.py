@@ -18,20 +18,20 @@ from sqlalchemy.orm import Session
 
 import spool
 import xa
+from tests.branches import Mistake
 from tests.children import exit_code, exit_code_of, start
 from tests.postgresql import Server, server
-from tests.xa.branches import Mistake
 from tests.xa.manager.desk import (
     DECISION,
-    KINDS,
     PATIENT_SECONDS,
     ROW,
     Desk,
     engine_of,
     fail_a_statement,
+    of_kinds,
     roll_back_by_sql,
 )
-from tests.xa.manager.shop import Shop, die
+from tests.xa.manager.shop import Shop, die, last_resource
 from tests.xa.manager.steps import Step, acting
 from xa.manager.outcomes import Outcomes
 from xa.manager.two_phase_branch import TwoPhaseBranch
@@ -56,18 +56,18 @@ def refused_by_constraint(database: sqlite3.Connection, place: Path) -> Iterator
     yield
 
 
+@of_kinds("sqlite3")
 @pytest.mark.parametrize("refused", [refused_by_reader, refused_by_constraint])
-def test_x03_a_commit_that_sqlite_refuses_undoes_the_space(memory: Path, by_default: Server, refused: Any) -> None:
-    desk = Desk(memory, KINDS["sqlite3"], by_default)
+def test_x03_a_commit_that_sqlite_refuses_undoes_the_space(desk: Desk, refused: Any) -> None:
     desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager, closing(sqlite3.connect(desk.place, timeout=0)) as database:
+    with desk.manager() as manager, closing(sqlite3.connect(desk.place, timeout=0)) as database:
         with refused(database, desk.place), suppress(sqlite3.Error):
             desk.book(manager, database)
         desk.check([], ["tea"], manager)
 
 
-def test_x03_a_commit_within_a_block_of_psycopg_commits_both_or_none(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_a_commit_within_a_block_of_psycopg_commits_both_or_none(shop: Shop) -> None:
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with suppress(spool.CommitUnknown), shop.booking(manager) as transaction, shop.database.transaction():
@@ -122,18 +122,15 @@ AUTOCOMMIT = {
 
 
 @pytest.mark.parametrize("way", AUTOCOMMIT)
-@pytest.mark.parametrize("is_on_server", [False, True], ids=["SQLite", "PostgreSQL"])
-def test_x03_an_engine_in_autocommit_mode_is_refused(
-    memory: Path, by_default: Server, way: str, is_on_server: bool
-) -> None:
-    desk = Desk(memory, KINDS["Session, PostgreSQL" if is_on_server else "Session, SQLite"], by_default)
+@of_kinds("Session, SQLite", "Session, PostgreSQL")
+def test_x03_an_engine_in_autocommit_mode_is_refused(desk: Desk, way: str) -> None:
     connect, is_of_engine = AUTOCOMMIT[way]
     level = "AUTOCOMMIT"
     engine = engine_of(desk.place, isolation_level=level) if is_of_engine else engine_of(desk.place)
     if not is_of_engine:
         engine = engine.execution_options(isolation_level=level)
     desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager, closing(connect(engine)) as database:
+    with desk.manager() as manager, closing(connect(engine)) as database:
         with suppress(Mistake, spool.InvalidArgument), manager.transaction() as transaction:
             transaction.enlist(desk.space)
             transaction.enlist(database)
@@ -142,23 +139,18 @@ def test_x03_an_engine_in_autocommit_mode_is_refused(
         desk.check([], ["tea"])
 
 
-@pytest.mark.parametrize("is_on_server", [False, True], ids=["SQLite", "PostgreSQL"])
-def test_x03_a_connection_of_sqlalchemy_in_autocommit_mode_is_refused(
-    memory: Path, by_default: Server, is_on_server: bool
-) -> None:
-    desk = Desk(memory, KINDS["Connection, PostgreSQL" if is_on_server else "Connection, SQLite"], by_default)
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as database:
+@of_kinds("Connection, SQLite", "Connection, PostgreSQL")
+def test_x03_a_connection_of_sqlalchemy_in_autocommit_mode_is_refused(desk: Desk) -> None:
+    with desk.manager() as manager, closing(desk.connect()) as database:
         with pytest.raises(spool.InvalidArgument, match="AUTOCOMMIT"), manager.transaction() as transaction:
             transaction.enlist(database.execution_options(isolation_level="AUTOCOMMIT"))
 
 
+@of_kinds("Connection, PostgreSQL")
 @pytest.mark.parametrize("is_known", [False, True], ids=["first", "later"])
-def test_x03_a_session_within_the_transaction_of_a_connection_is_refused(
-    memory: Path, by_default: Server, is_known: bool
-) -> None:
-    desk = Desk(memory, KINDS["Connection, PostgreSQL"], by_default)
+def test_x03_a_session_within_the_transaction_of_a_connection_is_refused(desk: Desk, is_known: bool) -> None:
     desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as connection:
+    with desk.manager() as manager, closing(desk.connect()) as connection:
         if is_known:
             with Session(connection) as session, manager.transaction() as transaction:
                 transaction.enlist(session)
@@ -171,8 +163,8 @@ def test_x03_a_session_within_the_transaction_of_a_connection_is_refused(
         desk.check([], ["tea"], manager)
 
 
-def test_x03_a_recovery_in_a_forked_child_does_not_touch_the_branches_of_its_parent(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_a_recovery_in_a_forked_child_does_not_touch_the_branches_of_its_parent(shop: Shop) -> None:
     shop.space.put("orders", "tea")
     begin, begun = os.pipe()
     with shop.manager() as manager:
@@ -193,9 +185,9 @@ def test_x03_a_recovery_in_a_forked_child_does_not_touch_the_branches_of_its_par
         assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-def test_x03_the_end_of_a_transaction_in_a_forked_child_changes_nothing(last_resource_shop: Shop) -> None:
+@last_resource
+def test_x03_the_end_of_a_transaction_in_a_forked_child_changes_nothing(shop: Shop) -> None:
     """E.g. ``sys.exit`` in a child that was forked within the ``with`` block."""
-    shop = last_resource_shop
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with suppress(spool.SpoolError, psycopg.Error), shop.booking(manager) as transaction:
@@ -205,9 +197,9 @@ def test_x03_the_end_of_a_transaction_in_a_forked_child_changes_nothing(last_res
         shop.check_agreement(["tea"])
 
 
-def test_x03_a_transaction_does_not_decide_while_its_manager_is_closed(last_resource_shop: Shop) -> None:
+@last_resource
+def test_x03_a_transaction_does_not_decide_while_its_manager_is_closed(shop: Shop) -> None:
     """One thread closes the manager, e.g. at the end of the program; another one commits; then a program recovers."""
-    shop = last_resource_shop
     shop.space.put("orders", "tea")
     manager = shop.manager()
     works, may_commit, decides, may_decide = (threading.Event() for _ in range(4))
@@ -240,10 +232,11 @@ def test_x03_a_transaction_does_not_decide_while_its_manager_is_closed(last_reso
     shop.check_agreement(["tea"])
 
 
+@last_resource
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_x03_a_transaction_keeps_its_manager(last_resource_shop: Shop) -> None:
-    transaction = last_resource_shop.manager().transaction()
+def test_x03_a_transaction_keeps_its_manager(shop: Shop) -> None:
+    transaction = shop.manager().transaction()
     gc.collect()
     transaction._decisions.check()
     transaction.rollback()

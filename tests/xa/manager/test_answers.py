@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 import spool
 import xa
 from tests.postgresql import Server
-from tests.xa.manager.desk import DECISION, KINDS, Desk, engine_of, exit_program, fail_a_statement
-from tests.xa.manager.shop import Shop
+from tests.xa.manager.desk import DECISION, Desk, engine_of, exit_program, fail_a_statement, of_kinds
+from tests.xa.manager.shop import Shop, last_resource
 from tests.xa.manager.steps import Step, acting
 from xa.manager import decision_table
 from xa.manager.connections import _Psycopg, database_of
@@ -47,19 +47,19 @@ def test_x03_a_commit_in_one_phase_after_a_failed_statement_is_no_commit(shop: S
     assert shop.booked() == []
 
 
-def test_x03_a_commit_in_one_phase_of_a_closed_connection_is_no_commit(last_resource_shop: Shop) -> None:
+@last_resource
+def test_x03_a_commit_in_one_phase_of_a_closed_connection_is_no_commit(shop: Shop) -> None:
     """E.g. ``with closing(psycopg.connect(…))`` within the transaction."""
-    shop = last_resource_shop
     with shop.manager() as manager:
         with pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
             shop.database.execute("insert into bookings values ('tea')")
             shop.database.close()
 
 
-def test_x03_a_rollback_by_the_program_and_a_later_row_are_noticed(memory: Path, by_default: Server) -> None:
-    desk = Desk(memory, KINDS["sqlite3"], by_default)
+@of_kinds("sqlite3")
+def test_x03_a_rollback_by_the_program_and_a_later_row_are_noticed(desk: Desk) -> None:
     desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as database:
+    with desk.manager() as manager, closing(desk.connect()) as database:
         with pytest.raises(spool.ProtocolError), manager.transaction() as transaction:
             transaction.enlist(desk.space)
             transaction.enlist(database)
@@ -69,17 +69,15 @@ def test_x03_a_rollback_by_the_program_and_a_later_row_are_noticed(memory: Path,
         desk.check([], ["tea"])
 
 
-@pytest.mark.parametrize("name", ["Connection, PostgreSQL", "Session, PostgreSQL"])
-def test_x03_a_constraint_that_fails_at_the_commit_of_sqlalchemy(memory: Path, by_default: Server, name: str) -> None:
-    kind = KINDS[name]
-    desk = Desk(memory, kind, by_default)
+@of_kinds("Connection, PostgreSQL", "Session, PostgreSQL")
+def test_x03_a_constraint_that_fails_at_the_commit_of_sqlalchemy(desk: Desk, by_default: Server) -> None:
     with closing(by_default.connect(autocommit=True)) as database:
         database.execute("alter table bookings drop constraint bookings_pkey")
         database.execute("alter table bookings add constraint once unique (text) deferrable initially deferred")
     desk.space.put_many("orders", ["tea", "tea"])
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as database:
+    with desk.manager() as manager, closing(desk.connect()) as database:
         desk.book(manager, database)
-        with pytest.raises(kind.failure):
+        with pytest.raises(desk.kind.failure):
             desk.book(manager, database)
         manager.recover(desk.space, database)
         desk.check(["tea"], ["tea"], manager)
@@ -92,13 +90,14 @@ IMPATIENT_CONNECTIONS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", IMPATIENT_CONNECTIONS)
+@pytest.mark.parametrize(
+    ("desk", "connect"), IMPATIENT_CONNECTIONS.items(), ids=IMPATIENT_CONNECTIONS, indirect=["desk"]
+)
 def test_x03_a_refused_commit_in_one_phase_leaves_the_connection_idle(
-    memory: Path, by_default: Server, name: str
+    desk: Desk, memory: Path, connect: Callable[[Path], Any]
 ) -> None:
-    desk = Desk(memory, KINDS[name], by_default)
     place = memory / "shop.db"
-    with desk.space, desk.manager() as manager, closing(IMPATIENT_CONNECTIONS[name](place)) as database:
+    with desk.manager() as manager, closing(connect(place)) as database:
 
         def book(text: str) -> None:
             with manager.transaction() as transaction:
@@ -114,9 +113,9 @@ def test_x03_a_refused_commit_in_one_phase_leaves_the_connection_idle(
         desk.check(["milk"], [])
 
 
-def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(last_resource_shop: Shop) -> None:
+@last_resource
+def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(shop: Shop) -> None:
     """The program commits within its own block, see above, and then recovers as the documentation says."""
-    shop = last_resource_shop
     shop.space.put("orders", "tea")
     with shop.manager() as manager, closing(shop.server.connect(options="-c lock_timeout=100")) as other:
         with suppress(psycopg.Error), shop.booking(manager) as transaction, shop.database.transaction():
@@ -128,9 +127,9 @@ def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(last_resource_
         shop.check_agreement(["tea"])
 
 
-def test_x03_an_exit_during_the_decision_is_raised_after_the_commit(last_resource_shop: Shop) -> None:
+@last_resource
+def test_x03_an_exit_during_the_decision_is_raised_after_the_commit(shop: Shop) -> None:
     """E.g. a handler of SIGTERM calls ``sys.exit``."""
-    shop = last_resource_shop
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with pytest.raises(SystemExit), acting(Step("the commit", _Psycopg, "commit"), "after", exit_program):
@@ -138,10 +137,10 @@ def test_x03_an_exit_during_the_decision_is_raised_after_the_commit(last_resourc
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
+@last_resource
 def test_x03_a_branch_that_another_program_rolled_back_is_reported(
-    last_resource_shop: Shop, caplog: pytest.LogCaptureFixture
+    shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shop = last_resource_shop
     shop.space.put("orders", "tea")
 
     def roll_back_behind() -> None:

@@ -15,7 +15,7 @@ from tests import door
 from tests.children import exit_code, start
 from tests.clocks import MovedClock, SimulatedClock
 from tests.postgresql import Server, server
-from tests.xa.manager.shop import Shop
+from tests.xa.manager.shop import Shop, last_resource
 from tests.xa.manager.steps import STEPS, Step, acting
 
 
@@ -92,8 +92,8 @@ def test_x03_a_manager_that_can_connect_again_finishes_by_itself(own_shop: Shop)
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_x03_a_table_that_was_dropped_rolls_the_transaction_back(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_a_table_that_was_dropped_rolls_the_transaction_back(shop: Shop) -> None:
     shop.space.put_many("orders", ["milk", "tea"])
     with shop.manager() as manager:
         shop.book(manager)
@@ -109,14 +109,14 @@ def test_x03_a_table_that_was_dropped_rolls_the_transaction_back(last_resource_s
         assert shop.check_agreement(["milk", "tea"]) == ["milk", "tea"]
 
 
+@last_resource
 @pytest.mark.every(2)
 @pytest.mark.parametrize("again", [False, True], ids=["dropped", "made again"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_x03_without_the_table_of_its_decision_a_branch_waits_for_an_administrator(
-    last_resource_shop: Shop, when: str, again: bool, caplog: pytest.LogCaptureFixture
+    shop: Shop, when: str, again: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new table knows nothing of the old decisions, so no recovery guesses from it."""
-    shop = last_resource_shop
     shop.space.put("orders", "tea")
     shop.kill_program(when)
     with closing(shop.server.connect()) as database:

@@ -12,7 +12,7 @@ import pytest
 import spool
 import xa
 from spool.decisions import PLACE, place
-from tests.xa.manager.shop import Shop
+from tests.xa.manager.shop import Shop, last_resource
 
 pytestmark = pytest.mark.every(2)  # (a shop whose database is the last resource; both with --long)
 
@@ -166,11 +166,10 @@ def test_x03_another_machine_id_makes_the_directory_a_clone(shop: Shop, caplog: 
     before.close()
 
 
-def test_x03_a_clone_with_the_same_machine_id_removes_no_row_without_a_log(
-    last_resource_shop: Shop, memory: Path
-) -> None:
+@last_resource
+def test_x03_a_clone_with_the_same_machine_id_removes_no_row_without_a_log(shop: Shop, memory: Path) -> None:
     """The image was made before the program of the original began, so the clone lacks the program's log."""
-    shop, clone = last_resource_shop, memory / "clone"
+    clone = memory / "clone"
     shop.manager().close()
     shutil.copytree(shop.logs, clone)
     killed(shop)
@@ -213,9 +212,9 @@ def test_x03_a_directory_that_was_restored_from_a_backup_decides_only_by_rows(
         assert manager.recover(shop.space, shop.database).left == found.left, "the directory is remembered"
 
 
+@last_resource
 @pytest.mark.parametrize("state", ["missing", "damaged"])
-def test_x03_a_row_is_believed_although_the_log_is_missing_or_damaged(last_resource_shop: Shop, state: str) -> None:
-    shop = last_resource_shop
+def test_x03_a_row_is_believed_although_the_log_is_missing_or_damaged(shop: Shop, state: str) -> None:
     killed(shop)
     [log] = shop.logs.glob("*.log")
     log.unlink() if state == "missing" else log.write_bytes(b"damaged")
@@ -224,9 +223,9 @@ def test_x03_a_row_is_believed_although_the_log_is_missing_or_damaged(last_resou
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-def test_x03_a_branch_that_a_power_cut_has_brought_back_is_rolled_back(last_resource_shop: Shop, memory: Path) -> None:
+@last_resource
+def test_x03_a_branch_that_a_power_cut_has_brought_back_is_rolled_back(shop: Shop, memory: Path) -> None:
     """The rollback of a prepared branch is not flushed, and its log was removed since."""
-    shop = last_resource_shop
     killed(shop, "before")
     shutil.copytree(shop.path / "prepared", memory / "prepared")
     shop.__enter__()
@@ -244,8 +243,8 @@ def test_x03_a_branch_that_a_power_cut_has_brought_back_is_rolled_back(last_reso
 # -- what names a space ------------------------------------------------------------------------------------------------
 
 
-def test_x03_votes_rows_and_logs_name_the_space_by_its_id(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_votes_rows_and_logs_name_the_space_by_its_id(shop: Shop) -> None:
     shop.space.put("orders", "tea")
 
     shop.kill_program("before", "the commit of the space")

@@ -18,11 +18,11 @@ from psycopg.rows import dict_row, namedtuple_row, scalar_row
 import spool
 import xa
 from spool.decisions import DecisionLog
+from tests.branches import Mistake
 from tests.children import exit_code_of
 from tests.postgresql import Server
-from tests.xa.branches import Mistake
-from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, Kind, on_server, terminate_sessions
-from tests.xa.manager.shop import Shop, die
+from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, of_kinds, on_server, terminate_sessions
+from tests.xa.manager.shop import Shop, die, last_resource, two_phases
 from tests.xa.manager.steps import Step, acting
 from xa.manager.two_phase_branch import TwoPhaseBranch
 
@@ -108,12 +108,9 @@ def test_x03_each_kind_recovers_after_the_death_of_its_program(
 @pytest.mark.every(3, first=1)
 @on_server
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_x03_a_session_that_the_server_ends_during_the_decision(
-    kind: Kind, when: str, memory: Path, by_default: Server
-) -> None:
-    desk = Desk(memory, kind, by_default)
+def test_x03_a_session_that_the_server_ends_during_the_decision(desk: Desk, when: str, by_default: Server) -> None:
     desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager:
+    with desk.manager() as manager:
         with suppress(spool.CommitUnknown, psycopg.Error, sqlalchemy.exc.DBAPIError):
             with closing(desk.connect()) as database, acting(ROW, when, partial(terminate_sessions, by_default)):
                 desk.book(manager, database)
@@ -140,10 +137,10 @@ def test_x03_the_modes_of_a_connection_are_as_before(shop: Shop) -> None:
     assert shop.booked() == ["alone", "milk"]
 
 
+@last_resource
 @pytest.mark.every(3)
 @pytest.mark.parametrize("level", psycopg.IsolationLevel)
-def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, level: psycopg.IsolationLevel) -> None:
-    shop = last_resource_shop
+def test_x03_a_recovery_with_each_isolation_level(shop: Shop, level: psycopg.IsolationLevel) -> None:
     shop.space.put("orders", "tea")
     shop.kill_program()
     shop.database.isolation_level = level
@@ -154,6 +151,7 @@ def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, leve
     assert shop.decisions() == 0
 
 
+@last_resource
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     "options",
@@ -168,8 +166,7 @@ def test_x03_a_recovery_with_each_isolation_level(last_resource_shop: Shop, leve
     ],
     ids=lambda options: " ".join(map(str, options)),
 )
-def test_x03_psycopg_with_options_of_statements_and_rows(last_resource_shop: Shop, options: dict[str, Any]) -> None:
-    shop = last_resource_shop
+def test_x03_psycopg_with_options_of_statements_and_rows(shop: Shop, options: dict[str, Any]) -> None:
     shop.space.put_many("orders", ["milk", "tea"])
     with shop.manager() as manager, closing(shop.server.connect(**options)) as shop.database:
         for _ in range(2):
@@ -179,8 +176,8 @@ def test_x03_psycopg_with_options_of_statements_and_rows(last_resource_shop: Sho
     shop.reconnect()
 
 
-def test_x03_a_read_only_connection_is_refused_by_the_server_and_undoes_the_space(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_a_read_only_connection_is_refused_by_the_server_and_undoes_the_space(shop: Shop) -> None:
     shop.space.put("orders", "tea")
     shop.database.read_only = True
     with shop.manager() as manager:
@@ -204,8 +201,8 @@ def test_x03_psycopg_refuses_the_programs_own_end(shop: Shop, call: str) -> None
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-def test_x03_savepoints_of_the_program(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_savepoints_of_the_program(shop: Shop) -> None:
     shop.space.put("orders", "tea")
     with shop.manager() as manager, shop.booking(manager):
         text = shop.space.get("orders").body
@@ -217,9 +214,9 @@ def test_x03_savepoints_of_the_program(last_resource_shop: Shop) -> None:
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
+@last_resource
 @pytest.mark.parametrize("call", ["enlist", "commit"])
-def test_x03_a_connection_in_pipeline_mode_is_refused_by_its_name(last_resource_shop: Shop, call: str) -> None:
-    shop = last_resource_shop
+def test_x03_a_connection_in_pipeline_mode_is_refused_by_its_name(shop: Shop, call: str) -> None:
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with pytest.raises(spool.ProtocolError, match="pipeline"), ExitStack() as stack:
@@ -239,6 +236,7 @@ def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
     return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
 
 
+@of_kinds("sqlite3")
 @pytest.mark.parametrize(
     ("journal", "attribute", "factory"),
     [
@@ -251,12 +249,11 @@ def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
     ids=["tuple", "Row", "dict", "first column", "bytes"],
 )
 def test_x03_sqlite_with_another_writer_and_each_factory(
-    memory: Path, by_default: Server, journal: str, attribute: str, factory: Any
+    desk: Desk, journal: str, attribute: str, factory: Any
 ) -> None:
     """A writer that holds the database makes the insertion fail, and the space is undone."""
-    desk = Desk(memory, KINDS["sqlite3"], by_default)
     desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as other:
+    with desk.manager() as manager, closing(desk.connect()) as other:
         with closing(sqlite3.connect(desk.place, timeout=0)) as database:
             database.execute(f"pragma journal_mode = {journal}")
             setattr(database, attribute, factory)
@@ -270,11 +267,10 @@ def test_x03_sqlite_with_another_writer_and_each_factory(
             desk.check(["tea"], [], manager)
 
 
-@pytest.mark.parametrize("is_on_server", [False, True], ids=["SQLite", "PostgreSQL"])
-def test_x03_pending_objects_of_a_session(memory: Path, by_default: Server, is_on_server: bool) -> None:
-    desk = Desk(memory, KINDS["Session, PostgreSQL" if is_on_server else "Session, SQLite"], by_default)
+@of_kinds("Session, SQLite", "Session, PostgreSQL")
+def test_x03_pending_objects_of_a_session(desk: Desk) -> None:
     desk.space.put_many("orders", ["tea", "tea", "water"])
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as session:
+    with desk.manager() as manager, closing(desk.connect()) as session:
         session.add(Booking(text="earlier"))
         with pytest.raises(spool.ProtocolError, match="in a transaction"):
             desk.book(manager, session)
@@ -297,14 +293,11 @@ def test_x03_pending_objects_of_a_session(memory: Path, by_default: Server, is_o
 
 
 @pytest.mark.every(5)
-@pytest.mark.parametrize("name", [name for name in KINDS if name.startswith(("Connection", "Session"))])
+@of_kinds(*(name for name in KINDS if name.startswith(("Connection", "Session"))))
 @pytest.mark.parametrize("call", ["commit", "rollback", "close"])
-def test_x03_a_program_that_ends_the_transaction_of_sqlalchemy_is_told(
-    memory: Path, by_default: Server, name: str, call: str
-) -> None:
-    desk = Desk(memory, KINDS[name], by_default)
+def test_x03_a_program_that_ends_the_transaction_of_sqlalchemy_is_told(desk: Desk, call: str) -> None:
     desk.space.put("orders", "tea")
-    with desk.space, desk.manager() as manager, closing(desk.connect()) as database:
+    with desk.manager() as manager, closing(desk.connect()) as database:
         with pytest.raises(spool.ProtocolError, match="the program has ended"):
             with manager.transaction() as transaction:
                 transaction.enlist(desk.space)
@@ -317,8 +310,8 @@ def test_x03_a_program_that_ends_the_transaction_of_sqlalchemy_is_told(
 # -- connections with other settings -----------------------------------------------------------------------------------
 
 
-def test_x03_the_name_of_a_database_does_not_depend_on_the_factory_of_rows(two_phase_shop: Shop) -> None:
-    shop = two_phase_shop
+@two_phases
+def test_x03_the_name_of_a_database_does_not_depend_on_the_factory_of_rows(shop: Shop) -> None:
     with shop.manager() as manager, mock.patch.object(DecisionLog, "register") as register:
         for factory in (namedtuple_row, dict_row):
             shop.reconnect()
@@ -329,8 +322,8 @@ def test_x03_the_name_of_a_database_does_not_depend_on_the_factory_of_rows(two_p
     assert len([name for name in names if not name.startswith("space")]) == 1
 
 
-def test_x03_psycopg_with_raw_cursors(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_psycopg_with_raw_cursors(shop: Shop) -> None:
     shop.space.put("orders", "tea")
     shop.database.cursor_factory = psycopg.RawCursor
     with shop.manager() as manager, shop.booking(manager):
@@ -340,18 +333,19 @@ def test_x03_psycopg_with_raw_cursors(last_resource_shop: Shop) -> None:
     assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-def test_x03_an_asynchronous_connection_is_refused(last_resource_shop: Shop) -> None:
+@last_resource
+def test_x03_an_asynchronous_connection_is_refused(shop: Shop) -> None:
     async def enlist() -> None:
-        with last_resource_shop.manager() as manager, manager.transaction() as transaction:
-            async with await psycopg.AsyncConnection.connect(last_resource_shop.server.where) as connection:
+        with shop.manager() as manager, manager.transaction() as transaction:
+            async with await psycopg.AsyncConnection.connect(shop.server.where) as connection:
                 with pytest.raises(spool.InvalidArgument):
                     transaction.enlist(connection)
 
     asyncio.run(enlist())
 
 
-def test_x03_an_interrupt_of_enlist_leaves_the_connection_as_it_was(two_phase_shop: Shop) -> None:
-    shop = two_phase_shop
+@two_phases
+def test_x03_an_interrupt_of_enlist_leaves_the_connection_as_it_was(shop: Shop) -> None:
     shop.database.autocommit = True
 
     def interrupt() -> None:
@@ -385,8 +379,8 @@ class Driver:
     def rollback(self) -> None: ...
 
 
-def test_x03_a_driver_whose_autocommit_is_a_method_is_refused_in_that_mode(memory: Path, by_default: Server) -> None:
-    desk = Desk(memory, KINDS["sqlite3"], by_default)
-    with desk.space, desk.manager() as manager, closing(Driver(memory / "shop.db")) as database:
+@of_kinds("sqlite3")
+def test_x03_a_driver_whose_autocommit_is_a_method_is_refused_in_that_mode(desk: Desk, memory: Path) -> None:
+    with desk.manager() as manager, closing(Driver(memory / "shop.db")) as database:
         with pytest.raises(spool.InvalidArgument, match="autocommit"), manager.transaction() as transaction:
             transaction.enlist(database)

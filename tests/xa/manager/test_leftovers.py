@@ -12,10 +12,10 @@ import pytest
 import spool
 import xa
 from tests import door
+from tests.branches import Mistake
 from tests.children import exit_code_of
-from tests.xa.branches import Mistake
 from tests.xa.manager.desk import ROW, terminate_sessions
-from tests.xa.manager.shop import Shop
+from tests.xa.manager.shop import Shop, last_resource, two_phases
 from tests.xa.manager.steps import Step, acting
 from xa.manager import decision_table
 from xa.manager.outcomes import Outcomes
@@ -23,14 +23,14 @@ from xa.manager.space_branch import SpaceBranch
 from xa.manager.two_phase_branch import TwoPhaseBranch
 
 
+@last_resource
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("call", ["commit", "rollback"])
 def test_x03_an_interrupt_of_the_second_phase_leaves_nothing_in_doubt(
-    last_resource_shop: Shop, call: str, interrupt: type[BaseException]
+    shop: Shop, call: str, interrupt: type[BaseException]
 ) -> None:
     """A second Ctrl-C, or the handler of another signal."""
-    shop = last_resource_shop
     shop.space.put("orders", "tea")
 
     def fail(error: type[BaseException]) -> None:
@@ -49,8 +49,8 @@ def test_x03_an_interrupt_of_the_second_phase_leaves_nothing_in_doubt(
         assert shop.check_agreement(["tea"]) == (["tea"] if call == "commit" else [])
 
 
-def test_x03_a_database_that_is_away_does_not_keep_another_one_waiting(two_phase_shop: Shop) -> None:
-    shop = two_phase_shop
+@two_phases
+def test_x03_a_database_that_is_away_does_not_keep_another_one_waiting(shop: Shop) -> None:
     shop.space.put("orders", "tea")
 
     def away() -> Any:
@@ -67,9 +67,9 @@ def test_x03_a_database_that_is_away_does_not_keep_another_one_waiting(two_phase
         assert shop.check_agreement(["tea"]) == ["tea"]
 
 
-def test_x03_an_administrators_decision_does_not_end_the_recovery(two_phase_shop: Shop) -> None:
+@two_phases
+def test_x03_an_administrators_decision_does_not_end_the_recovery(shop: Shop) -> None:
     """The recovery logs the contradiction, as it does for branches of dead coordinators, and goes on."""
-    shop = two_phase_shop
     shop.space.put("orders", "tea")
     with shop.manager() as manager:
         with acting(Step("the commit", SpaceBranch, "commit"), "before", shop.space.close):
@@ -81,8 +81,8 @@ def test_x03_an_administrators_decision_does_not_end_the_recovery(two_phase_shop
         manager.recover(shop.space, shop.database)
 
 
-def test_x03_a_connection_that_breaks_before_its_vote_leaves_nothing(two_phase_shop: Shop) -> None:
-    shop = two_phase_shop
+@two_phases
+def test_x03_a_connection_that_breaks_before_its_vote_leaves_nothing(shop: Shop) -> None:
     with shop.manager() as manager:
         with pytest.raises(psycopg.OperationalError), shop.booking(manager):
             terminate_sessions(shop.server)
@@ -91,8 +91,8 @@ def test_x03_a_connection_that_breaks_before_its_vote_leaves_nothing(two_phase_s
     assert shop.dead_logs() == 0
 
 
-def test_x03_a_refused_commit_in_one_phase_leaves_nothing(two_phase_shop: Shop) -> None:
-    shop = two_phase_shop
+@two_phases
+def test_x03_a_refused_commit_in_one_phase_leaves_nothing(shop: Shop) -> None:
     shop.database.execute("alter table bookings drop constraint bookings_pkey")
     shop.database.execute("alter table bookings add constraint once unique (text) deferrable initially deferred")
     shop.database.commit()
@@ -104,8 +104,8 @@ def test_x03_a_refused_commit_in_one_phase_leaves_nothing(two_phase_shop: Shop) 
         assert (shop.database.autocommit, door.outcomes(manager).is_empty) == (True, True)
 
 
-def test_x03_a_table_that_was_created_again_is_found_by_all_connections(last_resource_shop: Shop) -> None:
-    shop = last_resource_shop
+@last_resource
+def test_x03_a_table_that_was_created_again_is_found_by_all_connections(shop: Shop) -> None:
     shop.space.put_many("orders", ["milk", "tea"])
     with shop.manager() as manager, closing(shop.server.connect()) as other:
         shop.book(manager)
@@ -130,10 +130,11 @@ def test_x03_a_connection_with_two_phases_and_without_cursors_takes_part(memory:
         manager.recover(connection)
 
 
+@last_resource
 @pytest.mark.usefixtures("impatient")
-def test_x03_a_forked_child_does_not_wait_for_its_parent(last_resource_shop: Shop) -> None:
+def test_x03_a_forked_child_does_not_wait_for_its_parent(shop: Shop) -> None:
     """The end of the child calls ``close``, too."""
-    with last_resource_shop.manager() as manager, manager.transaction():
+    with shop.manager() as manager, manager.transaction():
 
         def child() -> None:
             with mock.patch.object(Outcomes, "wait", side_effect=AssertionError):

@@ -30,8 +30,9 @@ BOOKING = sqlalchemy.text("insert into bookings values (:text)")
 
 
 @pytest.fixture
-def shop(last_resource_shop: Shop) -> Shop:
-    return last_resource_shop
+def shop(memory: Path, by_default: Server) -> Iterator[Shop]:
+    with Shop(memory, by_default, False) as found:
+        yield found
 
 
 @pytest.fixture

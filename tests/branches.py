@@ -1,6 +1,7 @@
 """Xids, branches that have ended or voted, the codes of refused calls, and an exception of an application."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -25,6 +26,15 @@ def begun(rm: xa.ResourceManager, one: xa.Xid, body: object = "hello", queue: st
 def voted(rm: xa.ResourceManager, one: xa.Xid, queue: str = "replies") -> None:
     """A branch with one put, which has voted."""
     begun(rm, one, one.gtrid, queue)
+    assert rm.prepare(one) == xa.XA_OK
+
+
+@contextmanager
+def voting(rm: xa.ResourceManager, one: xa.Xid) -> Iterator[None]:
+    """The work of the block is a branch, which votes at the end of the block."""
+    rm.start(one)
+    yield
+    rm.end(one)
     assert rm.prepare(one) == xa.XA_OK
 
 
