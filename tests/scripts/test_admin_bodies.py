@@ -73,15 +73,6 @@ def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_qu
     one_line(done, f"{what} in queue orders", "could not be written", "No space left on device")
 
 
-@pytest.mark.slow
-def test_a_purge_whose_output_cannot_be_written_says_how_much_it_deleted(path: Path) -> None:
-    with spool.open(path) as space:
-        space.put("orders", b"x")
-    with open("/dev/full", "wb") as full:
-        done = execute("spool-admin", "-s", path, "queue", "purge", "orders", stdout=full)
-    one_line(done, "deleted 1 message of queue orders; but", code=1)
-
-
 # -- bodies that the product wrote can be read with the product --------------------------------------------------------
 
 

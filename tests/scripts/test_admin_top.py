@@ -446,13 +446,6 @@ def test_a_space_that_stops_is_said_and_the_view_goes_on(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_missing_published_metrics_are_said_and_the_view_goes_on(path: Path) -> None:
-    with terminal(path, "--published", size=(24, 250)) as shown:  # (no line divides a word)
-        shown.shows("cannot be read", "set monitor_group")
-        shown.quit()
-
-
-@pytest.mark.slow
 def test_published_metrics_are_shown_with_their_age(path: Path) -> None:
     group = grp.getgrgid(os.getgid()).gr_name
     with spool.open(path) as space:

@@ -4,10 +4,8 @@ Each test names its source: "XA" is X/Open's CAE Specification "Distributed Tran
 Specification", by section, manual page or table. Other sources are the tests, manuals and defects of products. Other
 files have these behaviours:
 
-* ``test_resource_manager``: two-phase and one-phase commit; a read-only vote; DUPID of old xids;
-  calls that do not fit the state; suspend, resume and join; TMFAIL; OUTSIDE; an administrator's decision until
-  ``forget``; one scan of ``recover``; xids outside the limits; XA_RETRY on a full disk; a failed flush; branches in
-  doubt over restarts; a branch that another process commits.
+* ``test_resource_manager``: two-phase commit; OUTSIDE; an administrator's decision until ``forget``; xids outside the
+  limits; XA_RETRY on a full disk; a failed flush; branches in doubt over restarts; an xid that another process uses.
 * ``test_left_open``: work in a branch whose end was refused; branches that their program drops.
 * ``test_together``: branches that are decided at the same time.
 * ``dbapi/test_life_of_a_connection``: prepared and unprepared transactions of a killed process.
@@ -23,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -65,24 +63,93 @@ def in_thread(act: Callable[..., Any], *arguments: object) -> Any:
         return pool.submit(act, *arguments).result()
 
 
-# -- xa_start and xa_end -----------------------------------------------------------------------------------------------
+# -- each call in each state -------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[xa.ResourceManager, xa.Xid], object]] = {
+    "start": lambda rm, one: (rm.start(one), rm.space.put("replies", "hello")),
+    "join": lambda rm, one: rm.start(one, xa.TMJOIN),
+    "resume": lambda rm, one: rm.start(one, xa.TMRESUME),
+    "end": xa.ResourceManager.end,
+    "fail": lambda rm, one: rm.end(one, xa.TMFAIL),
+    "suspend": lambda rm, one: rm.end(one, xa.TMSUSPEND),
+    "prepare": xa.ResourceManager.prepare,
+    "commit": xa.ResourceManager.commit,
+    "one-phase": lambda rm, one: rm.commit(one, xa.TMONEPHASE),
+    "rollback": xa.ResourceManager.rollback,
+    "forget": xa.ResourceManager.forget,
+}
+EVERY_CALL_BUT_START = "join resume end fail suspend prepare commit one-phase rollback forget"
 
 
-def test_the_xid_of_a_branch_is_in_use_in_each_state_thread_and_process(rm: xa.ResourceManager, other: Any) -> None:
-    """XA, xa_start (XAER_DUPID): active, suspended, rollback-only, idle and prepared branches."""
-    rm.start(xid())
+class State(NamedTuple):
+    """The calls that lead to a state of a branch, the calls that end the branch, and the refused calls by their code.
+
+    A branch that was committed keeps its xid in use: otherwise a new branch would look committed, and its file would
+    replace the file of the old branch.
+    """
+
+    begin: str
+    end: str
+    nota: str
+    proto: str = ""
+    dupid: str = "start"
+
+
+STATES = {
+    "unknown": State("", "", EVERY_CALL_BUT_START, dupid=""),
+    "active": State("start", "end one-phase", "forget", "start join resume prepare commit one-phase rollback", ""),
+    "suspended": State("start suspend", "end one-phase", "forget", "join suspend prepare commit one-phase rollback"),
+    "idle": State("start end", "one-phase", "forget", "resume end fail suspend commit"),
+    "rollback-only": State("start fail", "rollback", "forget", "join resume suspend prepare commit one-phase"),
+    "prepared": State("start end prepare", "commit", "forget", "join resume end fail suspend prepare one-phase"),
+    "committed": State("start end prepare commit", "", EVERY_CALL_BUT_START),
+    "rolled back": State("start end prepare rollback", "", EVERY_CALL_BUT_START, dupid=""),
+}
+
+
+def act(calls: str, manager: xa.ResourceManager) -> None:
+    for call in calls.split():
+        CALLS[call](manager, xid())
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_a_call_that_does_not_fit_the_state_of_its_branch_is_refused_and_changes_nothing(
+    rm: xa.ResourceManager, other: Any, state: State
+) -> None:
+    """XA, tables 6-2 and 6-4, and the manual pages. From the vote on, any manager of any process gets the same codes.
+
+    pgjdbc, testPrepareUnknownXid, testCommitUnknownXid, testRollbackUnknownXid, testOnePhaseCommitOfPrepared,
+    testRepeatedRolledBack and testCommitingCommittedXid. MySQL, XA Transaction States.
+    """
+    act(state.begin, rm)
+    shared = "prepare" in state.begin or not state.begin
+    for manager in (rm, other, xa.ResourceManager(rm.space)) if shared else (rm,):
+        for code, calls in ((xa.XAER_NOTA, state.nota), (xa.XAER_PROTO, state.proto), (xa.XAER_DUPID, state.dupid)):
+            for call in calls.split():
+                assert code_of(CALLS[call], manager, xid()) == code, call
+        assert manager.recover() == [xid()] * state.begin.endswith("prepare")
+    if state.begin == "start":
+        assert code_of(rm.start, UNKNOWN) == xa.XAER_PROTO, "the caller is in a branch already"
+    act(state.end, rm)
+    assert bodies(rm.space) == ["hello"] * any(call in state.begin + state.end for call in ("commit", "one-phase"))
+
+
+@pytest.mark.parametrize("begin", ["start", "start suspend", "start end"])
+def test_a_branch_belongs_to_its_manager_until_it_is_prepared(rm: xa.ResourceManager, other: Any, begin: str) -> None:
+    """XA, xa_start (XAER_DUPID): the xid is in use in each thread and process."""
+    act(begin, rm)
     assert in_thread(code_of, rm.start, xid()) == xa.XAER_DUPID
-    rm.end(xid(), xa.TMSUSPEND)
-    assert code_of(rm.start, xid()) == xa.XAER_DUPID
-    rm.end(xid(), xa.TMFAIL)
-    assert code_of(rm.start, xid()) == xa.XAER_DUPID
-    rm.rollback(xid())
-    begun(rm, xid())
-    assert code_of(rm.start, xid()) == xa.XAER_DUPID
-    rm.prepare(xid())
-    for manager in (rm, xa.ResourceManager(rm.space), other):
-        assert code_of(manager.start, xid()) == xa.XAER_DUPID
-    assert other.commit(xid()) == xa.XA_OK, "the refused calls hold no lock"
+    for manager in (xa.ResourceManager(rm.space), other):
+        assert in_thread(code_of, manager.start, xid()) == xa.XAER_DUPID
+        for call in ("join", "resume", "end", "fail", "suspend", "prepare", "one-phase"):
+            assert in_thread(code_of, CALLS[call], manager, xid()) == xa.XAER_PROTO, call
+        assert in_thread(code_of, manager.rollback, xid()) == xa.XAER_NOTA
+        assert manager.recover() == []
+    act("rollback" if begin == "start end" else "end rollback", rm)
+    assert bodies(rm.space) == []
+
+
+# -- xa_start and xa_end -----------------------------------------------------------------------------------------------
 
 
 def test_an_xid_is_free_after_a_rollback_and_after_a_read_only_vote(rm: xa.ResourceManager) -> None:
@@ -98,17 +165,6 @@ def test_an_xid_is_free_after_a_rollback_and_after_a_read_only_vote(rm: xa.Resou
     begun(rm, xid(), "last")
     rm.commit(xid(), xa.TMONEPHASE)
     assert bodies(rm.space) == ["last"]
-
-
-def test_unknown_xids_are_nota_in_each_call(rm: xa.ResourceManager) -> None:
-    """XA, manual pages (XAER_NOTA). pgjdbc, testPrepareUnknownXid, testCommitUnknownXid and testRollbackUnknownXid."""
-    calls: list[tuple[Any, ...]] = [
-        (rm.start, xa.TMJOIN), (rm.start, xa.TMRESUME), (rm.end, xa.TMSUCCESS), (rm.end, xa.TMFAIL),
-        (rm.end, xa.TMSUSPEND), (rm.prepare,), (rm.commit,), (rm.commit, xa.TMONEPHASE), (rm.rollback,), (rm.forget,),
-    ]  # fmt: skip
-    for call, *flags in calls:
-        assert code_of(call, UNKNOWN, *flags) == xa.XAER_NOTA
-    assert rm.recover() == []
 
 
 def test_flags_that_a_call_does_not_have_are_invalid_and_change_nothing(rm: xa.ResourceManager) -> None:
@@ -187,20 +243,6 @@ def test_a_suspended_association_is_ended_without_a_resume(rm: xa.ResourceManage
         else:
             assert code_of(rm.commit, xid(), xa.TMONEPHASE) == code
             rm.rollback(xid())
-    assert bodies(rm.space) == ["hello"]
-
-
-def test_a_resume_of_a_branch_that_is_not_suspended_is_a_protocol_error(rm: xa.ResourceManager) -> None:
-    """XA, tables 6-2 and 6-4."""
-    begun(rm, xid())
-    assert code_of(rm.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
-    rm.start(xid(), xa.TMJOIN)
-    assert in_thread(code_of, rm.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
-    rm.end(xid())
-    rm.prepare(xid())
-    for flags in (xa.TMRESUME, xa.TMJOIN):
-        assert code_of(rm.start, xid(), flags) == xa.XAER_PROTO, "a prepared branch takes no more work"
-    rm.commit(xid())
     assert bodies(rm.space) == ["hello"]
 
 
@@ -333,39 +375,6 @@ def test_a_vote_that_is_refused_ends_the_branch(
 # -- xa_commit and xa_rollback -----------------------------------------------------------------------------------------
 
 
-def test_a_commit_without_a_vote_needs_onephase(rm: xa.ResourceManager) -> None:
-    """XA, table 6-4. MySQL, XA Transaction States: XA COMMIT of an idle branch needs ONE PHASE."""
-    begun(rm, xid())
-    assert code_of(rm.commit, xid()) == xa.XAER_PROTO
-    assert bodies(rm.space) == []
-    assert rm.prepare(xid()) == xa.XA_OK
-    rm.commit(xid())
-    assert bodies(rm.space) == ["hello"]
-
-
-def test_a_prepared_branch_refuses_onephase(rm: xa.ResourceManager, other: Any) -> None:
-    """XA, xa_commit (TMONEPHASE). pgjdbc, testOnePhaseCommitOfPrepared."""
-    voted(rm, xid())
-    for manager in (rm, other, xa.ResourceManager(rm.space)):
-        assert code_of(manager.commit, xid(), xa.TMONEPHASE) == xa.XAER_PROTO
-        assert manager.recover() == [xid()]
-    rm.commit(xid())
-    assert bodies(rm.space) == [xid().gtrid]
-
-
-@pytest.mark.parametrize("decision", ["commit", "rollback"])
-def test_a_decision_is_given_once_and_then_the_xid_is_unknown(
-    rm: xa.ResourceManager, other: Any, decision: str
-) -> None:
-    """XA, table 6-4 (S0): recoveries repeat calls. pgjdbc, testRepeatedRolledBack and testCommitingCommittedXid."""
-    voted(rm, xid())
-    getattr(rm, decision)(xid())
-    for manager in (rm, other):
-        for call in (manager.commit, manager.rollback):
-            assert code_of(call, xid()) == xa.XAER_NOTA
-    assert bodies(rm.space) == ([xid().gtrid] if decision == "commit" else [])
-
-
 def outcome(decide: Callable[[xa.Xid], int], one: xa.Xid) -> int:
     try:
         return decide(one)
@@ -384,22 +393,6 @@ def test_a_commit_and_a_rollback_of_two_programs_have_one_winner(rm: xa.Resource
         assert {committed, rolled_back} == {xa.XAER_NOTA, xa.XA_OK}
         assert (one.gtrid in bodies(rm.space)) is (committed == xa.XA_OK)
     assert rm.recover() == []
-
-
-def test_a_branch_that_is_rollback_only_commits_in_no_way(rm: xa.ResourceManager) -> None:
-    """XA, table 6-4 (S4): only xa_rollback fits."""
-    rm.start(xid())
-    rm.space.put("replies", "hello")
-    rm.end(xid(), xa.TMFAIL)
-    for call in (
-        rm.prepare,
-        rm.commit,
-        lambda one: rm.commit(one, xa.TMONEPHASE),
-        lambda one: rm.start(one, xa.TMJOIN),
-    ):
-        assert code_of(call, xid()) == xa.XAER_PROTO
-    rm.rollback(xid())
-    assert bodies(rm.space) == []
 
 
 def test_a_rollback_of_an_unknown_xid_does_not_end_the_work_of_the_caller(rm: xa.ResourceManager) -> None:
@@ -570,21 +563,6 @@ def test_the_time_limit_ends_with_the_vote(limited: xa.ResourceManager, clock: S
     assert rm.recover() == [xid()]
     rm.commit(xid())
     assert bodies(space) == [xid().gtrid]
-
-
-# -- heuristic decisions -----------------------------------------------------------------------------------------------
-
-
-def test_forget_does_not_end_a_branch_without_a_heuristic_decision(rm: xa.ResourceManager) -> None:
-    """XA, xa_forget and table 6-4: it fits S5 only."""
-    begun(rm, xid(b"idle"))
-    voted(rm, xid(b"prepared"))
-    for name in (b"idle", b"prepared"):
-        assert code_of(rm.forget, xid(name)) == xa.XAER_NOTA
-    assert rm.recover() == [xid(b"prepared")]
-    rm.commit(xid(b"prepared"))
-    rm.commit(xid(b"idle"), xa.TMONEPHASE)
-    assert bodies(rm.space) == [b"prepared", "hello"]
 
 
 # -- the end of a resource manager -------------------------------------------------------------------------------------

@@ -67,28 +67,6 @@ def test_e03_in_doubt_branches_stay_held_over_any_number_of_restarts(rm: xa.Reso
         assert [m.body for m in space.browse("out")] == [b"1!"]
 
 
-def test_an_xid_that_was_committed_a_while_ago_is_refused_before_anything_is_voted(rm: xa.ResourceManager) -> None:
-    """Otherwise the branch would look committed already, and its file would replace the file of the old branch."""
-    work(rm, xid())
-    rm.prepare(xid())
-    rm.commit(xid())
-    for manager in (rm, xa.ResourceManager(spool.open(rm.space.path))):
-        assert code_of(manager.start, xid(), xa.TMNOFLAGS) == xa.XAER_DUPID
-
-
-def test_a_branch_belongs_to_one_process_until_it_is_prepared(rm: xa.ResourceManager) -> None:
-    rm.start(xid())
-    rm.space.get("in")
-    with spool.open(rm.space.path) as other:
-        elsewhere = xa.ResourceManager(other)
-        assert code_of(elsewhere.start, xid(), xa.TMNOFLAGS) == xa.XAER_DUPID
-        assert code_of(elsewhere.start, xid(), xa.TMJOIN) == xa.XAER_PROTO
-        assert code_of(elsewhere.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
-        assert elsewhere.recover() == []
-    rm.end(xid())
-    rm.rollback(xid())
-
-
 @pytest.mark.parametrize("decided", [True, False])
 def test_an_xid_that_another_process_uses_up_meanwhile_is_refused(decided: bool) -> None:
     processes = Processes()
@@ -105,22 +83,6 @@ def test_an_xid_that_another_process_uses_up_meanwhile_is_refused(decided: bool)
     if not decided:
         first.commit(xid())
     assert [message.body for message in other.browse("orders")] == [xid().gtrid]
-
-
-def test_calls_that_do_not_fit_the_state_are_protocol_errors_and_change_nothing(rm: xa.ResourceManager) -> None:
-    rm.start(xid())
-    rm.space.put("out", b"x")
-    for call in (rm.prepare, rm.commit, rm.rollback):
-        assert code_of(call, xid()) == xa.XAER_PROTO
-    assert code_of(rm.start, xid(b"second")) == xa.XAER_PROTO, "the caller is in a branch already"
-    rm.end(xid(), xa.TMSUSPEND)
-    assert code_of(rm.prepare, xid()) == xa.XAER_PROTO
-    rm.start(xid(), xa.TMRESUME)
-    rm.end(xid())
-    assert code_of(rm.end, xid()) == xa.XAER_PROTO
-    assert rm.prepare(xid()) == xa.XA_OK
-    assert code_of(rm.prepare, xid()) == xa.XAER_PROTO
-    rm.commit(xid())
 
 
 def test_a_caller_in_a_transaction_of_its_own_is_outside(rm: xa.ResourceManager) -> None:
