@@ -56,13 +56,6 @@ def test_q16_export_and_import_in_every_usual_compression(run: Run, path: Path, 
     assert _bodies(tmp_path / "copy") == [1, 2]
 
 
-@pytest.mark.parametrize("name", ["out.zip", "tar"])
-def test_an_unknown_suffix_is_wrong_usage(run: Run, tmp_path: Path, name: str) -> None:
-    done = run("export", tmp_path / name)
-    one_line(done, name, "ends in one of .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz, .txz", code=2)
-    assert _left(tmp_path) == set()
-
-
 def test_q16_export_to_standard_output_is_the_same_file(run: Run, path: Path, tmp_path: Path) -> None:
     _put(path, 1)
     assert run("export", tmp_path / "out.tar").code == 0

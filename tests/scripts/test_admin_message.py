@@ -50,22 +50,6 @@ def test_put_prints_the_id_alone(run: Run) -> None:
     assert run("message", "show", described["id"]).code == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("put", "orders", "--body", "x", "--client-id", LONE),
-        ("put", "orders", "--body", "x", "--header", f"a={LONE}"),
-        ("list", "orders", "--header", f"a={LONE}"),
-        ("get", "orders", "--correlation-id", LONE),
-    ],
-)
-def test_an_argument_that_is_not_utf8_is_refused_by_its_option(run: Run, words: tuple[str, ...]) -> None:
-    done = run("message", *words)
-    assert (done.code, done.out) == (2, b"")
-    option = "a header" if "--header" in words else words[-2]
-    assert f"{option} cannot be written as UTF-8: " in done.err
-
-
 def test_every_option_of_put_arrives(run: Run, path: Path) -> None:
     due = time.time() + 7200
     run(
@@ -113,28 +97,6 @@ def test_get_waits_for_a_message_as_long_as_it_was_told_to(path: Path) -> None:
         assert waiting.communicate(timeout=30)[0] == b"at last"
 
 
-@pytest.mark.parametrize("header", ["novalue", "=x", "a=1 a=2"])
-def test_a_bad_header_is_wrong_usage_and_puts_nothing(run: Run, header: str) -> None:
-    options = [word for each in header.split() for word in ("--header", each)]
-    assert run("message", "put", "orders", "--body", "x", *options).code == 2
-    assert run("message", "get", "orders").code == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--file", "/dev/null"], ["--body", "--file"]),
-        (["--delay", "1", "--not-before", "1"], ["--delay and --not-before exclude each other"]),
-        (["--header", "big=" + "x" * 9000], ["headers", "8192"]),
-    ],
-)
-def test_a_bad_option_is_refused_with_its_allowed_values_and_puts_nothing(
-    run: Run, options: list[str], words: list[str]
-) -> None:
-    one_line(run("message", "put", "orders", "--body", "x", *options), *words, code=2)
-    assert run("message", "get", "orders").code == 3
-
-
 def test_json_has_the_attribute_names_and_says_how_the_body_is_written(run: Run, path: Path) -> None:
     run("message", "put", "orders", stdin=AWKWARD)
     run("message", "put", "orders", "--body", "grün\n\x00", "--header", "a=b")
@@ -158,16 +120,10 @@ def test_list_takes_nothing_and_shows_no_more_than_it_was_asked_for(run: Run) ->
     assert [each["id"] for each in run("message", "list", "orders", "--json", "--limit", 2).objects] == ids[:2]
     found = run("message", "list", "orders", "--json", "--correlation-id", "c1").objects
     assert [each["id"] for each in found] == ids[1::2]
-    assert run("message", "list", "orders", "--limit", 0).code == 2
 
 
 def test_listing_an_empty_queue_is_fine(run: Run) -> None:
     one_line(run("message", "list", "orders"), "empty", code=0)
-
-
-def test_show_refuses_an_unknown_id_and_a_text_that_is_no_id(run: Run) -> None:
-    for message_id, code, word in (("0" * 32, 1, "taken, or never committed"), ("zz", 2, "32 hexadecimal digits")):
-        one_line(run("message", "show", message_id), message_id, word, code=code)
 
 
 def test_a_message_cannot_steer_the_terminal(run: Run) -> None:

@@ -45,13 +45,6 @@ def test_c06_durability_none_is_a_value_and_removes_no_option(run: Run, path: Pa
     assert "durability" not in (path / "space.toml").read_text().partition("[queues.orders]")[2].partition("[")[0]
 
 
-@pytest.mark.parametrize("name", ["a b", "../x"])
-def test_a_bad_queue_name_is_refused_with_the_rule(run: Run, name: str) -> None:
-    for words in (("queue", "create"), ("queue", "show"), ("message", "put"), ("message", "get"), ("message", "list")):
-        done = run(*words, "--", name)
-        one_line(done, "1 to 127 letters, digits, '.', '_' or '-'", "does not start with a dot", code=2)
-
-
 def test_queue_list_counts_messages(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", [b"ab", b"c"])

@@ -98,12 +98,3 @@ def test_a_decision_makes_all_of_a_branch_happen_or_none(
     for queue, expected in (("errors", added), ("orders", taken)):
         got = run("message", "get", queue)
         assert (got.code, got.out) == expected
-
-
-@pytest.mark.parametrize("verb", ["commit", "rollback", "forget"])
-def test_an_unknown_transaction_and_a_text_that_is_no_xid_are_refused(run: Run, verb: str) -> None:
-    for xid, code, words in (
-        (XID, 1, ["XAER_NOTA", str(XID)]),
-        ("garbage", 2, ["is not an xid", "format.gtrid.bqual"]),
-    ):
-        one_line(run("transaction", verb, xid), *words, code=code)

@@ -4,7 +4,6 @@ import click
 import pytest
 
 import spool
-from tests.scripts.conftest import Run, one_line
 from xaspool_scripts.terminal.options import duration, duration_or_forever, moment, short_duration, size
 
 
@@ -55,12 +54,6 @@ def test_a_call_takes_a_tenth_of_a_second_at_least() -> None:
     assert short_duration("5m") == 300
     with pytest.raises(click.BadParameter, match=r"less than 0\.1 seconds"):
         short_duration("0.05")
-
-
-@pytest.mark.parametrize("words", [("queue", "show"), ("queue", "change", "--retries", 1), ("message", "put")])
-def test_a_mistyped_queue_is_answered_with_the_one_that_was_meant(run: Run, words: tuple[object, ...]) -> None:
-    done = run(*words, "oders")
-    one_line(done, "there is no queue 'oders'", "errors, orders", "did you mean orders?", "queue create oders", code=1)
 
 
 def test_a_mistyped_queue_is_answered_in_python_too(path: object) -> None:

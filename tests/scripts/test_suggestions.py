@@ -62,11 +62,6 @@ def test_suggested_commands_and_options_exist() -> None:
     assert not suggestions._OPTIONS.keys() & options - {"--message"}
 
 
-def test_a_page_is_answered_with_the_one_that_was_meant(run: Run) -> None:
-    one_line(run("docs", "worker", space=None), "there is no page worker; did you mean workers? The pages are ")
-    one_line(run("docs", "nix", space=None), "there is no page nix. The pages are ")
-
-
 def test_a_directory_with_other_files_is_not_offered_to_become_a_space(run: Run, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     one_line(run("queue", "list", space=tmp_path / "other"), "Make one with: spool-admin init")
@@ -77,8 +72,3 @@ def test_a_directory_with_other_files_is_not_offered_to_become_a_space(run: Run,
     assert f"init {tmp_path}" not in told
     with pytest.raises(spool.NotASpace):
         spool.open(tmp_path / "other")
-
-
-def test_a_change_of_nothing_names_the_help_once(run: Run) -> None:
-    told = one_line(run("queue", "change", "orders"), "name an option to change, e.g. --retries 3")
-    assert told.count("--help") == 1
