@@ -8,6 +8,7 @@ import spool
 from spool.coordination.locks import xid_byte
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.model.layout import FreeName
 from spool.runtime.clock import WaitExpired
 from spool.transactions import two_phase
 from tests import door
@@ -73,12 +74,14 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
     space.get("orders")
     space.put("orders", "newest")
 
-    def die(name: str, room: int) -> None:
-        raise KeyboardInterrupt
+    give = store.files.recycler.give
 
-    monkeypatch.setattr(
-        store.files.recycler, "give", die
-    )  # the branch was removed by then, the commit that adopted it was not
+    def die_before_the_head(name: str, room: int) -> FreeName | None:
+        if name == layout.committed(number):
+            raise KeyboardInterrupt
+        return give(name, room)
+
+    monkeypatch.setattr(store.files.recycler, "give", die_before_the_head)
     with pytest.raises(KeyboardInterrupt):
         reclaim(store)
     monkeypatch.undo()
