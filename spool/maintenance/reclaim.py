@@ -158,7 +158,8 @@ def failures_logged(store: Store) -> Iterator[None]:
 def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int]:
     """Reclaim in steps. Yield how many numbers a step removed.
 
-    The caller holds the reclaim lock during each step, and may release it after a step.
+    The caller holds the reclaim lock during each step, and may release it after a step. Files that become idle
+    meanwhile remain, because otherwise the steps would not end while other processes take messages.
     """
     if store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
         return
@@ -168,11 +169,13 @@ def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int
     catch_up(store)
     _forget_captured(store.files.disk, store.view)
     newest = store.view.index.applied - behind if behind else None
+    with store.view.mutex:
+        found = set(store.view.index.idle)
     gone = 1
     while gone:
         gone = 0
-        with store.view.mutex:
-            idle = sorted(store.view.index.idle)
+        with store.view.mutex:  # each record of totals retires the record before it
+            idle = sorted(store.view.index.idle & (found | store.view.index.retired))
         for begin in range(0, len(idle), _BATCH_FILES):
             if step := _remove_idle(store, idle[begin : begin + _BATCH_FILES], newest, pause):
                 gone += step

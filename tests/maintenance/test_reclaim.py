@@ -45,3 +45,20 @@ def test_each_of_many_files_is_checked_once_a_pass(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reclaim, "_BATCH_FILES", 10)
     assert door.reclaim(space) >= 199
     assert len(looked) < 300
+
+
+def test_a_reclaim_ends_although_another_process_takes_message_after_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes()
+    space, other = processes.space(), processes.space()
+    for turn in range(100):
+        space.put("orders", turn)
+    other.get("orders")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        other.get("orders", timeout=0)
+
+    monkeypatch.setattr(processes.machine.clock, "sleep", pause)
+    assert reclaim.reclaim(space._store) > 0
+    assert len(pauses) < 5
