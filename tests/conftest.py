@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -25,6 +26,10 @@ from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
 from tests.strides import Stride, left_out
 from xaspool_scripts.terminal.signals import ENDING
+
+# A container may forbid Python to keep compiled modules. Each process of the tests would compile them again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("long", deadline=None)
