@@ -125,7 +125,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 LONGEST = (
     "tests/crash/test_every_crash_point.py", "tests/forwarder", "tests/faults/test_every_call_fails.py",
     "tests/crash/test_interleavings.py", "tests/corruption/test_every_file.py", "tests/environment", "tests/kills",
-    "tests/xa/manager", "tests/crash", "tests/features", "tests/faults", "tests/corruption",
+    "tests/xa/manager", "tests/crash", "tests/features", "tests/faults", "tests/corruption", "tests/package",
+    "tests/test_docs.py", "tests/torture", "tests/examples", "tests/console",
 )  # fmt: skip
 # Without --led, the tests of these run twice: as they are, and beside another process that leads.
 LED_TOO = (

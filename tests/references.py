@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("spool", "xa", "recovery", "forwarder", "scripts", "bench")
 _TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 _OF_OTHERS = {"ext4_sync_parent", "f_type", "mapPartitions", "ROUTING"}  # Linux's, Spark's and Tuxedo's names
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*(?:\(\))?")
 
 
@@ -59,7 +60,7 @@ def _read(path: Path) -> Module:
         elif token.type == tokenize.NAME:
             module.used.add(token.string)
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, _DEFINITIONS):
             module.defined.add(node.name)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             module.used.add(node.value)
@@ -78,7 +79,7 @@ def definitions(name: str) -> set[str]:
 
     def under(node: ast.AST, before: str) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if isinstance(child, _DEFINITIONS):
                 yield before + child.name
                 if isinstance(child, ast.ClassDef):
                     yield from under(child, f"{before}{child.name}.")

@@ -10,7 +10,6 @@ import spool
 from spool.errors import BadMessageId, InvalidArgument
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.beside.company import two_that_commit
 from tests.compaction import small_compactions
 from tests.spaces import space_with
 
@@ -104,22 +103,3 @@ def test_the_time_of_a_failure_survives_a_compaction_and_an_opening(space: spool
 def test_a_filter_that_can_match_nothing_is_an_error(space: spool.Space, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         ids(space, **wrong)
-
-
-def test_failures_are_told_apart_beside_two_processes_that_commit(tmp_path: Path) -> None:
-    path = tmp_path / "space"
-    with spool.create(path, defaults=AT_ONCE) as space:
-        space.create_queue("errors")
-        space.create_queue("orders", retries=0, error_queue="errors")
-        space.put_many("orders", range(60))
-        with two_that_commit(tmp_path):
-            space.work("orders", _fail_by_number, threads=4, once=True)
-            assert space.stats("errors").ready == 60
-            assert space.redrive("errors", reason="HTTP 503") == 30
-            assert {message.body % 2 for message in space.browse("errors")} == {1}
-            assert space.purge("errors", reason="soups") == 30
-        assert sorted(message.body for message in space.browse("orders")) == list(range(0, 60, 2))
-
-
-def _fail_by_number(message: spool.Message) -> None:
-    raise spool.Reject("five soups" if message.body % 2 else "HTTP 503")

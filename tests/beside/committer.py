@@ -16,7 +16,8 @@ from pathlib import Path
 import spool
 
 QUEUE = "zz"
-_PAUSE_SECONDS, _LOOK_SECONDS = 0.005, 0.05
+_PAUSE_SECONDS, _LOOK_SECONDS = 0.02, 0.05
+_LEFT = 10  # messages of one process that wait in the queue
 
 
 class Committed:
@@ -32,7 +33,8 @@ class Committed:
     def commit(self) -> bool:
         """Commit a put and a get. Return False if the space was deleted."""
         try:
-            self.put.append(self.space.put(QUEUE, "x"))
+            if len(self.put) < len(self.got) + _LEFT:
+                self.put.append(self.space.put(QUEUE, "x"))
             with self.space.transaction() as tx:
                 message, again = tx.get(QUEUE, timeout=1), []
                 if len(self.put) % 3 == 1:

@@ -10,18 +10,29 @@ import pytest
 import spool
 import xa
 from tests.beside.company import two_that_commit
+from tests.conftest import in_memory
 from tests.shown import bodies
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Path]:
     """A space in which two processes commit all the while."""
-    with spool.create(tmp_path / "space", defaults={"retry_delay": 0.0}) as space:
-        for queue in ("replies", "errors"):
-            space.create_queue(queue)
-        space.create_queue("orders", reply_queue="replies", error_queue="errors", retries=1)
-    with two_that_commit(tmp_path):
-        yield tmp_path / "space"
+    with in_memory() as directory:
+        with spool.create(directory / "space", defaults={"retry_delay": 0.0}) as space:
+            for queue in ("replies", "errors"):
+                space.create_queue(queue)
+            space.create_queue("orders", reply_queue="replies", error_queue="errors", retries=1)
+        with two_that_commit(directory):
+            yield directory / "space"
+
+
+@pytest.fixture
+def path(busy: Path) -> Path:
+    """The same space without the messages of an earlier test."""
+    with spool.open(busy) as space:
+        for queue in ("orders", "replies", "errors"):
+            space.purge(queue)
+    return busy
 
 
 def program(name: str, path: Path, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -77,7 +77,7 @@ def test_the_zoo_has_every_kind(made: Zoo) -> None:
 def test_e12_a_flipped_bit(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
     name, data = _content(made, kind)
     if data:
-        step = stride(13 if kind in OFTEN else 419 if kind in SELDOM else 83)
+        step = stride(29 if kind in OFTEN else 839 if kind in SELDOM else 167)
         judged(damages.flips(name, data, 3 if step == 1 else 1, random.Random(kind)), step)
 
 
@@ -86,7 +86,7 @@ def test_e12_a_flipped_bit(made: Zoo, judged: Judged, kind: str, stride: Stride)
 def test_e12_a_file_that_is_cut_off(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
     name, data = _content(made, kind)
     if data:
-        step = stride(419 if kind in SELDOM else 83)
+        step = stride(839 if kind in SELDOM else 167)
         judged(damages.cuts(name, data, random.Random(kind)), step)
 
 
@@ -96,7 +96,7 @@ def test_e03_zeroes_noise_surplus_and_other_things_under_the_name(
     made: Zoo, judged: Judged, kind: str, stride: Stride
 ) -> None:
     name, data = _content(made, kind)
-    step = stride(13 if len(data) < LARGE_BYTES else 83)
+    step = stride(29 if len(data) < LARGE_BYTES else 167)
     judged(damages.replacements(name), 1)
     judged(damages.extensions(name, data), step)
     if data:
@@ -106,7 +106,7 @@ def test_e03_zeroes_noise_surplus_and_other_things_under_the_name(
 @pytest.mark.every(4, first=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_e16_files_that_change_places_and_copies_of_files(made: Zoo, judged: Judged, kind: str, stride: Stride) -> None:
-    step = stride(17)
+    step = stride(37)
     name, _ = _content(made, kind)
     others = [made.files[other] for other in KINDS if other != kind]
     judged(damages.swaps(name, others), step)

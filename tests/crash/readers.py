@@ -104,7 +104,7 @@ def _read_of_compacted(simulation: Simulation) -> None:
         "S", one_after_the_other(putting(simulation.log, "S", 3), _compacting_again, getting(simulation.log, "S"))
     )
     simulation.process(
-        "A", one_after_the_other(getting(simulation.log, "A", 2), putting(simulation.log, "A"), reclaiming)
+        "A", one_after_the_other(getting(simulation.log, "A", 2), putting(simulation.log, "A"), reclaiming, reclaiming)
     )
 
 

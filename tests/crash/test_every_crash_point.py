@@ -63,7 +63,7 @@ MANY = {
         for rules in Rules
     ],
 )
-@pytest.mark.every(10)
+@pytest.mark.every(20)
 def test_x10_each_acknowledged_message_survives_every_power_cut(
     history: History, rules: Rules, stride: Stride, record_property
 ) -> None:
@@ -80,7 +80,7 @@ def test_a_copy_of_another_users_file_is_settled_after_two_power_cuts(record_pro
     record(Explorer(history, Rules.STRICT, per_cut=4, again=5, per_recovery_cut=4).explore(), record_property)
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @BY_NAME
 def test_a_live_process_takes_over_from_one_that_was_killed(history: History, stride: Stride, record_property) -> None:
     explorer = Explorer(history, Rules.ORDERED, every=stride(5), per_recovery_cut=1)

@@ -57,7 +57,7 @@ BY_NAME = pytest.mark.parametrize("name", MIRRORED)
         for rules, side in (RULES[:2] if name == LONGEST else RULES)
     ],
 )
-@pytest.mark.every(13)
+@pytest.mark.every(17)
 def test_either_disk_is_enough_after_every_power_cut(
     name: str, rules: Rules, side: str, stride: Stride, record_property
 ) -> None:
@@ -111,7 +111,7 @@ def test_the_first_messages_of_a_history_are_on_its_mirror(name: str) -> None:
     explorer._expect_of_mirror(explorer._set_up(), frozenset([MIRRORED[name].begin]))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["two-phase rollback", "put", "two-phase commit", "adopted get and reclaimed"])
 def test_a_commit_that_a_live_process_finishes_reaches_the_mirror(name: str, record_property) -> None:
     record(

@@ -72,18 +72,21 @@ def test_a_rule_of_a_narrow_window_that_is_broken_is_missed(bug: Bug, why: str) 
         stop_in_turn(stop)
 
 
+@pytest.mark.slow
 def test_a_second_look_the_wrong_way_round_is_missed() -> None:
     explorer = explorer_of(WRONG_WAY_ROUND.noticed_by)
     with planted(WRONG_WAY_ROUND), pytest.raises(Unexplained):
         stop_twice(explorer, stopped=1, before=CLAIM, first=0, then=2)
 
 
+@pytest.mark.slow
 def test_a_file_that_goes_under_a_task_is_missed() -> None:
     explorer = explorer_of(CLAIMED_AND_GONE.noticed_by)
     with planted(CLAIMED_AND_GONE), pytest.raises(Unexplained, match="could not read"):
         stop_and_rest(explorer, first=3, before="rename_new", second=2)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_goes_too_far_is_missed() -> None:
     with planted(READ_TOO_FAR), pytest.raises(Unexplained, match="a stream has read up to"):
         cut_in_turn(explorer_of(READ_TOO_FAR.noticed_by), 0)
@@ -108,12 +111,14 @@ def test_a_rollback_that_overlooks_the_commit_of_a_dead_process_fails_the_search
         die_in_turn(explorer, 0, 1, stopped_at)
 
 
+@pytest.mark.slow
 def test_a_number_that_is_published_over_one_that_is_not_durable_is_missed() -> None:
     explorer = explorer_of(OUT_OF_ORDER.noticed_by)
     with planted(OUT_OF_ORDER), pytest.raises(Unexplained):
         die_and_cut(explorer, 0, "flush")
 
 
+@pytest.mark.slow
 def test_a_commit_that_is_seen_before_it_is_durable_is_missed() -> None:
     explorer = explorer_of(APPLIED_TOO_EARLY.noticed_by)
     with planted(APPLIED_TOO_EARLY), pytest.raises(Unexplained):

@@ -67,7 +67,7 @@ def test_a_process_dies_at_any_step(victim: int, stride: Stride, record_property
     record_property("posted commits: schedules", explorer.count.schedules)
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("victim", NAMES, ids=NAMES.get)
 @pytest.mark.parametrize("scenario", ["posted decision", "posted decision beside a rollback"])
 def test_a_process_dies_beside_a_posted_decision(scenario: str, victim: int, stride: Stride, record_property) -> None:

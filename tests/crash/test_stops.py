@@ -31,7 +31,7 @@ WRITE = "a write and its replay"
 TASK, HOLDER, WRITER, REPLAYER = 0, 2, 4, 5
 
 
-@pytest.mark.every(4, first=1)
+@pytest.mark.every(8, first=1)
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
 def test_a_process_stopped_at_a_narrow_place_loses_and_doubles_nothing(
     stop: Stop, stride: Stride, record_property
@@ -61,7 +61,7 @@ def test_a_commit_makes_a_branch_durable_whose_owner_died_at_its_flush(stride: S
     die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush", every=4 * stride(4))
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(10)
 @pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 @pytest.mark.parametrize("scenario", GROUPS)
 def test_a_group_commits_whole_or_not_when_its_leader_dies_at_any_step(

@@ -76,7 +76,7 @@ def test_each_call_of_creating_a_space_fails(stride: Stride, record_property) ->
     _record(tally, record_property)
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(14)
 @TWO_RULES
 @BY_NAME
 def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, stride: Stride, record_property) -> None:

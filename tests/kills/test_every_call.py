@@ -42,7 +42,7 @@ def test_the_session_does_everything(life: Life) -> None:
 
 
 FLUSHES = {"fsync", "fdatasync"}
-STEPS = {"pwrite64": 48, "fsync": 16, "fdatasync": 12, "renameat2": 8}  # without --long: not each of the many calls
+STEPS = {"pwrite64": 96, "fsync": 32, "fdatasync": 24, "renameat2": 16}  # without --long: not each of the many calls
 
 
 def cases() -> Iterator[Any]:
@@ -104,7 +104,7 @@ def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaff
     print(f"{call}: recovery killed at {kills} calls")
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("call", ["pwrite64", "renameat2", "unlinkat", "mkdirat", "fsync"])
 def test_spool_intake_takes_each_file_once_whenever_it_is_killed(
     call: str, life: Life, scaffold: Scaffold, stride: Stride, record_property

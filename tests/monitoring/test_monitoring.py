@@ -208,7 +208,7 @@ def prometheus(space: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         (directory / "alerts.yml").write_text(rules)
         command = [
             "prometheus", f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address={address}",
+            f"--web.listen-address={address}", "--scrape.discovery-reload-interval=100ms",
         ]  # fmt: skip
         with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
             try:

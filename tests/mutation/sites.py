@@ -130,10 +130,10 @@ def _line_starts(source: str) -> list[int]:
 def _calls(node: ast.AST, where: str) -> Iterator[tuple[ast.Call | ast.Compare, str]]:
     """(call or comparison, the function and class around it)."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
             yield from _calls(child, f"{where}.{child.name}" if where else child.name)
         else:
-            if isinstance(child, ast.Call | ast.Compare):
+            if isinstance(child, (ast.Call, ast.Compare)):
                 yield child, where
             yield from _calls(child, where)
 

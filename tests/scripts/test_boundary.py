@@ -54,7 +54,7 @@ def test_no_arguments_lead_to_a_traceback(
     monkeypatch.chdir(tmp_path / directory)
     monkeypatch.setattr(admin_console, "_await", lambda ended, server: None)  # the console ends at once
     runner = CliRunner()
-    for name, words in _walk(24 // stride(24), stride(5)):
+    for name, words in _walk(24 // stride(24), stride(15)):
         words = [
             str(tmp_path / "made") if words[:1] == ["init"] and word in ("", " ", "/", "../..") else word
             for word in words
