@@ -64,27 +64,24 @@ class Client:
 
     def act(self, action: str, **values: Any) -> dict[str, Any]:
         """Make a call with one answer, and return the answer's values."""
-        data = encode({"space": self.address.space, **values})
-        self._introduce(data)
+        request = flight.Action(action, self._request(values))
         with self._connected() as (connection, options):
-            [answer] = connection.do_action(flight.Action(action, data), options)
+            [answer] = connection.do_action(request, options)
             found: dict[str, Any] = msgpack.unpackb(answer.body.to_pybytes())
             return found
 
     def plan(self, **values: Any) -> list[bytes]:
         """Return the tickets of a read."""
-        data = encode({"space": self.address.space, **values})
-        self._introduce(data)
-        descriptor = flight.FlightDescriptor.for_command(data)
+        descriptor = flight.FlightDescriptor.for_command(self._request(values))
         with self._connected() as (connection, options):
             info = connection.get_flight_info(descriptor, options)
             return [endpoint.ticket.ticket for endpoint in info.endpoints]
 
     def read(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Yield the batches of a ticket's messages."""
-        self._introduce(ticket)
+        request = flight.Ticket(self._introduced(ticket))
         with self._connected(None) as (connection, options):
-            reader: Any = connection.do_get(flight.Ticket(ticket), options)
+            reader: Any = connection.do_get(request, options)
             try:
                 for chunk in reader:
                     yield chunk.data
@@ -93,7 +90,7 @@ class Client:
 
     def write(self, batches: Iterator[pa.RecordBatch], columns: pa.Schema, /, **values: Any) -> dict[str, Any]:
         """Send rows, and return the values of the server's answer. The server has voted when this method returns."""
-        descriptor = flight.FlightDescriptor.for_command(encode({"space": self.address.space, **values}))
+        descriptor = flight.FlightDescriptor.for_command(self._request(values))
         with self._connected(None) as (connection, options):
             answers: Any
             writer, answers = connection.do_put(descriptor, columns, options)
@@ -105,10 +102,14 @@ class Client:
             found: dict[str, Any] = msgpack.unpackb(answer.to_pybytes())
             return found
 
-    def _introduce(self, request: bytes) -> None:
+    def _request(self, values: dict[str, Any]) -> bytes:
+        return self._introduced(encode({"space": self.address.space, **values}))
+
+    def _introduced(self, request: bytes) -> bytes:
         """Send the token before a large request, because a server takes little from a client without a known token."""
         if len(request) > _SMALL_REQUEST:
             self.act("health")
+        return request
 
     @contextmanager
     def _connected(

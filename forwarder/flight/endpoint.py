@@ -8,7 +8,6 @@ import ipaddress
 import os
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 
 from spool.errors import Argument, InvalidArgument
 
@@ -48,16 +47,6 @@ class Endpoint:
                 f"{self.host} can be reached from other machines: give ", Argument("certificate"), " and ",
                 Argument("key"), ", or ", Argument("insecure"),
             )  # fmt: skip
-
-    def pem(self) -> tuple[bytes | None, bytes | None]:
-        """Return the certificate chain and the private key. InvalidArgument if a file cannot be read."""
-        try:
-            certificate, key = (
-                None if name is None else Path(name).read_bytes() for name in (self.certificate, self.key)
-            )
-        except OSError as error:
-            raise InvalidArgument(f"the certificate or its key cannot be read: {error}") from None
-        return certificate, key
 
 
 def is_loopback(host: str) -> bool:

@@ -27,16 +27,13 @@ def start(client: Client, session: bytes) -> None:
     try:
         watched = os.pidfd_open(os.getppid())
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(watched)], pass_fds=[watched], stdin=subprocess.PIPE, cwd="/",
-                stdout=subprocess.DEVNULL, start_new_session=True, env={**os.environ, "PYTHONPATH": path},
+            subprocess.run(
+                [sys.executable, "-c", _START, str(watched)], pass_fds=[watched], cwd="/", start_new_session=True,
+                input=pickle.dumps((client, session)), stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
         finally:
             os.close(watched)
-        assert process.stdin is not None
-        with process.stdin as pipe:
-            pipe.write(pickle.dumps((client, session)))
-        process.wait()
     except OSError as error:
         raise SystemFailure(f"the process that renews the lease of the write cannot be started: {error}") from error
 

@@ -68,8 +68,7 @@ class OfferedBranch:
     def begin_call(self, place: int) -> None:
         """Do nothing."""
 
-    def end_call(self, place: int) -> None:
-        """Do nothing."""
+    end_call = begin_call
 
     def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
         """Get the messages of the offer. ``stretches``: the control fields of these messages."""

@@ -8,7 +8,7 @@ from spool.errors import InvalidArgument, ProtocolError
 from spool.model.message import attributes_of
 from spool.model.settings import check_queue_name
 from spool.model.text import shown
-from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
+from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated, bounded
 
 
 def packed(outcome: Outcome) -> bytes:
@@ -59,7 +59,7 @@ def _outcome(values: Any) -> Outcome:
         case [0, *_]:
             return _replied(values)
         case [1, str(reason), int() | float() | None as delay, bool(counted)]:
-            return Retried(reason, delay, counted)
+            return Retried(reason, None if delay is None else bounded(delay), counted)
         case [2, str(reason), reply]:
             return Rejected(reason, None if reply is None else _replied(reply))
         case [3, queue]:

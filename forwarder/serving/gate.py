@@ -16,7 +16,9 @@ import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from forwarder.flight.endpoint import listening
@@ -28,7 +30,8 @@ request has at most 16 MiB."""
 _CALL_BYTES = 512  # the most bytes of a call besides its request: headers, frames, token
 _READ_SHARE = 1024  # a client confirms the bytes that it reads, with at most one byte for this many bytes
 MOST_READERS, MOST_OF_A_TOKEN = 256, 64
-"""The most connections of clients that may only read: of all clients together, and of one token."""
+"""The most connections of clients that may only read: of all clients together, and of one token. The same numbers
+limit their reads in progress, because each process of Spark has one connection, and makes one read at a time."""
 _MOST_STRANGERS = 64
 _STRANGER_SECONDS = 20.0
 _HANDSHAKE_SECONDS = 10.0
@@ -36,6 +39,7 @@ _ROOM_SECONDS = 0.1
 _BUFFERED_BYTES = 1 << 20
 _ANY = float("inf")  # the limit for a client that may write
 _CONNECTIONS = "connections of clients that may only read: end one, then try again, or use a token that may write"
+_READS = "reads of clients that may only read in progress: end one, then try again, or use a token that may write"
 _LONGEST_PATH = 80  # the longest path of the private directory: a socket's path has at most 107 bytes
 
 
@@ -168,8 +172,11 @@ class Gate:
     """Listens at an address from its creation until ``close``.
 
     Args:
-        certificate, key: the certificate chain and the private key of the server, as PEM; None without TLS.
+        certificate, key: the files with the certificate chain and the private key of the server, as PEM; None without
+            TLS.
         refuse: called with a sentence about a client that disconnected without an accepted call.
+
+    certificate: the certificate chain; b"" without TLS.
 
     Raises:
         InvalidArgument: the certificate or its key is not valid.
@@ -177,9 +184,10 @@ class Gate:
     """
 
     def __init__(
-        self, host: str, port: int, certificate: bytes | None, key: bytes | None, refuse: Callable[[str], None]
+        self, host: str, port: int, certificate: str | None, key: str | None, refuse: Callable[[str], None]
     ) -> None:
-        self._tls = None if certificate is None else _tls(certificate, key or b"")
+        self.certificate = b"" if certificate is None else _read(certificate)
+        self._tls = None if certificate is None else _tls(self.certificate, _read(key or ""))
         self._refuse = refuse
         self._listeners = listening(host, port)
         self.port = int(self._listeners[0].getsockname()[1])
@@ -188,8 +196,9 @@ class Gate:
         self.path = os.path.join(self._directory, "flight")
         self._strangers: dict[_Client, None] = {}  # the oldest first
         self._clients: dict[str, _Client] = {}  # by the name of the client's socket
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # (the garbage collector may end a lost read while ``reading`` has the lock)
         self._readers: dict[_Client, str] = {}  # the clients that may only read, each with its token
+        self._reads: list[str] = []  # the tokens of these clients' reads in progress
         self._accepting: list[asyncio.Task[None]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="xaspool gate", daemon=True)
@@ -224,6 +233,22 @@ class Gate:
                     check_room(self._readers.values(), token, MOST_READERS, MOST_OF_A_TOKEN, _CONNECTIONS)
                 self._readers[client] = token
         self._loop.call_soon_threadsafe(self.welcome, client, _ANY if is_writer else READER_BYTES, size)
+
+    @contextmanager
+    def reading(self, token: str) -> Iterator[None]:
+        """Count a read of a client that may only read during the block. A read keeps a batch in the server's memory.
+
+        gRPC lets a client begin any number of reads over one connection without taking any data of these reads.
+        InvalidArgument if too many reads are in progress, either in total or with this token.
+        """
+        with self._mutex:
+            check_room(self._reads, token, MOST_READERS, MOST_OF_A_TOKEN, _READS)
+            self._reads.append(token)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._reads.remove(token)
 
     def refused(self, peer: str) -> None:
         """Note that the server has refused a call of a client, and has logged the refusal."""
@@ -328,6 +353,13 @@ def check_room(owners: Collection[str], token: str, most: int, most_of_a_token: 
         raise InvalidArgument(f"the token has {most_of_a_token:,} {things}")
     if len(owners) >= most:
         raise InvalidArgument(f"the server has {most:,} {things}")
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"the certificate or its key cannot be read: {path}: {error.strerror}") from None
 
 
 def _check_pem(certificate: bytes, key: bytes) -> None:

@@ -1,12 +1,11 @@
-"""The endpoint of a forwarder: it offers the messages of a round to workers that do not see the space.
+"""The requests for the messages of a forwarder's round, from workers that do not see the space.
 
-The endpoint runs in the forwarder's process. For each task of such a worker, the endpoint reads the bodies, gets the
+The server runs in the forwarder's process. For each task of such a worker, the server reads the bodies, gets the
 outcomes, writes the branch of the task, and votes. So the round commits the branches of all workers in the same way.
 """
 
 import re
 import secrets
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,16 +17,18 @@ import pyarrow as pa
 
 from forwarder.flight.address import Address
 from forwarder.flight.client import Client
-from forwarder.flight.codes import as_flight, decode, encode
-from forwarder.flight.endpoint import Endpoint, in_url
+from forwarder.flight.codes import decode
+from forwarder.flight.endpoint import Endpoint
 from forwarder.flight.offers import BODIES, OUTCOMES, Offer, batches, values
 from forwarder.flight.outcomes import unpacked
 from forwarder.flight.place import Place
-from forwarder.serving.access import Tokens
-from forwarder.serving.base import Server, voting
+from forwarder.serving import bounds
+from forwarder.serving.access import Access, Tokens
+from forwarder.serving.base import Answer, Server
 from forwarder.task import Chunk
 from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Vote, origin_of, without_body
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
+from spool.model.checks import MOST_SECONDS, seconds
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Passed
@@ -45,75 +46,65 @@ class OfferServer(Server):
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        certificate, key = endpoint.pem()
         token = secrets.token_hex(32)
         self._offers: dict[int, Chunk] = {}
         self._keys = count(1)
-        self._mutex = threading.Lock()
-        super().__init__(endpoint.host, endpoint.port, Tokens([token]), certificate=certificate, key=key)
-        scheme = "spool+grpc" if certificate is None else "spool+grpc+tls"
-        address = Address.parse(f"{scheme}://{in_url(endpoint.host)}:{self.port}/{_NAME}")
+        super().__init__(
+            endpoint.host, endpoint.port, Tokens([token]), certificate=endpoint.certificate, key=endpoint.key
+        )
         # (A certificate file may also contain the private key, which must not be sent to workers.)
-        self.client = Client(address, token, b"\n".join(_CERTIFICATE.findall(certificate or b"")))
+        certificates = b"\n".join(_CERTIFICATE.findall(self._gate.certificate))
+        self.client = Client(Address.parse(self.address(_NAME)), token, certificates)
 
     @contextmanager
     def offering(self, chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
         """Offer chunks during the block. Yields the chunks with their offers."""
-        with self._mutex:
-            offered = {next(self._keys): chunk for chunk in chunks}
-            self._offers |= offered
+        offered = {next(self._keys): chunk for chunk in chunks}
+        self._offers |= offered
         try:
             yield [
                 replace(chunk, offer=Offer(self.client, key, Place.of(chunk.path))) for key, chunk in offered.items()
             ]
         finally:
-            with self._mutex:
-                for key in offered:
-                    del self._offers[key]
+            for key in offered:
+                del self._offers[key]
 
-    def _chunk(self, key: int) -> Chunk:
-        with self._mutex:
-            chunk = self._offers.get(key)
+    def _asked(self, data: bytes) -> tuple[Chunk, Xid]:
+        """Return the chunk that a task asks for, and the xid of the task's branch."""
+        asked = decode(data, space=(str, type(None)), key=int, place=int, attempt=int)
+        place, attempt = bounds.task(asked["place"], asked["attempt"])
+        chunk = self._offers.get(asked["key"])
         if chunk is None:
             raise TransactionRolledBack("the round of this task has ended")
-        return chunk
+        return chunk, Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
 
-    # -- Flight's calls -----------------------------------------------------------------------------------------------
+    def health(self, access: Access, data: bytes) -> Answer:
+        """Return the time of this machine."""
+        decode(data, space=str)
+        return {"now": time.time()}
 
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
-        """Answer with the time of this machine. The only action is ``health``."""
-        self.accept(context, b"")
-        if action.type != "health":
-            raise as_flight(ProtocolError(f"the endpoint has no action {action.type[:100]!r}"))
-        return [encode({"now": time.time()})]
-
-    def read(self, context: Any, data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def read(self, access: Access, data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the bodies of a chunk."""
-        asked = decode(data, key=int, place=int, attempt=int)
-        chunk = self._chunk(asked["key"])
-        xid = _xid(chunk, asked["place"], f"{asked['attempt']}.read")
-        return BODIES, batches(BODIES, _read(chunk, xid))
+        chunk, xid = self._asked(data)
+        return BODIES, batches(BODIES, _read(chunk, xid._replace(bqual=xid.bqual + b".read")))
 
-    def write(self, context: Any, data: bytes, reader: Any) -> tuple[Vote | None, dict[str, Any]]:
+    def write(
+        self, access: Access, data: bytes, columns: pa.Schema, rows: Iterator[pa.RecordBatch]
+    ) -> tuple[Vote | None, Answer]:
         """Write the outcomes of a chunk; return the vote and the effects."""
-        asked = decode(data, space=str, key=int, place=int, attempt=int)
-        chunk = self._chunk(asked["key"])
-        if not reader.schema.equals(OUTCOMES):
-            raise ProtocolError(f"outcomes have the columns {OUTCOMES.names}, not {reader.schema.names}"[:1000])
-        xid = _xid(chunk, asked["place"], str(asked["attempt"]))
-        with voting(asked["attempt"]), closing(RemoteBranch(chunk.path, xid)) as branch:
-            calls = list(_ended(branch, chunk, list(_rows(reader, len(chunk)))))
-            vote, effects = branch.conclude(chunk.policy, calls)
+        chunk, xid = self._asked(data)
+        if not columns.equals(OUTCOMES):
+            raise ProtocolError(f"outcomes have the columns {OUTCOMES.names}, not {columns.names}"[:1000])
+        with closing(RemoteBranch(chunk.path, xid)) as branch:
+            vote, effects = branch.conclude(chunk.policy, _ended(branch, chunk, list(_outcomes(rows, len(chunk)))))
         return vote, {"effects": _counted(effects)}
+
+    actions = {"health": health}
 
 
 def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]:
     """Return the effects in order. Equal neighbouring effects become one item with a count."""
     return [(*one, len(list(same))) for one, same in groupby(effects)]
-
-
-def _xid(chunk: Chunk, place: int, attempt: str) -> Xid:
-    return Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
 
 
 def _read(chunk: Chunk, xid: Xid) -> Iterator[tuple[bytes | None, str | None]]:
@@ -126,22 +117,22 @@ def _read(chunk: Chunk, xid: Xid) -> Iterator[tuple[bytes | None, str | None]]:
                 yield from ((raw, None) for raw in found)
 
 
-def _rows(reader: Any, messages: int) -> Iterator[tuple[int, float, Outcome]]:
+def _outcomes(rows: Iterator[Any], messages: int) -> Iterator[tuple[int, float, Outcome]]:
     """Yield the outcomes that a task sends. ProtocolError unless they follow the order of the messages."""
     before = -1
-    for chunk in reader:
-        places, times, outcomes = chunk.data.columns
+    for batch in rows:
+        places, times, outcomes = batch.columns
         for place, at, data in zip(places.to_pylist(), times.to_pylist(), values(outcomes), strict=True):
             if not before < place < messages:
                 raise ProtocolError(f"an outcome has the place {place} after {before}, of {messages} messages")
-            yield place, at, unpacked(data or b"")
+            yield place, seconds(at, MOST_SECONDS), unpacked(data or b"")
             before = place
 
 
 def _ended(branch: RemoteBranch, chunk: Chunk, rows: list[tuple[int, float, Outcome]]) -> Iterator[EndedCall]:
     """Yield the calls with their messages. Read the bodies again only if an outcome is ``Passed``."""
-    found = branch.messages(chunk.stretches) if any(isinstance(row[2], Passed) for row in rows) else _heads(chunk)
-    messages = enumerate(found)
+    is_read = any(isinstance(outcome, Passed) for _, _, outcome in rows)
+    messages = enumerate(branch.messages(chunk.stretches) if is_read else _heads(chunk))
     for place, at, outcome in rows:
         message = next(one for index, one in messages if index == place)
         if isinstance(message, DamagedMessage):

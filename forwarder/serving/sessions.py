@@ -46,7 +46,6 @@ class Session:
         self.users = 0  # open calls that use the session
         self.used = 0.0  # the monotonic time at which the last call of the session ended
         self.deciding = threading.Lock()
-        self.answer: Mapping[str, bool] | None = None  # the answer to the commit, after the commit
 
     def xid(self, partition: int, attempt: int) -> Xid:
         return Xid(FORMAT_ROUND, self.id, f"{partition}.{attempt}".encode())
@@ -115,18 +114,16 @@ class Sessions:
 
         ``adopt`` commits the branches, and returns whether the rows were written.
         """
-        with self._mutex:
-            answer = self._answers.get((name, id))
-        if answer is not None:
-            return answer
-        with self.using(name, id) as session, session.deciding:
-            if session.answer is None:  # otherwise another call has committed the write while this call waited
-                session.answer = {"written": adopt(session.check_votes(votes))}
-            answer = session.answer
-        with self._mutex:
-            self._answers[name, id] = answer
-            if len(self._answers) > MOST_SESSIONS:
-                self._answers.popitem(last=False)
+        try:
+            with self.using(name, id) as session, session.deciding:
+                if (name, id) not in self._answers:  # (another call may have committed it while this call waited)
+                    self._answers[name, id] = {"written": adopt(session.check_votes(votes))}
+        except TransactionRolledBack:
+            if (name, id) not in self._answers:  # (otherwise another call has committed the write)
+                raise
+        answer = self._answers[name, id]
+        if len(self._answers) > MOST_SESSIONS:
+            self._answers.popitem(last=False)
         self.end(name, id)
         return answer
 

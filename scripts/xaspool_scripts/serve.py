@@ -82,7 +82,7 @@ def main(
       spool-serve /var/spool/shop audit=/srv/spool --listen 0.0.0.0:8815 --tls-cert cert.pem \\
         --tls-key key.pem --token-file tokens
     """
-    from forwarder.flight.endpoint import in_url, is_loopback
+    from forwarder.flight.endpoint import is_loopback
 
     if verbose:
         log_to_stderr(logging.INFO)
@@ -97,13 +97,11 @@ def main(
     server = _started(spaces, host, port, tls_cert, tls_key, token_file, max_write)
     try:
         ended = end_signal()
-        scheme = "spool+grpc" if tls_cert is None else "spool+grpc+tls"
         for name, path in spaces.items():
-            url = f"{scheme}://{in_url(host)}:{server.port}/{name}"
             if as_json:
-                write_json({"event": "serving", "space": path, "address": url})
+                write_json({"event": "serving", "space": path, "address": server.address(name)})
             else:
-                click.echo(f"serving {path} at {url}")
+                click.echo(f"serving {path} at {server.address(name)}")
         if not is_loopback(host) and (tls_cert is None or token_file is None):
             note(
                 "WARNING: everybody who reaches this address may read and write these spaces, or listen to the traffic"
@@ -122,13 +120,6 @@ def main(
     if not has_ended:  # a client that holds a call would prevent the end of the interpreter
         sys.stdout.flush()
         os._exit(0)
-
-
-def _pem(option: str, path: str | None) -> bytes | None:
-    try:
-        return None if path is None else Path(path).read_bytes()
-    except OSError as error:
-        raise Failure(f"the file of {option} cannot be read: {path}: {error.strerror}", WRONG_USAGE) from error
 
 
 def _started(
@@ -150,8 +141,7 @@ def _started(
 
     try:
         tokens = Tokens() if token_file is None else TokenFile(token_file)
-        certificate, key = _pem("--tls-cert", tls_cert), _pem("--tls-key", tls_key)
-        return SpaceServer(host, port, spaces, tokens, certificate=certificate, key=key, most_bytes=max_write)
+        return SpaceServer(host, port, spaces, tokens, certificate=tls_cert, key=tls_key, most_bytes=max_write)
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     except (SpoolError, OSError) as error:

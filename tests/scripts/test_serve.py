@@ -101,10 +101,10 @@ def test_a_client_that_neither_reads_nor_leaves_does_not_hold_up_the_end(path: P
         (["--listen", "127.0.0.1:99999"], "is not HOST:PORT"),
         (["--tls-cert", "cert.pem"], "belong together"),
         (["--token-file", "none"], "cannot be read"),
-        (["--tls-cert", "none", "--tls-key", "none"], "the file of --tls-cert cannot be read: none"),
+        (["--tls-cert", "none", "--tls-key", "none"], "its key cannot be read: none"),
     ],
 )
-def test_wrong_usage_is_refused_before_the_space_is_opened(path: Path, arguments: list[str], words: str) -> None:
+def test_wrong_usage_is_refused(path: Path, arguments: list[str], words: str) -> None:
     done = serve("-s", path, *arguments)
     assert done.code == 2
     assert words in done.err

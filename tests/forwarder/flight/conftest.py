@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import forwarder
 import spool
 from tests.at_once import AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from forwarder.serving.server import SpaceServer
-
 pytest.importorskip("pyspark")
 
-TOKEN = "a token of the tests"[:20].replace(" ", "-")
-Serve = Callable[..., "SpaceServer"]
+from forwarder.serving.server import SpaceServer
+
+Serve = Callable[..., SpaceServer]
 
 
 @pytest.fixture(scope="package")
 def spark(spark: "SparkSession") -> "SparkSession":
-    import forwarder
-
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     forwarder.register(spark)
     return spark
@@ -41,8 +39,6 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 @pytest.fixture
 def serve(space: spool.Space) -> Iterator[Serve]:
     """Start a server of the space ``shop``. The arguments are those of ``SpaceServer``."""
-    from forwarder.serving.server import SpaceServer
-
     with ExitStack() as opened:
 
         def serve(tokens: Any = None, **options: Any) -> SpaceServer:
@@ -61,8 +57,4 @@ def serve(space: spool.Space) -> Iterator[Serve]:
 
 @pytest.fixture
 def address(serve: Serve) -> str:
-    return address_of(serve())
-
-
-def address_of(server: "SpaceServer") -> str:
-    return f"spool+grpc://127.0.0.1:{server.port}/shop"
+    return serve().address("shop")

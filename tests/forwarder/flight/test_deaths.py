@@ -22,9 +22,9 @@ from forwarder.flight.client import Client
 from forwarder.flight.codes import vote_of
 from spool.errors import CommitUnknown, TransactionRolledBack
 from tests import door
-from tests.forwarder.flight.conftest import Serve, address_of
+from tests.forwarder.flight.conftest import Serve
 from tests.forwarder.flight.test_four_ways import begin, send
-from tests.forwarder.flight.test_hostile_clients import reading
+from tests.forwarder.flight.test_hostile_clients import half_a_stream, reading
 from tests.scripts.conftest import start
 from tests.shown import bodies, left_over
 
@@ -117,7 +117,7 @@ def test_the_lease_of_a_client_ends_with_its_parent(
     serve: Serve, space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process renews the lease for several times its length, until the parent ends."""
-    client = Client.of(address_of(serve(lease_seconds=2)), None, None, None)
+    client = Client.of(serve(lease_seconds=2).address("shop"), None, None, None)
     session = begin(client)
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     monkeypatch.setattr(os, "getppid", lambda: parent.pid)
@@ -130,4 +130,15 @@ def test_the_lease_of_a_client_ends_with_its_parent(
     parent.communicate(b"\n")
     while left_over(space.path):
         pass
+    assert bodies(space) == []
+
+
+def test_a_task_that_sends_nothing_more_does_not_keep_the_lease(serve: Serve, space: spool.Space) -> None:
+    """The machine of the client loses its power while a task sends rows, and the server gets no end of the call."""
+    client = Client.of(serve(lease_seconds=3).address("shop"), None, None, None)
+    session = begin(client)
+    send(client, session, ["a"])
+    with half_a_stream(client, session):
+        while left_over(space.path):
+            pass
     assert bodies(space) == []

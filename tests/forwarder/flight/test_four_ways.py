@@ -4,11 +4,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import spool
+from forwarder.flight.address import Address
+from forwarder.flight.client import Client
+from forwarder.serving.access import Tokens
+from forwarder.serving.sessions import Sessions
 from spool.errors import InvalidArgument, TransactionRolledBack
-from tests.forwarder.flight.conftest import Serve, address_of
+from tests.forwarder.flight.conftest import Serve
 from tests.shown import bodies, left_over
 
 if TYPE_CHECKING:
@@ -93,7 +99,7 @@ def test_x05_a_remote_stream_goes_on_where_it_ended(
     space.put_many("orders", ["a", "b"])
     space.put_many("orders", ["c", "d"])
     first = serve()
-    run(address_of(first))
+    run(first.address("shop"))
     assert sorted(bodies(space, "replies")) == [b"a", b"b", b"c", b"d"]
     port = first.port
     first.close()
@@ -131,9 +137,7 @@ def test_a_wrong_row_is_named_and_nothing_is_written(spark: "SparkSession", spac
 
 def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
     """The client does not come back, so its branch is rolled back, and a late commit is refused."""
-    from forwarder.flight.client import Client
-
-    client = Client.of(address_of(serve(lease_seconds=0.2)), None, None, None)
+    client = Client.of(serve(lease_seconds=0.2).address("shop"), None, None, None)
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     client.act("commit", session=session, votes=[vote], rows=1)
@@ -148,8 +152,6 @@ def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
 
 
 def test_a_repeated_commit_gets_the_same_answer(space: spool.Space, address: str) -> None:
-    from forwarder.flight.client import Client
-
     client = Client.of(address, None, None, None)
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
@@ -160,8 +162,6 @@ def test_a_repeated_commit_gets_the_same_answer(space: spool.Space, address: str
 
 def test_two_calls_that_commit_one_write_get_the_same_answer(space: spool.Space) -> None:
     """The second call comes while the first one commits."""
-    from forwarder.serving.sessions import Sessions
-
     sessions, adopted = Sessions(), list[int]()
     id = sessions.begin("shop", space, None).id
     with ThreadPoolExecutor(2) as pool:
@@ -181,14 +181,11 @@ def test_two_calls_that_commit_one_write_get_the_same_answer(space: spool.Space)
 
 
 def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Space, serve: Serve) -> None:
-    from forwarder.flight.client import Client
-    from forwarder.serving.access import Tokens
-
     space.put("orders", b"one")
     token, rows = "t" * 32, list[int]()
     asked = {"options": {"queue": "orders", "body": "false"}, "schema": writing()["schema"]}
     first = serve(Tokens([token]))
-    client = Client.of(address_of(first), token, None, None)
+    client = Client.of(first.address("shop"), token, None, None)
     [ticket] = client.plan(**asked)
     port = first.port
     first.close()
@@ -198,8 +195,6 @@ def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Spa
 
 
 def test_an_address_that_is_wrong_is_refused_before_anything_is_asked(spark: "SparkSession") -> None:
-    from forwarder.flight.address import Address
-
     for wrong in (
         "spool+grpc://host/shop", "spool+grpc://host:0/shop", "spool+grpc://host:1/..", "spool+http://host:1/shop",
         "spool+grpc://host:1/a/b", "spool+grpc://user@host:1/shop",
@@ -209,8 +204,6 @@ def test_an_address_that_is_wrong_is_refused_before_anything_is_asked(spark: "Sp
 
 
 def writing() -> dict[str, Any]:
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
     return {"options": {"queue": "orders"}, "schema": StructType([StructField("body", BinaryType())]).json()}
 
 
@@ -219,11 +212,13 @@ def begin(client: Any, **options: str) -> bytes:
     return session
 
 
-def send(client: Any, session: bytes, texts: list[str], attempt: int = 0) -> dict[str, Any]:
-    import pyarrow as pa
+def rows(*bodies: bytes) -> Any:
+    return pa.record_batch([pa.array(bodies, pa.binary())], ["body"])
 
-    batch = pa.RecordBatch.from_arrays([pa.array([text.encode() for text in texts], pa.binary())], ["body"])
+
+def send(client: Any, session: bytes, texts: list[str], attempt: int = 0, partition: int = 0) -> dict[str, Any]:
+    batch = rows(*map(str.encode, texts))
     sent: dict[str, Any] = client.write(
-        iter([batch]), batch.schema, session=session, partition=0, attempt=attempt, **writing()
+        iter([batch]), batch.schema, session=session, partition=partition, attempt=attempt, **writing()
     )
     return sent

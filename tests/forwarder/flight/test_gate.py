@@ -17,12 +17,13 @@ import pyarrow.flight as flight
 import pytest
 
 import spool
-from forwarder.flight.client import Client
+from forwarder.flight.client import Client, _connection
 from forwarder.flight.codes import encode
 from forwarder.serving import gate
 from forwarder.serving.access import Tokens
 from spool.errors import AccessDenied, InvalidArgument
-from tests.forwarder.flight.conftest import Serve, address_of
+from tests.forwarder.flight.conftest import Serve
+from tests.forwarder.flight.test_four_ways import begin, rows
 from tests.forwarder.flight.test_hostile_clients import assert_serves
 from tests.scripts.conftest import start
 
@@ -73,7 +74,7 @@ def server(serve: Serve) -> Any:
 
 @pytest.fixture
 def client(server: Any) -> Callable[[str], Client]:
-    return lambda token: Client.of(address_of(server), token, None, None)
+    return lambda token: Client.of(server.address("shop"), token, None, None)
 
 
 @contextlib.contextmanager
@@ -113,7 +114,12 @@ def test_a_client_without_an_accepted_call_is_ended_and_one_with_it_is_kept(
 
 
 def test_a_large_request_of_a_client_with_a_token_arrives(client: Callable[[str], Client]) -> None:
-    """The first request of a process may be large, e.g. the commit of many tasks."""
+    """The first request of a process may be large, e.g. the commit of many tasks, or a write of long columns."""
+    session, column = begin(client(WRITER)), {**BODY, "metadata": {"comment": "x" * 400_000}}
+    _connection.cache_clear()
+    asked = {"options": {"queue": "orders"}, "schema": json.dumps({"type": "struct", "fields": [column]})}
+    sent = client(WRITER).write(iter([rows(b"a")]), rows().schema, session=session, partition=0, attempt=0, **asked)
+    assert sent["rows"] == 1
     for token in (READER, WRITER):
         with pytest.raises(InvalidArgument, match="no option 'large'"):
             client(token).plan(

@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ import pyarrow.flight as flight
 import pytest
 
 import spool
-from forwarder.flight.address import Unreachable
+from forwarder.dataframes.columns import StreamOptions, columns
+from forwarder.dataframes.remote import client_of
+from forwarder.flight.address import Unreachable, is_remote
 from forwarder.flight.client import Client
 from forwarder.flight.codes import MOST_BYTES, encode
 from forwarder.flight.tickets import ReadTicket, seal
-from forwarder.serving import reads, sessions
+from forwarder.serving import gate, sessions
 from forwarder.serving.access import AccessFactory, TokenFile, Tokens
+from forwarder.serving.streams import MOST_OF_A_TOKEN, Streams
 from spool.engine.tasks import Missing
 from spool.errors import AccessDenied, InvalidArgument, ProtocolError, QueueNotFound, SpoolError
-from tests.forwarder.flight.conftest import Serve, address_of
-from tests.forwarder.flight.test_four_ways import begin, send, writing
+from tests.forwarder.flight.conftest import Serve
+from tests.forwarder.flight.test_four_ways import begin, rows, send, writing
 from tests.shown import bodies, left_over
 
 READER, WRITER, AUDITOR, OTHER, SECOND = "r" * 32, "w" * 32, "a" * 32, "o" * 32, "s" * 32
@@ -40,7 +44,7 @@ def guarded(serve: Serve, space: spool.Space, tmp_path: Path) -> Callable[[str],
         ]
     )  # fmt: skip
     server = serve(tokens, spaces={"shop": space.path, "other": str(tmp_path / "other")})
-    return lambda token: Client.of(address_of(server), token, None, None)
+    return lambda token: Client.of(server.address("shop"), token, None, None)
 
 
 @pytest.fixture
@@ -49,8 +53,6 @@ def client(address: str) -> Client:
 
 
 def reading(**options: str) -> dict[str, Any]:
-    from forwarder.dataframes.columns import columns
-
     return {"options": options, "schema": columns(True).json()}
 
 
@@ -154,7 +156,7 @@ def test_a_refused_call_with_a_long_name_writes_a_short_line(
 def test_a_token_that_may_read_begins_a_bounded_number_of_reads_whose_rows_no_client_takes(
     guarded: Callable[[str], Client], space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "MOST_OF_A_TOKEN", 3, raising=False)
+    monkeypatch.setattr(gate, "MOST_OF_A_TOKEN", 3)
     space.put_many("orders", [bytes(100_000)] * 300)
     reader, other, writer = guarded(READER), guarded(AUDITOR), guarded(WRITER)
     [ticket] = reader.plan(**reading(queue="orders", partitionBytes="1g"))
@@ -213,9 +215,6 @@ def test_a_client_with_an_unknown_token_learns_the_place_of_this_token(
 
 
 def test_an_address_of_the_web_is_no_address_of_a_space() -> None:
-    from forwarder.dataframes.remote import client_of
-    from forwarder.flight.address import is_remote
-
     options = {"path": "https://queues.example:8815/shop", "tokenFile": "token"}
     assert is_remote(options), "otherwise tokenFile would be an unknown option"
     with pytest.raises(InvalidArgument, match=r"is not the address of a space, which is written spool\+grpc\+tls"):
@@ -256,7 +255,7 @@ def test_a_changed_file_of_tokens_counts_without_a_restart(
     def has_access(token: str) -> bool:
         now[0] += 2
         try:
-            return bool(Client.of(address_of(server), token, None, None).act("health"))
+            return bool(Client.of(server.address("shop"), token, None, None).act("health"))
         except AccessDenied:
             return False
 
@@ -293,19 +292,18 @@ def test_a_certificate_or_a_key_of_a_wrong_form_is_refused_with_the_next_step(
         ("cert.pem", "older.pem", "has a password: give a key without one"),
     ):
         with pytest.raises(InvalidArgument, match=advice):
-            serve(certificate=Path(certificate).read_bytes(), key=Path(key).read_bytes(), host="localhost")
+            serve(certificate=certificate, key=key, host="localhost")
 
 
 def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serve: Serve, tmp_path: Path) -> None:
     command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
     assert os.system(f"cd {tmp_path} && {command} -keyout key.pem -out cert.pem 2>/dev/null") == 0
-    certificate, key = (tmp_path / "cert.pem").read_bytes(), (tmp_path / "key.pem").read_bytes()
-    server = serve(certificate=certificate, key=key, host="localhost")
-    address = f"spool+grpc+tls://localhost:{server.port}/shop"
+    certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    address = serve(certificate=certificate, key=key, host="localhost").address("shop")
     assert Client.of(address, None, None, str(tmp_path / "cert.pem")).act("health")["number"] >= 0
     assert os.system(f"cd {tmp_path} && {command} -keyout key2.pem -out other.pem 2>/dev/null") == 0
     with pytest.raises(InvalidArgument, match="private key does not belong to the certificate"):
-        serve(certificate=certificate, key=(tmp_path / "key2.pem").read_bytes(), host="localhost")
+        serve(certificate=certificate, key=str(tmp_path / "key2.pem"), host="localhost")
     plain = serve(host="localhost")
     for wrong, certificate_file, advice in (
         (address, None, r"cannot be reached: no authority .*: give the option tlsCertificate"),
@@ -440,7 +438,7 @@ def test_the_columns_of_a_client_import_no_module(
     (tmp_path / "planted.py").write_text("class Kind: pass\n")
     kind = {"type": "udt", "class": "planted.Kind", "pyClass": "planted.Kind", "sqlType": "string"}
     session = begin(client)
-    empty = pa.RecordBatch.from_arrays([pa.array([b"a"])], ["body"])
+    one = rows(b"a")
     for hidden in (
         kind, {"type": "array", "elementType": kind, "containsNull": True},
         {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": True},
@@ -455,9 +453,7 @@ def test_the_columns_of_a_client_import_no_module(
             lambda asked=asked: client.plan(**asked),
             lambda asked=asked: client.act("begin", **asked),
             lambda asked=asked: client.act("stream", call="initialOffset", **asked),
-            lambda asked=asked: client.write(
-                iter([empty]), empty.schema, session=session, partition=0, attempt=0, **asked
-            ),
+            lambda asked=asked: client.write(iter([one]), one.schema, session=session, partition=0, attempt=0, **asked),
         ):
             with pytest.raises(ProtocolError, match="no plain type"):
                 call()
@@ -508,9 +504,6 @@ def test_a_token_that_may_read_takes_no_descriptors_and_little_memory_by_many_st
 
 
 def test_the_streams_of_a_token_forget_the_least_recently_used_of_this_token(space: spool.Space) -> None:
-    from forwarder.dataframes.columns import StreamOptions, columns
-    from forwarder.serving.streams import MOST_OF_A_TOKEN, Streams
-
     streams = Streams()
 
     def reader(owner: str, first: int) -> Any:
@@ -587,8 +580,8 @@ def test_requests_with_wrong_values_are_refused(client: Client, space: spool.Spa
         *[("commit", {"session": session, "votes": [vote], "rows": 1, "batch": batch}, ProtocolError, "wrong value")
           for batch in ([], ["a"], ["a", -1, ""], ["a", 2**63, ""], ["a", 1, 7], ["a", 1, "x" * 5000], ["", 1, ""],
           ["a" * 256, 1, ""], ["a", "1", ""])],
-        *[("commit", {"session": session, "votes": votes, "rows": rows, "batch": None}, ProtocolError, "wrong value")
-          for votes, rows in (([vote], -1), ([vote], 2**63), ([[vote[0], -1, 0]], 1), ([[vote[0], 1, 2**32]], 1))],
+        *[("commit", {"session": session, "votes": votes, "rows": number, "batch": None}, ProtocolError, "wrong value")
+          for votes, number in (([vote], -1), ([vote], 2**63), ([[vote[0], -1, 0]], 1), ([[vote[0], 1, 2**32]], 1))],
         ("commit", {"session": session, "votes": [vote], "rows": 2**40, "batch": None}, InvalidArgument, "at most"),
         ("health", {"more": 1}, ProtocolError, "unknown values: more"),
     ):  # fmt: skip
@@ -639,9 +632,8 @@ def test_rows_with_other_columns_are_refused(client: Client, space: spool.Space)
 @pytest.mark.parametrize(("partition", "attempt"), [(-1, 0), (2**31, 0), (0, -1), (0, 2**63)])
 def test_a_task_has_a_bounded_number(client: Client, space: spool.Space, partition: int, attempt: int) -> None:
     session = begin(client)
-    batch = pa.RecordBatch.from_arrays([pa.array([b"a"])], ["body"])
     with pytest.raises(ProtocolError, match="wrong value"):
-        client.write(iter([batch]), batch.schema, session=session, partition=partition, attempt=attempt, **writing())
+        send(client, session, ["a"], attempt, partition)
     assert_serves(client, space)
 
 
@@ -654,15 +646,22 @@ def test_a_branch_votes_once(client: Client, space: spool.Space) -> None:
     assert bodies(space) == [b"a"]
 
 
+@contextmanager
+def half_a_stream(client: Client, session: bytes) -> Iterator[None]:
+    """During the block, a call of a task has sent some rows, and sends no more."""
+    asked = {"space": "shop", "session": session, "partition": 1, "attempt": 0, **writing()}
+    batch = rows(*[b"a"] * 1000)
+    with flight.FlightClient(client.address.server) as connection:
+        writer, _ = connection.do_put(flight.FlightDescriptor.for_command(encode(asked)), batch.schema)
+        writer.write_batch(batch)
+        yield
+        del writer
+
+
 def test_half_a_stream_leaves_nothing(client: Client, space: spool.Space) -> None:
     session = begin(client)
-    values = {"space": "shop", "session": session, "partition": 0, "attempt": 0, **writing()}
-    connection = flight.FlightClient(client.address.server)
-    batch = pa.RecordBatch.from_arrays([pa.array([b"a"] * 1000)], ["body"])
-    writer, _ = connection.do_put(flight.FlightDescriptor.for_command(encode(values)), batch.schema)
-    writer.write_batch(batch)
-    del writer
-    connection.close()
+    with half_a_stream(client, session):
+        pass
     client.act("abort", session=session, key=None)
     while left_over(space.path):
         pass
@@ -671,9 +670,9 @@ def test_half_a_stream_leaves_nothing(client: Client, space: spool.Space) -> Non
 
 
 def test_an_endless_stream_is_refused_and_leaves_nothing(serve: Serve, space: spool.Space) -> None:
-    client = Client.of(address_of(serve(most_bytes=10 << 20)), None, None, None)
+    client = Client.of(serve(most_bytes=10 << 20).address("shop"), None, None, None)
     session = begin(client)
-    batch = pa.RecordBatch.from_arrays([pa.array([bytes(1 << 20)])], ["body"])
+    batch = rows(bytes(1 << 20))
     with pytest.raises(InvalidArgument, match="at most 10,485,760 bytes: divide the rows among more tasks"):
         client.write(repeat(batch), batch.schema, session=session, partition=0, attempt=0, **writing())
     client.act("abort", session=session, key=None)

@@ -1,38 +1,40 @@
 """Workers that do not see the space: they get bodies from the forwarder's process, and hand back the outcomes."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 
 import spool
+from forwarder.flight import offers
 from forwarder.flight.address import Unreachable
 from forwarder.flight.codes import encode
+from forwarder.flight.endpoint import Endpoint
 from forwarder.flight.offers import OUTCOMES, OfferedBranch, batches
 from forwarder.flight.outcomes import packed, unpacked
-from forwarder.round import Route
+from forwarder.round import Round, Route
+from forwarder.serving.base import Server
+from forwarder.serving.offers import OfferServer
+from forwarder.serving.server import SpaceServer
 from forwarder.task import Block, Chunk, deliver
+from spool.engine.tasks import RemoteBranch
 from spool.errors import AccessDenied, InvalidArgument, ProtocolError, SystemFailure, TransactionRolledBack
 from spool.workers.effects import Effect
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 from tests.forwarder.rounds import Scripted, answers, attempts, in_process, run_round
 from tests.shown import bodies, left_over
 
-if TYPE_CHECKING:
-    from forwarder.serving.offers import OfferServer
-
 ELSEWHERE = "a boot of another machine"
 
 
 @pytest.fixture
-def server() -> "Iterator[OfferServer]":
-    from forwarder.flight.endpoint import Endpoint
-    from forwarder.serving.offers import OfferServer
-
+def server() -> Iterator[OfferServer]:
     server = OfferServer(Endpoint("127.0.0.1"))
     yield server
     server.close()
@@ -52,7 +54,7 @@ def blind(chunk: Chunk) -> Chunk:
 
 
 @pytest.fixture
-def there(server: "OfferServer") -> Job:
+def there(server: OfferServer) -> Job:
     """A job whose workers do not see the space."""
 
     def job(chunks: list[Chunk]) -> list[Block]:
@@ -67,7 +69,7 @@ def run(space: spool.Space, job: Job, service: Any = None, limit: int = 10_000) 
 
 
 def test_x05_the_outcomes_of_a_worker_that_does_not_see_the_space_are_those_of_one_that_does(
-    space: spool.Space, there: Job, server: "OfferServer"
+    space: spool.Space, there: Job, server: OfferServer
 ) -> None:
     space.create_queue("lost")
     space.change_queue("orders", error_queue="lost", retries=3, retry_delay=0)
@@ -104,7 +106,7 @@ def test_x05_the_outcomes_of_a_worker_that_does_not_see_the_space_are_those_of_o
 
 
 def test_x05_a_mixed_cluster_handles_one_round_and_its_result_tells_the_messages_over_the_network(
-    space: spool.Space, server: "OfferServer"
+    space: spool.Space, server: OfferServer
 ) -> None:
     space.put_many("orders", [b"%d" % i for i in range(400)], reply_queue="replies")
     answers["here"] = lambda request: Replied(request.raw)
@@ -138,7 +140,7 @@ def test_x05_a_service_that_is_not_reached_keeps_the_messages_and_votes_for_noth
 
 
 def test_x05_a_worker_that_does_not_reach_the_endpoint_keeps_its_messages(
-    space: spool.Space, server: "OfferServer"
+    space: spool.Space, server: OfferServer
 ) -> None:
     space.put_many("orders", [b"a", b"b"])
     answers["here"] = lambda request: Replied()
@@ -158,12 +160,10 @@ def test_x05_a_worker_that_does_not_reach_the_endpoint_keeps_its_messages(
 
 
 @pytest.fixture
-def offered(space: spool.Space, server: "OfferServer") -> Iterator[Chunk]:
+def offered(space: spool.Space, server: OfferServer) -> Iterator[Chunk]:
     """One chunk of three messages, which its round still holds."""
     space.put_many("orders", [b"a", b"b", b"c"])
     answers["here"] = lambda request: Replied()
-    from forwarder.round import Round
-
     with Round(space, Route("orders", Scripted("here"))) as round_:
         assert round_.claim(10, timeout=0)
         kept = list[Chunk]()
@@ -181,6 +181,11 @@ def sent(chunk: Chunk, rows: list[tuple[int, float, bytes]], schema: pa.Schema =
     return chunk.offer.client.write(batches(schema, rows), schema, **asked)
 
 
+def received(chunk: Chunk, **changed: Any) -> list[Any]:
+    assert chunk.offer is not None
+    return list(chunk.offer.client.read(encode({"key": chunk.offer.key, "place": 0, "attempt": 0, **changed})))
+
+
 DONE = packed(Replied())
 
 
@@ -192,6 +197,9 @@ DONE = packed(Replied())
         ([(1, 0.0, DONE), (1, 0.0, DONE)], "has the place 1 after 1"),
         ([(0, 0.0, b"\xc1")], "an outcome cannot be decoded"),
         ([(0, 0.0, packed(Passed("replies"))[:-1] + b"/")], "an outcome cannot be decoded"),
+        ([(0, 0.0, packed(Retried("later", math.nan)))], "an outcome cannot be decoded"),
+        ([(0, math.nan, packed(Retried("later")))], "nan is no number of seconds"),
+        ([(0, 1e300, packed(Retried("later")))], "is no number of seconds"),
     ],
 )
 def test_outcomes_that_are_not_of_the_task_are_refused(offered: Chunk, rows: Any, said: str) -> None:
@@ -206,14 +214,7 @@ def test_outcomes_with_other_columns_are_refused(offered: Chunk) -> None:
         sent(offered, [(0,)], other)  # type: ignore[list-item]
 
 
-def test_a_branch_is_voted_for_once(offered: Chunk) -> None:
-    attempt = next(attempts)
-    assert sent(offered, [(0, 0.0, DONE)], attempt=attempt)["vote"]
-    with pytest.raises(ProtocolError, match="has voted already"):
-        sent(offered, [(0, 0.0, DONE)], attempt=attempt)
-
-
-def test_a_task_of_a_round_that_has_ended_is_refused(space: spool.Space, server: "OfferServer") -> None:
+def test_a_task_of_a_round_that_has_ended_is_refused(space: spool.Space, server: OfferServer) -> None:
     space.put("orders", b"a")
     late: list[Chunk] = []
 
@@ -228,17 +229,38 @@ def test_a_task_of_a_round_that_has_ended_is_refused(space: spool.Space, server:
         deliver(late[0], 0, next(attempts))
 
 
+@pytest.mark.parametrize("wrong", [{"place": -1}, {"place": 2**31}, {"attempt": -1}, {"attempt": 2**63}], ids=str)
+def test_a_task_of_the_forwarder_has_a_bounded_number(offered: Chunk, wrong: dict[str, int]) -> None:
+    for call in (lambda: sent(offered, [(0, 0.0, DONE)], **wrong), lambda: received(offered, **wrong)):
+        with pytest.raises(ProtocolError, match="wrong value"):
+            call()
+
+
+def test_a_task_of_the_forwarder_sends_a_bounded_number_of_bytes(offered: Chunk, server: OfferServer) -> None:
+    server._most_bytes = 1 << 20
+    with pytest.raises(InvalidArgument, match="at most 1,048,576 bytes"):
+        sent(offered, [(0, 0.0, packed(Replied(bytes(1 << 20))))])
+
+
+def test_both_servers_answer_the_calls_of_flight_in_one_class() -> None:
+    """So each protection of this class holds for both."""
+    calls = {name for name in vars(flight.FlightServerBase) if not name.startswith("__")}
+    assert calls & vars(Server).keys() == {"do_action", "do_get", "do_put", "get_flight_info", "port"}
+    assert not calls & (vars(OfferServer).keys() | vars(SpaceServer).keys())
+
+
 def test_a_bug_of_the_endpoint_is_told_as_such(offered: Chunk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would otherwise look like a fault of the network, and the round would be repeated without end."""
-    from forwarder.serving import offers
 
-    def fail(data: bytes) -> Outcome:
+    def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(offers, "unpacked", fail)
-    with pytest.raises(SystemFailure, match=r"the server failed .*a bug") as told:
-        sent(offered, [(0, 0.0, DONE)])
-    assert not isinstance(told.value, Unreachable)
+    for part in ("bodies", "conclude"):
+        monkeypatch.setattr(RemoteBranch, part, fail)
+    for call in (lambda: sent(offered, [(0, 0.0, DONE)]), lambda: received(offered)):
+        with pytest.raises(SystemFailure, match=r"the server failed .*a bug") as told:
+            call()
+        assert not isinstance(told.value, Unreachable)
 
 
 def test_a_client_without_the_token_gets_no_message(offered: Chunk) -> None:
@@ -252,11 +274,11 @@ def test_a_client_without_the_token_gets_no_message(offered: Chunk) -> None:
         offered.offer.client.act("stop")
     assert offered.offer.client.act("health")
     with pytest.raises(ProtocolError, match="the type str"):
-        list(offered.offer.client.read(encode({"key": "1", "place": 0, "attempt": 0})))
+        received(offered, key="1")
 
 
 def test_a_worker_that_takes_no_more_of_its_messages_does_not_keep_the_endpoint_from_its_end(
-    space: spool.Space, server: "OfferServer"
+    space: spool.Space, server: OfferServer
 ) -> None:
     space.put_many("orders", [bytes(1 << 20)] * 64)
     answers["here"] = lambda request: Replied()
@@ -294,8 +316,6 @@ def test_x05_the_clock_of_a_worker_may_be_wrong(
     space: spool.Space, there: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time limit of a round, and the delays of failed messages, follow the clock of the space's machine."""
-    from forwarder.flight import offers
-
     space.put_many("orders", [b"%d" % i for i in range(40)])
     answers["here"] = lambda request: Retried("later", 100.0)
     wrong = SimpleNamespace(time=lambda: time.time() + 86_400)
@@ -333,8 +353,5 @@ def test_a_new_message_is_checked_like_a_put() -> None:
 
 
 def test_the_files_of_an_endpoint_are_read_at_the_start() -> None:
-    from forwarder.flight.endpoint import Endpoint
-
-    assert Endpoint("10.1.2.3", insecure=True).pem() == (None, None)
     with pytest.raises(InvalidArgument, match="cannot be read"):
-        Endpoint("10.1.2.3", certificate="/nowhere/a", key="/nowhere/b").pem()
+        OfferServer(Endpoint("127.0.0.1", certificate="/nowhere/a", key="/nowhere/b"))
