@@ -1,7 +1,6 @@
 """Failed messages are found, returned and deleted by reason, by id and by time; other messages remain."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 import spool
 from spool.errors import BadMessageId, InvalidArgument
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.compaction import small_compactions
 from tests.spaces import space_with
 

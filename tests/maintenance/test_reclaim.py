@@ -60,5 +60,5 @@ def test_a_reclaim_ends_although_another_process_takes_message_after_message(mon
         other.get("orders", timeout=0)
 
     monkeypatch.setattr(processes.machine.clock, "sleep", pause)
-    assert reclaim.reclaim(space._store) > 0
+    assert reclaim.reclaim(door.store(space)) > 0
     assert len(pauses) < 5
