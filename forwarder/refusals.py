@@ -1,8 +1,8 @@
 """Limit the log lines about refused clients, so that no client can fill the log or forge a line."""
 
 import threading
-import time
 from collections.abc import Callable
+from time import monotonic
 
 from spool.model.text import printable
 
@@ -21,10 +21,10 @@ class Refusals:
     def __init__(self, tell: Callable[[str], None], tell_number: Callable[[int], None]) -> None:
         self._tell, self._tell_number = tell, tell_number
         self._mutex = threading.Lock()
-        self._begun, self._count = time.monotonic(), 0
+        self._begun, self._count = monotonic(), 0
 
     def record(self, sentence: str) -> None:
-        now = time.monotonic()
+        now = monotonic()
         with self._mutex:
             if now - self._begun >= _LINES_SECONDS:
                 if self._count > _MOST_LINES:

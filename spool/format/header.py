@@ -116,7 +116,7 @@ class SectionEntry(NamedTuple):
 
 class Header(NamedTuple):
     """The header of one file. ``number``: 0 before a number is issued, and in a prepared branch, unless its vote has a
-    mark (see ``VOTE``). ``time``: seconds since the epoch."""
+    mark (`VOTE`). ``time``: seconds since the epoch."""
 
     number: int
     time: float

@@ -499,9 +499,12 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("sent", MALFORMED)
-def test_a_client_cannot_fill_the_log(changing: Served, sent: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_cannot_fill_the_log(
+    changing: Served, sent: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
-    changing.console._refusals._clock, changing.console._refusals._begun = lambda: now[0], 0.0
+    monkeypatch.setattr("forwarder.refusals.monotonic", lambda: now[0])
+    changing.console._refusals._begun = 0.0
     host = changing.url.removeprefix("http://")
     data = MALFORMED[sent].replace(b"HOST", host.encode())
     for number in range(31):

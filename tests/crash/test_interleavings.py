@@ -51,7 +51,7 @@ def _record(count: Count, record_property) -> None:
 
 def test_every_scenario_of_the_model_runs_with_the_engine() -> None:
     """Except power cuts at an opening and names that follow, which have crash tests, and a protocol of the future."""
-    elsewhere = {"open-after-power-cut", "data-flushes", "puts-together", "get-together", "one-key"}
+    elsewhere = {"open-after-power-cut", "data-flushes", "votes-by-data", "puts-together", "get-together", "one-key"}
     here = {part for scenario in SCENARIOS if scenario.model for part in scenario.model.split(" and ")}
     assert here | elsewhere == {scenario.name for scenario in MODEL}
 

@@ -57,6 +57,6 @@ def test_the_spare_file_that_is_nearest_in_size_is_taken(tmp_path: Path, wanted:
     disk = Disk(str(tmp_path))
     found = Recycler(disk).take(f"{layout.ACTIVE}/new", wanted)
     assert found is not None
-    handle, size = found
+    handle, size, _ = found
     disk.close(handle)
     assert size == taken

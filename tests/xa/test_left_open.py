@@ -155,7 +155,7 @@ def begin_and_fail(space: spool.Space) -> None:
 def test_a_program_that_ends_its_branch_is_not_warned(space: spool.Space, recwarn: pytest.WarningsRecorder) -> None:
     voted(xa.ResourceManager(space), xid())
     gc.collect()
-    assert not recwarn.list
+    assert not [warning for warning in recwarn.list if "branch" in str(warning.message)]
     xa.ResourceManager(space).rollback(xid())
 
 

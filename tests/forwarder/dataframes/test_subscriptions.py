@@ -15,6 +15,7 @@ from spool.disk.content import opened
 from spool.model import layout
 from spool.policies.subscriptions import end_expired
 from tests import door
+from tests.clocks import MovedClock
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.queries import Heard, Query, start_query
 from tests.forwarder.dataframes.rows import bodies_of, read
@@ -203,11 +204,12 @@ def test_a_subscription_whose_query_does_not_come_back_ends_and_the_query_is_tol
     space.put("orders", b"1")
     space.put("orders", b"2")
     space.get("orders")
-    clock, now = door.clock(space), door.clock(space).now()
-    monkeypatch.setattr(clock, "now", lambda: now + 3599.0)
+    clock = MovedClock()  # of this process alone: the reader's clock would renew the subscription
+    monkeypatch.setattr(door.store(space), "clock", clock)
+    clock.later = 3599
     end_expired(door.store(space))
     assert behind(reader, start)[0] == [b"1", b"2"]
-    monkeypatch.setattr(clock, "now", lambda: now + 3700.0)
+    clock.later = 3700
     door.expire(space)
     reclaimed(space)
     assert space.subscriptions() == {}
