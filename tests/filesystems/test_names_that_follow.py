@@ -1,5 +1,5 @@
-"""ext4 with a journal is shut down without flushing its log: commits that overwrote consumed files lose their names,
-are found by the numbers in them, and nothing is missing or there again."""
+"""ext4 with a journal is shut down without flushing its log: commits and votes that overwrote consumed files lose their
+names, are found by their stamps, and nothing is missing or there again."""
 
 import random
 from pathlib import Path
@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 
 import spool
+import xa
 from spool.admin.findings import Kind
 from spool.disk.durability import Journaled
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.branches import voting
 from tests.filesystems.volume import EXT4, Volume, boot_anew, missing
 from tests.housekeepers import end_housekeeping
 
 
 @pytest.mark.timeout(3600)
-def test_commits_that_a_power_cut_left_without_names_are_found(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_commits_and_votes_that_a_power_cut_left_without_names_are_found(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     if reason := missing(EXT4.make[0]):
         pytest.skip(reason)
     seed = random.SystemRandom().randrange(2**31)
@@ -50,6 +54,8 @@ class Worker:
         self._path = path
         self._rng = rng
         self._waiting: list[str] = []
+        self._in_doubt: dict[xa.Xid, str] = {}
+        self._rolled_back: list[xa.Xid] = []
         self._put = 0
         self.calls = 0
         self.space = spool.create(path, defaults=AT_ONCE)
@@ -66,7 +72,9 @@ class Worker:
         door.reclaim(self.space)
         for _ in range(self._rng.randrange(1, 25)):
             chance = self._rng.random()
-            if chance < 0.5 or not self._waiting:
+            if chance < 0.3:
+                self._vote()
+            elif chance < 0.6 or not self._waiting:
                 self._put_one()
             elif chance < 0.9:
                 self._get_one()
@@ -84,9 +92,34 @@ class Worker:
     def _get_one(self) -> None:
         assert self.space.get("q").body == self._waiting.pop(0)
 
+    def _vote(self) -> None:
+        """Put a message in a branch, and commit it, roll it back, or leave it in doubt. A later branch may have the xid
+        of a branch that was rolled back."""
+        again = self._rolled_back and self._rng.random() < 0.5
+        xid = self._rolled_back.pop() if again else xa.Xid(7, self._rng.randbytes(8), b"")
+        manager, body = xa.ResourceManager(self.space), f"{self._put}"
+        self._put += 1
+        with voting(manager, xid):
+            self.space.put("q", body)
+        chance = self._rng.random()
+        if chance < 0.4:
+            manager.commit(xid)
+            self._waiting.append(body)
+        elif chance < 0.7:
+            manager.rollback(xid)
+            self._rolled_back.append(xid)
+        else:
+            self._in_doubt[xid] = body
+
     def judge(self) -> int:
-        """After the cut; returns how many commits had lost their names."""
+        """After the cut; returns how many commits and votes had lost their names."""
         with spool.open(self._path) as space:
             assert [message.body for message in space.browse("q")] == self._waiting
             assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
+            manager = xa.ResourceManager(space)
+            found = set(manager.recover())
+            assert self._in_doubt.keys() <= found <= {*self._in_doubt, *self._rolled_back}
+            for xid in self._in_doubt:
+                manager.commit(xid)
+            assert [message.body for message in space.browse("q")] == self._waiting + list(self._in_doubt.values())
             return sum(finding.kind is Kind.MOVED for finding in space.recovery.findings)
