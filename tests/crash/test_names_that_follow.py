@@ -196,7 +196,7 @@ BUGS = (
     Bug("names are given from the highest number down", numbers.decide,
         (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),), OVERWRITTEN.name),
     Bug("free/ is cleared before", scan._Scan.run,
-        (("    disk, xids = ", "    door.store(self).files.recycler.clear(everything=False)\n    disk, xids = "),),
+        (("    disk, xids = ", "    self._store.files.recycler.clear(everything=False)\n    disk, xids = "),),
         OVERWRITTEN.name),
     Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
         (("self._disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
