@@ -67,7 +67,7 @@ class _Scan:
         names = sorted(disk.names(layout.COMMITTED))
         stamped = numbers.read_stamped(disk) if self._alone else {}
         votes = branches.unnamed_votes(disk, stamped)
-        self._carry_out(branches.decide_names(votes))
+        self._name_votes(branches.decide_names(votes))
         prepared = branches.read_prepared(disk, xids, votes if self._dry else {})
         active = unfinished.read(disk, xids)
         if self._alone:
@@ -94,6 +94,13 @@ class _Scan:
             bring_up_to_date(self._store.files, index, agrees=is_complete)
         in_doubt = sorted(str(vote.xid) for vote in decided if vote.kind is Kind.IN_DOUBT)
         return RecoveryReport(self._alone, self._findings, in_doubt, index.applied)
+
+    def _name_votes(self, decisions: list[Decision]) -> None:
+        """Give votes their names. An error is raised: otherwise a commit could overwrite a vote in ``free/``."""
+        self._report(decisions)
+        for decision in decisions:
+            if decision.xid is not None and not self._dry:
+                self._store.files.disk.rename(decision.name, layout.prepared(decision.xid))
 
     def _numbers(self, names: Iterable[str], named: int, stamped: Mapping[str, Header]) -> numbers.NumberedFiles:
         """Check that the mirror fits the space, then settle the sequence numbers."""
@@ -158,8 +165,6 @@ class _Scan:
     def _apply(self, decision: Decision) -> None:
         store, name, xid = self._store, decision.name, decision.xid
         match decision.step:
-            case Step.NAME if xid is not None:
-                store.files.disk.rename(name, layout.prepared(xid))
             case Step.QUARANTINE:
                 quarantine(store.files.disk, name, Reason(decision.detail, Cause.UNFLUSHED))
             case Step.MOVE:

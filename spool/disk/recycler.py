@@ -137,7 +137,7 @@ class Recycler:
 
     def room(self) -> int:
         """Return the number of bytes of files that may still be moved into ``free/``."""
-        return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
+        return MAX_BYTES - sum(map(weight, map(layout.parse_free, self.disk.names(layout.FREE))))
 
     def give(self, name: str, room: int) -> FreeName | None:
         """Move a consumed file to ``free/``; return the name there, or None for an unsuitable file.
@@ -166,7 +166,7 @@ class Recycler:
         """Remove files until at most ``most`` bytes are left; the smallest files remain."""
         kept = 0
         for _, name in _sized(self.disk.names(layout.FREE)):
-            kept += weight(name)
+            kept += weight(layout.parse_free(name))
             if kept > most:
                 unlink_unless_gone(self.disk, f"{layout.FREE}/{name}")  # (another process may just have taken the file)
         self.refresh()
@@ -204,10 +204,9 @@ def _is_new(name: str) -> bool:
     return parsed is not None and parsed.is_new
 
 
-def weight(name: str) -> int:
-    """Return the size for which a file in ``free/`` counts against the limits. The file's name gives its real size."""
-    parsed = layout.parse_free(name)
-    return _LEAST_BYTES if parsed is None else max(_LEAST_BYTES, parsed.size)
+def weight(free: FreeName | None) -> int:
+    """Return the size for which a file in ``free/`` counts against the limits. None stands for a foreign name."""
+    return _LEAST_BYTES if free is None else max(_LEAST_BYTES, free.size)
 
 
 def _sized(names: Iterable[str]) -> list[tuple[int, str]]:

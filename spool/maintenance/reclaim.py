@@ -310,7 +310,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
         spare = files.recycler.give(name, room)
         if spare is not None:
             given.append(spare)
-            room -= weight(str(spare))
+            room -= weight(spare)
         else:
             unlink_unless_gone(files.disk, name)
 

@@ -3,6 +3,8 @@
 The histories have enough consumed files to overwrite; one of them fails for each rule that is left out.
 """
 
+import errno
+
 import pytest
 
 import spool
@@ -316,3 +318,27 @@ def test_a_commit_in_a_file_kept_for_a_full_disk_survives_a_power_cut(opened: tu
     for survivor in survivors(machine, Rules.NAMES_FOLLOW, limit=50):
         _, again = _opened(survivor.image)
         assert [message.body for message in again.browse("a")] == ["two"], survivor.story
+
+
+def test_a_vote_whose_name_cannot_be_given_back_is_not_overwritten(
+    opened: tuple[Machine, spool.Space], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The opening fails, and the next one finds the vote."""
+    machine, space = opened
+    prepare(space, Expectation(BEGIN))
+    (*_, oldest) = survivors(machine, Rules.NAMES_FOLLOW, limit=1000)
+    again = Machine(oldest.image, boot=2, **Rules.NAMES_FOLLOW.told)
+    rename = SimulatedDisk.rename
+
+    def broken(disk: SimulatedDisk, source: str, target: str) -> None:
+        if target == layout.prepared(XID):
+            raise OSError(errno.EIO, "broken")
+        rename(disk, source, target)
+
+    monkeypatch.setattr(SimulatedDisk, "rename", broken)
+    with pytest.raises(spool.SpoolError):
+        spool.open(SimulatedDisk(again))
+    monkeypatch.undo()
+    _, found = _opened(again.image())
+    assert found.recovery.in_doubt == [str(XID)]
+    assert any(finding.reason == "lost name of a vote" for finding in found.recovery.findings)
