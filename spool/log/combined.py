@@ -1,10 +1,10 @@
 """Commits of several processes in one file: a process that finds a leader posts its requests, and waits for the answer.
 
-A process that meets no other process commits in its own file, and takes no lock for this. Once a process has met
-another process, it tries to lead before each commit. A leader takes the posted requests of all processes into its own
-commit. A process that finds another leader posts its requests in its slot of ``run/requests``. The leader answers with
-the number of the commit and the places of the messages, or leaves a request to its owner. So each error is raised by
-the process whose request failed.
+While a process meets at most one other process, it commits in its own file, and takes no lock for this. Once it has
+met two other processes, it tries to lead before each commit. A leader takes the posted requests of all processes into
+its own commit. A process that finds another leader posts its requests in its slot of ``run/requests``. The leader
+answers with the number of the commit and the places of the messages, or leaves a request to its owner. So each error is
+raised by the process whose request failed.
 
 Each request is committed once, even if processes die: rules 18 to 22 of docs/architecture.md.
 """
@@ -22,8 +22,11 @@ from spool.log.standing import settle
 from spool.runtime.tearing import raise_if_torn
 from spool.store.store import WAIT_SECONDS, Store
 
-# After a process has met another process, it expects other processes for this number of commits.
+# After a process has met two other processes that commit, it expects them for this number of commits. Two processes
+# alone commit faster in turns: the answer of a leader costs more than the flush that it saves.
 _COMPANY_COMMITS = 64
+# Between two commits of one process, one other process rarely makes so many commits.
+_COMPANY_NUMBERS = 3
 # A leader waits for as many requests as its last two commits had, but at most this time for each request. With two
 # processors, the answered processes need this time to post again.
 _GATHER_SECONDS, _MOST_GATHER_SECONDS = 0.00015, 0.0015
@@ -53,13 +56,13 @@ class CombinedCommits:
         self.joined: list[tuple[int, list[CommitRequest]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
         self.last = 0  # the number of the last commit that this process knew of; 0 at first
-        # The number of further commits for which this process expects other processes.
+        # The number of further commits for which this process expects two other processes.
         self._expected = _COMPANY_COMMITS if self._slots.were_there else 0
 
     def has_company(self, page: CounterPage | None) -> bool:
-        """Return whether other processes also commit. ``page``: the counters, as the caller has read them."""
+        """Return whether two other processes also commit. ``page``: the counters, as the caller has read them."""
         if page is not None and page.issued > self.last:
-            if self.last:
+            if self.last and (page.issued - self.last >= _COMPANY_NUMBERS or not self._slots.are_calm):
                 self._expected = _COMPANY_COMMITS
             self.last = page.issued
         if not self._expected:
@@ -81,7 +84,8 @@ class CombinedCommits:
         """
         if self._try_lead():
             return requests
-        self._expected = _COMPANY_COMMITS
+        if self._slots.standing():  # (of a third process)
+            self._expected = _COMPANY_COMMITS
         encoded = None if self._loses(requests) else encode(requests)
         if encoded is None:
             return requests
@@ -136,7 +140,8 @@ class CombinedCommits:
                 settle(self._store, slot)
             if slots.join(slot):
                 self.joined.append((slot, decode(slots.request(slot))))
-                self._expected = _COMPANY_COMMITS
+        if len(self.joined) > 1:
+            self._expected = _COMPANY_COMMITS
         self._before = self._before[1], len(self.joined)
         return [request for _, requests in self.joined for request in requests if request.resolve(self._store)]
 

@@ -203,10 +203,9 @@ class GroupCommit:
             if request.votes:
                 self._vote(requests, own)
                 return
-        combined, left, rest = self._combined, requests, requests
-        combines = bool(requests) and combined.has_company(requests[-1].page)
+        combined, left, rest, combines = self._combined, requests, requests, False
         try:
-            if combines:
+            if requests and (combines := combined.has_company(requests[-1].page)):
                 self._name = self._name or self._file_name()  # the name's byte is locked before the lead
                 left = combined.lead_or_post(requests)
                 if left is not requests:

@@ -131,6 +131,34 @@ def test_a_transaction_and_a_get_are_posted(
     assert bodies(leader) == ["reply to one"]
 
 
+def test_two_processes_that_commit_in_turns_do_not_commit_together(leader: spool.Space, owner: spool.Space) -> None:
+    """The answer of a leader costs more than the flush that it saves, so two processes need not meet at the lead."""
+    with leading(leader):
+        pass
+    for _ in range(100):  # (the owner has expected others since it opened the space)
+        leader.put("orders", b"")
+        owner.get("orders")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RequestSlots, "try_lead", lambda _: pytest.fail("tries to lead"))
+        leader.put("orders", b"")
+        owner.get("orders")
+
+
+def test_a_process_that_meets_two_others_commits_together(
+    leader: spool.Space, owner: spool.Space, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    with spool.open(tmp_path / "space") as third:
+        door.combined(owner)._expected = door.combined(third)._expected = 0
+        owner.put("orders", b"")
+        third.put("orders", b"")
+        for _ in range(3):
+            leader.put("orders", b"")
+        with leading(leader):
+            wait_together = [pool.submit(one.put, "orders", b"") for one in (owner, third)]
+            posted(leader, 2)
+        assert all(one.result(PATIENT_SECONDS) for one in wait_together)
+
+
 def test_threads_of_one_process_are_posted_in_one_slot(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
