@@ -31,7 +31,7 @@ from spool.model.xid import Xid
 from tests.golden import make
 
 GOLDEN = Path(make.__file__).parent
-FILES = ("commit.msgpack", "branch.msgpack", "head.msgpack", "compaction.msgpack")
+FILES = ("commit.msgpack", "branch.msgpack", "head.msgpack", "compaction.msgpack", "vote.msgpack")
 
 
 def objects(name: str) -> list[Any]:
@@ -81,6 +81,9 @@ def test_the_golden_files_hold_the_messages_put_into_them() -> None:
     size = (GOLDEN / "branch.msgpack").stat().st_size
     assert adoption == ["7.Z2xvYmFs.YnJhbmNo", size, branch["checksum"], 0, 1]
     assert branch["number"] == 0
+    vote = objects("vote.msgpack")[0]
+    assert vote["number"] == 2**63 + (7 << 24)
+    assert (GOLDEN / "vote.msgpack").stat().st_size == 4096  # padded, so that later files of this size fit into it
 
 
 def test_our_writer_makes_the_same_bytes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from unittest import mock
 
 from spool.disk import Disk
 from spool.format.batch import CommitBatch
-from spool.format.header import Adoption, Header, stamp
+from spool.format.header import VOTE, Adoption, Header, stamp
 from spool.format.table import CompactedTable, Origins
 from spool.format.writer import CommitFileWriter
 from spool.index.lookup import correlation_hash
@@ -78,12 +78,14 @@ def compacted_section() -> tuple[CompactedTable, list[bytes]]:
     return table, bodies
 
 
-def write(directory: Path, name: str, batch: CommitBatch, time: float, durable_mark: int, number: int) -> Header:
-    """A finished file, stamped if it has a number, under a golden name."""
+def write(
+    directory: Path, name: str, batch: CommitBatch, time: float, durable_mark: int, number: int, *, padded: bool = False
+) -> Header:
+    """A finished file, stamped if it has a number, under a golden name. ``padded``: as if it may overwrite a file."""
     (directory / "active").mkdir(exist_ok=True)
     file = CommitFileWriter(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
     with mock.patch("spool.format.writer.writer_name", return_value=WRITER):
-        file.complete(batch, time, durable_mark)
+        file.complete(batch, time, durable_mark, pool=mock.Mock(take=mock.Mock(return_value=None)) if padded else None)
     if number:
         assert file.handle is not None
         file.disk.write_at(file.handle, *stamp(number))
@@ -110,6 +112,7 @@ def make(directory: Path) -> None:
     compacted.add_section(*compacted_section())
     compacted.leave(1, 1)
     write(directory, "compaction.msgpack", compacted, 1790000003.0, 43, 44)
+    write(directory, "vote.msgpack", branch_batch(), 1790000004.0, 44, VOTE | 7 << 24, padded=True)
 
 
 if __name__ == "__main__":
