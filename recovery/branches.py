@@ -50,12 +50,14 @@ class PreparedFiles:
     whole: for each branch, whether its file is whole.
     foreign: the paths of entries that are not branches.
     named: the highest sequence number in the commands of all whole branches.
+    half_marked: the whole branches with a damaged number, because a power cut interrupted the write of the mark.
     """
 
     whole: Mapping[Xid, bool]
     foreign: tuple[str, ...]
     owners: LiveOwners
     named: int
+    half_marked: tuple[Xid, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def unnamed_votes(disk: Disk, stamped: Mapping[str, Header]) -> dict[Xid, str]:
 
 def read_prepared(disk: Disk, xids: LockFile, unnamed: Mapping[Xid, str] = MappingProxyType({})) -> PreparedFiles:
     """Read every branch in ``prepared/``. ``unnamed``: votes that will get their name (in a dry run)."""
-    whole, named = {}, 0
+    whole, named, half_marked = {}, 0, list[Xid]()
     names = {f"{layout.PREPARED}/{name}": layout.parse_xid(name) for name in disk.names(layout.PREPARED)}
     foreign = sorted(path for path, xid in names.items() if xid is None)
     branches = {xid: path for path, xid in names.items() if xid is not None} | {**unnamed}
@@ -114,7 +116,8 @@ def read_prepared(disk: Disk, xids: LockFile, unnamed: Mapping[Xid, str] = Mappi
         if contents is not None and whole[xid]:
             commands = [command for table in contents.tables for command in addressing(table.commands)]
             named = max([named, *(command.number for command in commands)])
-    return PreparedFiles(whole, tuple(foreign), LiveOwners.read(xids, whole), named)
+            half_marked += [xid] if contents.header.is_numbered else []
+    return PreparedFiles(whole, tuple(foreign), LiveOwners.read(xids, whole), named, tuple(half_marked))
 
 
 def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numbers) -> AdoptedFiles:
@@ -147,6 +150,15 @@ def read_adopted(disk: Disk, xids: LockFile, names: Iterable[str], numbers: Numb
 def decide_names(unnamed: Mapping[Xid, str]) -> list[Decision]:
     """Decide that each vote without a name gets its name."""
     return [Decision(Kind.MOVED, place, Reason.LOST_VOTE, Step.NAME, xid=xid) for xid, place in unnamed.items()]
+
+
+def decide_marks(prepared: PreparedFiles) -> list[Decision]:
+    """Decide about each vote whose mark was not written completely. Its name is durable, so it needs no mark. Only the
+    first opener carries this out, because other processes may be writing marks."""
+    return [
+        Decision(Kind.TORN, layout.prepared(xid), Reason.HALF_MARKED, Step.WRITE_NUMBER, xid=xid)
+        for xid in prepared.half_marked
+    ]
 
 
 def decide_files(prepared: PreparedFiles, adopted: AdoptedFiles) -> list[Decision]:

@@ -28,9 +28,9 @@ class Step(enum.Enum):
     ROLL_BACK = enum.auto()
     COUNT = enum.auto()  # count an attempt for each message that a dead process held
     REMOVE = enum.auto()
+    WRITE_NUMBER = enum.auto()  # write the sequence number of the file's name into the header again; 0: of a vote
     # Steps of a repair.
     TRUNCATE = enum.auto()  # remove the bytes after the file's proper end
-    WRITE_NUMBER = enum.auto()  # write the sequence number of the file's name into the header again
     REPLACE_BY_EMPTY = enum.auto()  # move a published file to quarantine; its number becomes an empty commit
     KEEP_COPY = enum.auto()  # copy the file to quarantine; its undamaged messages are still served
     RECORD = enum.auto()  # the file is lost, so write only a reason file into quarantine
@@ -55,6 +55,7 @@ class Reason(enum.StrEnum):
 
     LOST_NAME = "lost name", "a power cut took the name of commit {d.number}"
     LOST_VOTE = "lost name of a vote", "a power cut took the name of prepared branch {d.xid}"
+    HALF_MARKED = "damaged mark", "a power cut interrupted the write of its mark; all other bytes are whole"
     UNPUBLISHED = "unpublished", "its writer ended before it was visible ({d.cause})"
     UNFLUSHED = "unflushed", "it was not flushed yet: {d.cause}"
     NO_FILE = "no file", "the number was issued and has {d.cause}"

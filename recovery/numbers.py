@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from spool.admin.findings import Kind
 from spool.coordination.counters import CounterPage, Counters
+from spool.disk.content import opened
 from spool.disk.disk import Disk
 from spool.disk.recycler import origin_of
 from spool.errors import CorruptedFile, NewerFormat, SpoolError
-from spool.format.header import Header
+from spool.format.header import Header, stamp
 from spool.format.reader import FileContents, contents_of, open_file, prove, read_header
 from spool.log.sequence import finish_dead_writer
 from spool.model import layout
@@ -322,6 +323,13 @@ def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) 
     store.files.recycler.recover(after_power_cut=not numbers.same_life)
     for number in numbers.unpublished:
         _finish(store, number)
+
+
+def write_number(disk: Disk, name: str, number: int) -> None:
+    """Write the number of a file again, durably. A branch without a mark has the number 0."""
+    with opened(disk, name, write=True) as handle:
+        disk.write_at(handle, *stamp(number))
+        disk.flush(handle)
 
 
 def _finish(store: Store, number: int) -> None:

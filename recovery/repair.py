@@ -13,7 +13,6 @@ from spool.disk.content import ensure_directory, opened, protect_files
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import Cause, Reason, keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
-from spool.format.header import stamp
 from spool.format.reader import read_header
 from spool.log.deciding import settled
 from spool.log.sequence import highest_number, number_locked, settle_all, write_empty
@@ -29,6 +28,7 @@ from spool.transactions.two_phase import finish_moves
 
 from .check import find_problems, not_done
 from .decision import Decision, Step, distinct
+from .numbers import write_number
 
 _WAIT_SECONDS = 30.0
 _MAX_ROUNDS = 4
@@ -99,9 +99,7 @@ def _apply(store: Store, problem: Decision) -> str:
                 disk.flush(handle)
             action = "cut to its length"
         case Step.WRITE_NUMBER:
-            with opened(disk, name, write=True) as handle:
-                disk.write_at(handle, *stamp(problem.number))
-                disk.flush(handle)
+            write_number(disk, name, problem.number)
             action = "its number was written again"
         case Step.REPLACE_BY_EMPTY:
             moved = _moved(store, problem)

@@ -85,6 +85,7 @@ class _Scan:
                 check_mirror(self._store.files, None)
             adopted, unnamed, issued, published = branches.NONE_ADOPTED, set(), layout.MAX_NUMBER, None
         files = self._carry_out(branches.decide_files(prepared, adopted))
+        self._carry_out(branches.decide_marks(prepared) if self._alone else [])
         index, is_complete = self._index(published)
         refused = [xid for xid in prepared.whole if heuristic_fact(index, xid) == ROLLED_BACK]
         decided = self._carry_out(branches.decide_votes(prepared, adopted, files, index.adopted, refused))
@@ -173,6 +174,8 @@ class _Scan:
                 unfinished.remove(store.files.disk, store.shared.xids, name, xid)
             case Step.RETURN if xid is not None:
                 branches.return_to_prepared(store.files.disk, name, xid)
+            case Step.WRITE_NUMBER:
+                numbers.write_number(store.files.disk, name, 0)
             case Step.ROLL_BACK if xid is not None:
                 rollback_prepared(store, xid, self._deadline, decision.detail)
             case Step.COUNT if xid is not None:
