@@ -57,9 +57,9 @@ def _same(contents: Contents) -> Contents:
 @dataclass(frozen=True)
 class History:
     """A healthy process runs ``setup``, after which the contents are ``begin``. A coordinator or the next intake runs
-    ``finish`` later on a healthy disk; the contents must then be one of ``finished``. ``may_return``: the contents if a
-    power cut brings back a branch whose file was removed without a flush. ``by_task``: a task that reads and writes the
-    space itself takes part."""
+    ``finish`` later on a healthy disk; the contents must then be one of ``finished``. ``may_return``: the contents
+    if a power cut brings back a branch whose file was removed without a flush, or takes a branch that is to be
+    rolled back. ``by_task``: a task that reads and writes the space itself takes part."""
 
     name: str
     setup: Callable[[spool.Space], None]
@@ -286,6 +286,18 @@ def _task(path: str, gtrid: bytes, held: list) -> Xid:
         branch.close()
 
 
+def _spares(space: spool.Space) -> None:
+    """Consumed files, which the votes overwrite where names follow."""
+    consumed(space)
+    space.put_many("a", ["one", "two", "three"])
+    assert door.reclaim(space) > 0
+
+
+SPARES = CONSUMED.put("a", "one", "two", "three")
+SPARES_IN_DOUBT = SPARES.doubting("a", 1).doubting("b", 0, added=1)
+SPARES_COMMITTED = SPARES.got("a").put("b", "reply")
+SPARES_VOTE = Step(_vote, lambda contents: SPARES_IN_DOUBT)
+
 # -- files from outside -----------------------------------------------------------------------------------------------
 
 
@@ -383,6 +395,13 @@ HISTORIES = (
             frozenset([COMMITTED])),
     History("rollback of a vote", voted, IN_DOUBT, (ROLLBACK,), _again(_rollback),
             frozenset([THREE]), frozenset([IN_DOUBT])),
+    History("vote in a consumed file", _spares, SPARES,
+            (SPARES_VOTE, Step(_commit, lambda contents: SPARES_COMMITTED, decides=True)), _roll_back_listed_branches,
+            frozenset([SPARES, SPARES_COMMITTED]), frozenset([SPARES_IN_DOUBT])),
+    History("second vote in a consumed file", _spares, SPARES,
+            (SPARES_VOTE, Step(_rollback, lambda contents: SPARES, decides=True), SPARES_VOTE),
+            # (a rollback writes to the file, so a branch that is to be rolled back may be lost)
+            _roll_back_listed_branches, frozenset([SPARES]), frozenset([SPARES_IN_DOUBT, SPARES])),
     History("count and reclaim", three, THREE, (Step(_roll_back, _same), RECLAIM, put("more"), RECLAIM, get())),
     History("one phase", three, THREE, (Step(_one_phase, lambda contents: COMMITTED),)),
     History("recover", voted, IN_DOUBT, (Step(lambda actor: actor.rm.recover(), _same),), _again(_commit),

@@ -49,7 +49,7 @@ def _record(tally: Tally, record_property) -> None:
 @pytest.mark.every(4)
 @BY_NAME
 def test_each_call_of_each_history_fails(history: History, stride: Stride, record_property) -> None:
-    faults = Faults(history)
+    faults = Faults(history, follow="consumed" in history.name)
     for code, spread in A_FEW:
         _every(faults.one, code, spread, step=stride(7))
     _every(faults.one, errno.EIO, Spread.READ_ONLY, FLUSHES)
@@ -92,10 +92,10 @@ def _cut(history: History, rules: Rules, limit: int, record_property) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "strict"])
+@pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT, Rules.NAMES_FOLLOW], ids=lambda rules: rules.value)
 @BY_NAME
-def test_every_errno_at_every_call(history: History, ordered: bool, record_property) -> None:
-    faults = Faults(history, ordered=ordered)
+def test_every_errno_at_every_call(history: History, rules: Rules, record_property) -> None:
+    faults = Faults(history, **rules.told)
     for code, spread in ALL_FAULTS:
         _every(faults.one, code, spread)
     _every(faults.one, errno.EIO, Spread.READ_ONLY)
