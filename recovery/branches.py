@@ -87,8 +87,8 @@ NONE_ADOPTED = AdoptedFiles({}, {}, LiveOwners(frozenset(), frozenset()))
 def unnamed_votes(disk: Disk, stamped: Mapping[str, Header]) -> dict[Xid, str]:
     """Find votes that lost their name in a power cut: return the path of each file, by its xid. Rule 13.
 
-    A vote in ``free/`` is marked with the origin in the name of its file. An older vote has another mark. A file in
-    ``prepared/`` with the same xid is older, and was rolled back.
+    A vote in ``free/`` is marked with the origin in the name of its file. An older vote has another mark. Another file
+    in ``prepared/`` with the same xid is older, and was rolled back. On btrfs, a renamed file may have both names.
     """
     if disk.durability.needs_links:  # renames are not ordered, so the name of each vote was flushed
         return {}
@@ -98,7 +98,9 @@ def unnamed_votes(disk: Disk, stamped: Mapping[str, Header]) -> dict[Xid, str]:
             xid, name = header.branches[0].xid, place.rpartition("/")[2]
             free = layout.parse_free(name)
             if layout.parse_xid(name) == xid or (free is not None and header.number == VOTE | free.origin):
-                votes[xid] = place
+                here, there = disk.identity(place), disk.identity(layout.prepared(xid))
+                if here is not None and not here.same_file(there):
+                    votes[xid] = place
     return votes
 
 
