@@ -319,7 +319,6 @@ def _links(disk: Disk, trial: str) -> str:
 def _flushes(disk: Disk, trial: str) -> str:
     with new_file(disk, f"{trial}/one/flush") as handle:
         disk.write_at(handle, 0, b"flush")
-        disk.flush(handle)
         disk.rename(f"{trial}/one/flush", f"{trial}/two/flush")
         disk.make_durable(handle, f"{trial}/two")
         disk.flush_directory(f"{trial}/one")
