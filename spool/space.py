@@ -29,6 +29,7 @@ from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
+from spool.transactions.finding import check_find, find
 from spool.transactions.requests import PendingRequest, check_request, wait_for_reply
 from spool.transactions.transaction import Transaction, submit_alone
 from spool.transactions.validation import body_list, check_time_limit, put_request
@@ -279,6 +280,23 @@ class Space(Administration):
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
         return found
+
+    @public_call("looking into queue {queue}")
+    def find(self, queue: str, *, correlation_id: str, timeout: float | None = 0) -> Message | None:
+        """Return the newest message of the queue with this correlation id, or None. Nothing is claimed.
+
+        The message may be ready, delayed or claimed. Expired messages, and messages of transactions that have not
+        committed, are not found. This also holds for the transaction of the caller.
+
+        Args:
+            timeout: the seconds to wait until such a message exists; 0 does not wait, and None waits for ever.
+
+        Raises:
+            QueueNotFound: the queue does not exist.
+            InvalidArgument: the correlation id or the timeout is not valid.
+            CorruptedFile: the message is damaged.
+        """
+        return find(self._store, check_find(queue, correlation_id, timeout))
 
     @public_call("requesting from queue {queue}")
     def request(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> Message:

@@ -20,6 +20,7 @@ from spool.store.sought import Sought
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
+from spool.transactions.finding import find_now, is_never_held
 from spool.transactions.requests import PendingRequest, is_held, no_reply, reply_now
 from spool.transactions.waiting import IDLE_SECONDS, Pause, Pauses, listen_for_all, pauses
 
@@ -53,6 +54,22 @@ class Receiver:
             return await self._repeat(request.sought, held, get_once, self._store.deadline(request.timeout))
         except Empty:
             raise await self.threads.run(partial(no_reply, self._store.view, request)) from None
+
+    async def find(self, wanted: Wanted) -> Message | None:
+        """Find the newest message with a correlation id; wait for it up to ``wanted.timeout`` seconds."""
+        look = partial(self.threads.run, partial(self._find, wanted.queue, wanted))
+        try:
+            deadline = self._store.deadline(wanted.timeout)
+            return await self._repeat((wanted.sought,), is_never_held, look, deadline)
+        except Empty:
+            return None
+
+    @public_call("looking into queue {queue}")
+    def _find(self, queue: str, wanted: Wanted) -> Message:
+        found = find_now(self._store, wanted)
+        if found is None:
+            raise Empty(f"queue {queue} has no message with this correlation id")
+        return found
 
     async def _get_unless_cancelled(self, queue: str, get: Callable[[Callable[[], object]], T]) -> T:
         """Claim messages in a thread. Commit unless the task was cancelled during the claim.

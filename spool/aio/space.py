@@ -44,6 +44,7 @@ from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
+from spool.transactions.finding import check_find
 from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list, put_request
@@ -262,6 +263,10 @@ class Space:
             with receive:
                 return receive.done(await self._receiver.take(wanted))
         return await self._receiver.take(wanted)
+
+    async def find(self, queue: str, *, correlation_id: str, timeout: float | None = 0) -> Message | None:
+        """As ``spool.Space.find``. A cancelled search has no effect."""
+        return await self._receiver.find(check_find(queue, correlation_id, timeout))
 
     async def request(
         self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]

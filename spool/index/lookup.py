@@ -220,14 +220,35 @@ class MessageTable:
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
         """Return all runs of the queue with this correlation id, even delayed runs, in order."""
         known = self.queue(queue)
-        for segment in [segment for segment in known.all_segments() if segment.correlated]:
+        for segment, table, pieces in self._correlated_pieces(known, correlation_id):
+            for piece in pieces:
+                self.materialize(segment, table, piece)
+        return known.correlated(correlation_id)
+
+    def newest_correlated(self, queue: str, correlation_id: str, now: float) -> Position | None:
+        """Return the position of the queue's newest message with this correlation id, or None.
+
+        Expired messages do not count. No message moves from a segment to a run, so the search leaves nothing in memory.
+        """
+        known = self.queues.get(queue)
+        if known is None:
+            return None
+        runs = known.correlated(correlation_id)
+        for segment, table, pieces in self._correlated_pieces(known, correlation_id):
+            found = (self._run_of(segment, table, piece) for piece in pieces)
+            runs += [run for run in found if run.attributes.get("correlation_id") == correlation_id]
+        return max((Position(run.number, run.end - 1) for run in runs if not run.is_expired(now)), default=None)
+
+    def _correlated_pieces(
+        self, queue: Queue, correlation_id: str
+    ) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
+        """Yield the messages of segments whose correlation ids have the hash of this correlation id."""
+        for segment in [segment for segment in queue.all_segments() if segment.correlated]:
             keys = self._or_dropped(self._cache.keys, segment)
             wanted = set() if keys is None else set(find_correlation(keys[1], correlation_hash(correlation_id)))
             if wanted:
                 table = self.table_of(segment)
-                for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:
-                    self.materialize(segment, table, piece)
-        return known.correlated(correlation_id)
+                yield segment, table, [piece for piece in segment.pieces(table) if piece.run in wanted]
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
         """Return whether a run of the queue has the message with this id, or a message with this correlation id. If

@@ -1,0 +1,229 @@
+"""``find`` returns the newest message with a correlation id, in any state, and claims nothing."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import spool
+import spool.aio
+from spool.transactions import finding
+from tests import door
+from tests.clocks import LONG, MovedClock, PatientClock, timed
+from tests.compaction import fill, small_compactions, tidy
+from tests.meanwhile import XID, Processes, commit
+from tests.spaces import path_with
+
+WHEN_WOKEN = LONG / 2  # and the search waits longer than a test takes
+
+path = path_with("orders", "elsewhere")
+
+
+@pytest.fixture
+def space(path: Path) -> Iterator[spool.Space]:
+    with spool.open(path) as space:
+        yield space
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[spool.Space]:
+    with spool.open(path) as other:
+        yield other
+
+
+def body(space: spool.Space, key: str = "c") -> object:
+    found = space.find("orders", correlation_id=key)
+    return None if found is None else found.body
+
+
+def test_the_newest_message_of_the_queue_is_found_and_remains(space: spool.Space, other: spool.Space) -> None:
+    assert body(space) is None
+    other.put("elsewhere", "another queue's", correlation_id="c")
+    other.put("orders", "another key's", correlation_id="d")
+    assert body(space) is None
+    other.put_many("orders", ["old", "newer"], correlation_id="c", priority=90)
+    newest = other.put("orders", "newest", correlation_id="c", priority=10)
+    for _ in range(2):
+        found = space.find("orders", correlation_id="c")
+        assert found is not None
+        assert (found.id, found.body, found.queue, found.attempts) == (newest, "newest", "orders", 0)
+    assert [other.get("orders", correlation_id="c").body for _ in range(3)] == ["old", "newer", "newest"]
+    assert body(space) is None
+
+
+def test_a_delayed_and_a_claimed_message_are_found(space: spool.Space) -> None:
+    space.put("orders", "delayed", correlation_id="c", delay=1000)
+    assert body(space) == "delayed"
+    space.put("orders", "claimed", correlation_id="c")
+    with space.transaction() as tx:
+        tx.get_many("orders", 9)
+        assert body(space) == "claimed"
+        tx.rollback()
+
+
+def test_an_expired_message_is_not_found(path: Path) -> None:
+    clock = MovedClock()
+    with spool.open(timed(path, clock)) as space:
+        space.put("orders", "kept", correlation_id="c")
+        space.put("orders", "expired", correlation_id="c", time_to_live=5)
+        assert body(space) == "expired"
+        clock.later = 6
+        assert body(space) == "kept"
+
+
+def test_a_message_is_found_from_its_commit_on(space: spool.Space, other: spool.Space) -> None:
+    with space.transaction() as tx:
+        space.put("orders", "new", correlation_id="c")
+        assert body(space) is body(other) is None, "not even its own transaction finds it"
+        tx.commit()
+    assert body(space) == body(other) == "new"
+    with other.transaction() as tx:
+        other.get("orders", correlation_id="c")
+        assert body(other) == body(space) == "new", "it is there until the commit"
+        tx.commit()
+    assert body(other) is body(space) is None
+
+
+def test_a_message_of_a_prepared_branch_is_found_once_the_branch_is_committed() -> None:
+    processes = Processes()
+    with processes.space() as space, processes.space() as other:
+        other.put("orders", "old", correlation_id="c")
+        branch = door.branch(other, xid=XID, timeout=30.0)
+        branch.get("orders", correlation_id="c")
+        branch.put("orders", "new", correlation_id="c")
+        branch.prepare()
+        assert body(space) == "old", "it is in doubt"
+        commit(other)
+        assert body(space) == "new"
+
+
+def test_compacted_messages_are_found_and_remain_in_their_segments(space: spool.Space) -> None:
+    with small_compactions():
+        fill(space)
+        ids = [space.put("orders", n, correlation_id=str(n % 50)) for n in range(100)]
+        fill(space)
+        assert tidy(space)
+        assert not door.index(space).messages.is_in_memory("orders", None, "7")
+        entries = door.index(space).messages.queue("orders").entries
+        for n in range(50):
+            found = space.find("orders", correlation_id=str(n))
+            assert found is not None
+            assert (found.id, found.body) == (ids[n + 50], n + 50)
+        assert body(space, "50") is None
+        assert door.index(space).messages.queue("orders").entries == entries
+        assert space.get("orders", correlation_id="7").body == 7, "the older one is still there"
+        assert space.get("orders", correlation_id="7").body == 57
+        assert body(space, "7") is None
+
+
+def test_of_ten_thousand_keys_each_is_found(path: Path) -> None:
+    with spool.open(path) as space, spool.open(path) as other:
+        with space.transaction() as tx:
+            for n in range(10_000):
+                tx.put("orders", n, correlation_id=str(n))
+        assert all(body(other, str(n)) == n for n in range(10_000))
+
+
+def test_a_message_that_is_replaced_during_the_search_is_found_in_its_new_form(
+    space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put("orders", "old", correlation_id="c")
+    peek, replaced = finding.peek, list[object]()
+
+    def replace_first(*args: object) -> object:
+        if not replaced:
+            with ThreadPoolExecutor(1) as pool:
+                replaced.append(pool.submit(replace).result(LONG))
+        return peek(*args)  # type: ignore[arg-type]
+
+    def replace() -> None:
+        with other.transaction() as tx:
+            tx.get("orders", correlation_id="c")
+            tx.put("orders", "new", correlation_id="c")
+        door.reclaim(other)
+
+    monkeypatch.setattr(finding, "peek", replace_first)
+    assert body(space) == "new"
+    assert replaced
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def put(other: spool.Space) -> object:
+    return other.put("orders", "new", correlation_id="c")
+
+
+def put_delayed(other: spool.Space) -> object:
+    return other.put("orders", "new", correlation_id="c", delay=1000)
+
+
+def put_and_claim(other: spool.Space) -> object:
+    with other.transaction() as tx:
+        tx.put("orders", "new", correlation_id="c")
+    return other.transaction().get("orders")
+
+
+@pytest.mark.parametrize("come", [put, put_delayed, put_and_claim])
+def test_a_search_waits_and_only_its_own_message_ends_it(
+    path: Path, other: spool.Space, come: Callable[[spool.Space], object]
+) -> None:
+    clock = PatientClock()
+    with ThreadPoolExecutor(1) as pool, spool.open(timed(path, clock)) as space:
+        found = pool.submit(space.find, "orders", correlation_id="c", timeout=WHEN_WOKEN)
+        assert clock.waits.wait(LONG)
+        other.put("orders", "another's", correlation_id="another's")
+        come(other)
+        message = found.result(LONG)
+        assert message is not None
+        assert message.body == "new"
+        assert all(clock.was_woken)
+
+
+def test_a_search_that_waits_in_vain_returns_none(space: spool.Space) -> None:
+    assert space.find("orders", correlation_id="c", timeout=0.01) is None
+    assert not door.store(space).view.sought._wakes
+
+
+@pytest.mark.parametrize("ending", ["close", "stop", "delete_queue"])
+def test_a_space_that_ends_and_a_queue_that_is_deleted_end_the_wait(path: Path, ending: str) -> None:
+    with ThreadPoolExecutor(1) as pool, spool.open(path) as space:
+        found = pool.submit(space.find, "orders", correlation_id="c", timeout=None)
+        {"close": space.close, "stop": door.store(space).stop, "delete_queue": lambda: space.delete_queue("orders")}[
+            ending
+        ]()
+        assert isinstance(found.exception(LONG), spool.NotOpen | spool.SpaceStopped | spool.QueueNotFound)
+
+
+def test_tasks_find_and_wait(path: Path, other: spool.Space) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(LONG), spool.aio.open(path) as space:
+            assert await space.find("orders", correlation_id="c") is None
+            assert await space.find("orders", correlation_id="c", timeout=0.01) is None
+            found = [asyncio.create_task(space.find("orders", correlation_id="c", timeout=None)) for _ in range(9)]
+            await asyncio.sleep(0)
+            await asyncio.to_thread(put, other)
+            for one in found:
+                message = await one
+                assert message is not None
+                assert message.body == "new"
+
+    asyncio.run(main())
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [None, "", "x" * 256, 7])
+def test_a_search_without_a_proper_key_is_refused(space: spool.Space, key: object) -> None:
+    with pytest.raises(spool.InvalidArgument, match="correlation_id is a text of 1 to 255 characters"):
+        space.find("orders", correlation_id=key)  # type: ignore[arg-type]
+
+
+def test_a_search_of_no_queue_and_with_no_time_is_refused(space: spool.Space) -> None:
+    with pytest.raises(spool.QueueNotFound, match="ordres"):
+        space.find("ordres", correlation_id="c")
+    with pytest.raises(spool.InvalidArgument, match="timeout is 0, a number of seconds"):
+        space.find("orders", correlation_id="c", timeout=-1)
