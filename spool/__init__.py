@@ -1,9 +1,9 @@
 """Transactional queues in a directory.
 
-``create`` creates a queue space, ``open`` opens an existing one. Both return a ``Space``, which puts and gets each
-``Message`` directly or in a ``Transaction``. ``aio`` has the same calls for asyncio. ``PutOptions``, ``GetOptions``,
-``QueueOptions``, ``SpaceOptions`` and ``MessageFilters`` list the options of the calls. Every error is a
-``SpoolError``.
+``create`` creates a queue space, ``open`` opens an existing one, and ``shared`` returns the open space of the process.
+They return a ``Space``, which puts and gets each ``Message`` directly or in a ``Transaction``. ``aio`` has the same
+calls for asyncio. ``PutOptions``, ``GetOptions``, ``QueueOptions``, ``SpaceOptions`` and ``MessageFilters`` list the
+options of the calls. Every error is a ``SpoolError``.
 
 docs/words.md (``spool-admin docs words``) explains our terms by the terms of SQS, Kafka, JMS, Celery and RabbitMQ.
 Applications may use the names of ``__all__``. The modules of the package are internal.
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from spool.model.settings import QueueConfig, SpaceConfig
     from spool.opening import create, import_space, open, plan_recovery
     from spool.policies.subscriptions import SubscriptionState
+    from spool.sharing import shared
     from spool.space import Space, current_space
     from spool.transactions.transaction import Transaction
     from spool.watch.figures import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
@@ -82,7 +83,7 @@ __all__ = [
     "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure",
     "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem",
     "WorkSummary", "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors", "open",
-    "plan_recovery", "read_metrics", "register_codec", "verify_export",
+    "plan_recovery", "read_metrics", "register_codec", "shared", "verify_export",
 ]  # fmt: skip
 
 
@@ -103,6 +104,7 @@ _MODULES = {
     "model.settings": ("QueueConfig", "SpaceConfig"),
     "opening": ("create", "import_space", "open", "plan_recovery"),
     "policies.subscriptions": ("SubscriptionState",),
+    "sharing": ("shared",),
     "space": ("Space", "current_space"),
     "transactions.transaction": ("Transaction",),
     "watch.figures": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),

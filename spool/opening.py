@@ -81,13 +81,19 @@ def create(
                 ensure_id(disk)
             elif not exist_ok:
                 raise _exists(disk, ", pass ", Argument("exist_ok=True"))
-            elif different := differences(read_settings(disk), config, options):
-                raise SpaceExists(
-                    f"{disk.root} holds a queue space with other options (",
-                    *different,
-                    f"): give the same options, leave them out, or change the space's in {layout.SETTINGS}",
-                )
+            else:
+                check_same(disk.root, read_settings(disk), options)
         return open_space(disk)
+
+
+def check_same(root: str, present: SpaceConfig, options: SpaceOptions) -> None:
+    """Raise SpaceExists if an option differs from the option of the present space."""
+    if different := differences(present, space_config(options, {}), options):
+        raise SpaceExists(
+            f"{root} holds a queue space with other options (",
+            *different,
+            f"): give the same options, leave them out, or change the space's in {layout.SETTINGS}",
+        )
 
 
 def _check_no_import(disk: Disk) -> None:

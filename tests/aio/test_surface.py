@@ -19,6 +19,7 @@ EXCUSED = {
     "spool.read_metrics": "it reads one small file",
     "spool.plan_recovery": "it is for an administrator's program, which does nothing else meanwhile",
     "spool.current_space": "it tells a function that work calls in which space it is",
+    "spool.shared": "a space for tasks belongs to one loop, whose main task opens and closes it",
     "spool.decode": "it waits for nothing",
     "Transaction.submit": "put is awaitable",
     "Transaction.commit_async": "commit is awaitable",

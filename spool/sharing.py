@@ -1,0 +1,84 @@
+"""One open space for each process and directory, for programs whose parts know only the path of the space.
+
+Such programs are web applications, task frameworks and plugins: no part of the program opens the space for the others.
+"""
+
+import atexit
+import os
+import threading
+from contextlib import suppress
+from typing import Unpack
+
+from spool.errors import SpoolError
+from spool.model.options import SpaceOptions
+from spool.opening import check_same, create
+from spool.runtime import calls
+from spool.runtime.tearing import Reentrant
+from spool.space import Space
+from spool.transactions.core import core_of
+
+_spaces: dict[str, Space] = {}  # by the real path
+_lock = threading.RLock()  # held during an opening, so that the other threads wait for this opening
+_opens = False  # whether the thread that holds the lock opens a space
+
+
+def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Space:
+    """Return the open space of this process and directory. The first call opens the space, or creates a missing space.
+
+    Every thread gets the same object, even if different paths lead to the directory. A forked child opens a separate
+    space with its first call.
+
+    Nobody needs to close the space, because the interpreter closes it at its exit. A call of ``close``, or the end of a
+    ``with`` block, closes the space for all parts of the program: their calls on the old object raise NotOpen. The next
+    call of this function then opens the space again, also after an exception in the middle of a call has closed it.
+
+    Args:
+        path: the directory.
+        options: see ``spool.SpaceOptions``. The options of each call must equal the options of the space. Options that
+            the call leaves out are not compared.
+
+    Raises:
+        SpaceExists: the space has other options.
+        ProtocolError: a finalizer or a similar function called this in the middle of an opening of its thread.
+        The other errors of ``spool.create``.
+    """
+    root = os.path.realpath(path)
+    space = _spaces.get(root)
+    if space is not None and not options and not core_of(space).store.closed:
+        return space
+    with calls.deferred(), _lock:
+        space = _spaces.get(root)
+        if space is None or core_of(space).store.closed:
+            space = _spaces[root] = _open(root, options)
+        elif options:
+            check_same(root, core_of(space).store.settings.current().config, options)
+        return space
+
+
+def _open(root: str, options: SpaceOptions) -> Space:
+    """Open a space, or create it. The caller holds the lock."""
+    global _opens
+    if _opens:
+        raise Reentrant
+    _opens = True
+    try:
+        return create(root, exist_ok=True, **options)
+    finally:
+        _opens = False
+
+
+def _forget() -> None:
+    """Begin without spaces in a forked child. Another thread of the parent may have held the lock."""
+    global _lock, _opens
+    _lock, _opens = threading.RLock(), False
+    _spaces.clear()
+
+
+@atexit.register
+def _close_all() -> None:
+    for space in list(_spaces.values()):
+        with suppress(SpoolError):
+            space.close()
+
+
+os.register_at_fork(after_in_child=_forget)
