@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack, overload
 from spool.admin import bulk, quarantined
 from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
-from spool.admin.listing import PREVIEW, QueueEntry, entries_of, entry_of, unread
+from spool.admin.listing import PREVIEW, MessageState, QueueEntry, entries_of, entry_of, state_of, unread
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queues, change_queue, delete_queue
 from spool.admin.stats import QueueStats, queue_stats
@@ -287,6 +287,24 @@ class Administration:
         """
         check("preview", preview, PREVIEW)
         return entry_of(self._store, message_id, preview)
+
+    @public_call("looking for a message")
+    def state(self, message: Message | str) -> MessageState:
+        """Return the state of a message of any queue. The body is not read, and nothing is claimed.
+
+        Args:
+            message: the message, or its id.
+
+        Returns:
+            "ready", "delayed" (until its time, or until its next attempt), "claimed" (by an active transaction, or by a
+            get that has not ended), "in doubt" (held by a prepared and undecided transaction), or "gone" (taken,
+            deleted, expired, or never committed). A failed or expired message that moved to an error queue is "ready"
+            there.
+
+        Raises:
+            BadMessageId: ``message`` is a text, and no message id.
+        """
+        return state_of(self._store, message.id if isinstance(message, Message) else message)
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:

@@ -7,7 +7,7 @@ get holds its message only while it commits, and writes no journal.
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
@@ -16,7 +16,8 @@ from spool.model.position import Position
 from spool.policies.claim_journal import JournalContents, all_journals, read_journal
 from spool.store.parts import Shared, View
 
-CLAIMED, IN_DOUBT = "claimed", "in doubt"
+CLAIMED: Final = "claimed"
+IN_DOUBT: Final = "in doubt"
 
 T = TypeVar("T")
 

@@ -1,9 +1,9 @@
 """List the messages of a queue with their states: ready, delayed, claimed, in doubt or damaged. Nothing is claimed."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from spool.admin.holders import Holder, by_position
+from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position
 from spool.errors import BadMessageId, CorruptedFile
 from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
@@ -12,10 +12,16 @@ from spool.model import layout
 from spool.model.checks import number
 from spool.model.message import Message, due_time, message_id, parse_message_id
 from spool.model.position import Position
+from spool.policies.expiry import expire
 from spool.store.store import Store
 from spool.transactions import delivery
 
-READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
+READY: Final = "ready"
+DELAYED: Final = "delayed"
+DAMAGED: Final = "damaged"
+GONE: Final = "gone"
+
+MessageState = Literal["ready", "delayed", "claimed", "in doubt", "gone"]
 
 
 class QueueEntry(NamedTuple):
@@ -96,13 +102,45 @@ def _current_entry(
     if seen is None:
         return None
     holder = held.get(position) if held else None
-    if holder is not None:
-        state = holder.state
-    else:
-        due = due_time(run.attributes, run.committed_at) if run.attributes else None
-        state = DELAYED if due is not None and due > store.clock.now() else READY
+    state = _state_unheld(store, run) if holder is None else holder.state
     message = seen.message
     return QueueEntry(message.id, position, state, message, holder, None, seen.body_bytes, seen.is_cut)
+
+
+def _state_unheld(store: Store, run: Run) -> MessageState:
+    """Return the state of a message that no transaction holds."""
+    due = due_time(run.attributes, run.committed_at) if run.attributes else None
+    return DELAYED if due is not None and due > store.clock.now() else READY
+
+
+def state_of(store: Store, wanted_id: str) -> MessageState:
+    """Return the state of the message with this id, in any queue. The body is not read.
+
+    Raises:
+        BadMessageId: the text is not a message's id.
+    """
+    wanted = parse_message_id(wanted_id)
+    catch_up(store)
+    while True:
+        with store.view.mutex:
+            position = store.view.index.messages.position_of(*wanted)
+        if position is None:
+            return GONE
+        # A holder publishes its commit or its vote before it releases its claim. So check the claim first.
+        is_claimed = store.shared.claims.is_claimed(*position)
+        catch_up(store, list_prepared(store))
+        with store.view.mutex:
+            run = store.view.index.messages.find(position)
+            if run is None:
+                return GONE
+            if position in store.view.prepared.held:
+                return IN_DOUBT
+        if is_claimed:
+            return CLAIMED
+        if not run.is_expired(store.clock.now()):
+            return _state_unheld(store, run)
+        if not expire(store, run.queue.name, store.deadline()):
+            return GONE  # no get delivers the message; otherwise the message may now be in the error queue
 
 
 def unread(store: Store, cursor: Cursor, queue: str) -> list[QueueEntry]:

@@ -367,6 +367,7 @@ class Space:
     holders = threaded(spool.space.Space.holders)
     entry = threaded(spool.space.Space.entry)
     show = threaded(spool.space.Space.show)
+    state = threaded(spool.space.Space.state)
     delete = threaded(spool.space.Space.delete)
     move = threaded(spool.space.Space.move)
     change = threaded(spool.space.Space.change)

@@ -364,6 +364,14 @@ class Claims:
         """
         return owner != self.owner and self.disk.some_lock(self._file(number).handle, owner, 1) is None
 
+    def is_claimed(self, number: int, ordinal: int) -> bool:
+        """Return whether this process or any other has claimed the message."""
+        with self._mutex:
+            if ordinal in self.held.get(number, ()):
+                return True
+            handle = self._file(number).handle
+        return self.disk.some_lock(handle, number << ORDINAL_BITS | ordinal, 1) is not None
+
     def claims_elsewhere(self) -> PositionRanges:
         """Return every claim of other processes."""
         found: PositionRanges = []
