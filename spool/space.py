@@ -146,6 +146,52 @@ class Space(Administration):
                 return send.done(self._put(queue, (body,), **send.options))[0]
         return self._put(queue, (body,), **options)[0]
 
+    @public_call("committing")
+    def replace(
+        self,
+        queue: str,
+        body: Any,
+        *,
+        timeout: float | None = 30.0,
+        transaction: Transaction | Join | None = JOIN,
+        **options: Unpack[PutOptions],
+    ) -> str:
+        """Put a message in place of all messages of the queue with the same correlation id, in one commit.
+
+        If the queue has no such message, the call only puts. If several transactions and processes replace messages
+        with one correlation id at the same time, one message remains. A transaction may replace a message several
+        times; all these calls return the same id. But no call replaces a message of a ``put`` in its own transaction.
+        A rollback counts no attempt for the replaced messages.
+
+        Args:
+            body: see ``put``.
+            timeout: the seconds to wait while another transaction holds an old message, or has replaced a message with
+                this correlation id; None waits for ever.
+            transaction: see ``put``. Inside a transaction, the old messages remain until the commit.
+            options: see ``spool.PutOptions``. ``correlation_id`` is required; ``deduplication_key`` is not allowed.
+
+        Returns:
+            The id of the new message.
+
+        Raises:
+            MessageInUse: another transaction held an old message or the correlation id for ``timeout`` seconds. Nothing
+                was replaced.
+            ProtocolError: the transaction of the call has replaced the message before, and has meanwhile become so
+                large that its messages are on the disk.
+            The other errors of ``put``.
+        """
+        joined = joined_transaction(self._store, transaction)
+        if joined is not None:
+            return within(Transaction.replace)(joined, queue, body, timeout=timeout, **options)
+        own = Transaction(self._core, counted=False)
+        try:
+            id = within(Transaction.replace)(own, queue, body, timeout=timeout, **options)
+            within(Transaction.commit)(own)
+        finally:
+            own.abandon()
+        self._after_commit()
+        return id
+
     def put_many(
         self,
         queue: str,

@@ -100,6 +100,13 @@ class Transaction:
         put = partial(self.sync.put_many, queue, body_list(bodies), **options)  # reads the queue
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
 
+    async def replace(
+        self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]
+    ) -> str:
+        """As ``Space.replace``, in this transaction."""
+        replace = partial(self.sync.replace, queue, body, timeout=timeout, **options)
+        return await self._threads.run_to_end(replace, patient=True)
+
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
         """As ``Space.get``, in this transaction. If a get is cancelled during its claim, the transaction is rolled
         back. The next call in the transaction, even ``commit``, then raises TransactionRolledBack."""
@@ -208,6 +215,22 @@ class Space:
             with send:
                 return send.done(await self._put(queue, listed, **send.options))
         return await self._put(queue, listed, **options)
+
+    async def replace(
+        self,
+        queue: str,
+        body: Any,
+        *,
+        timeout: float | None = 30.0,
+        transaction: Transaction | Join | None = JOIN,
+        **options: Unpack[PutOptions],
+    ) -> str:
+        """As ``spool.Space.replace``. A cancelled call ends before the task is cancelled."""
+        joined = self._joined(transaction)
+        if joined is not None:
+            return await joined.replace(queue, body, timeout=timeout, **options)
+        replace = partial(self.sync.replace, queue, body, timeout=timeout, transaction=None, **options)
+        return await self._threads.run_to_end(replace, patient=True)
 
     async def _put(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put messages that are part of no transaction."""

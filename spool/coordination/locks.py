@@ -242,6 +242,11 @@ def deduplication_byte(queue: str, key: str) -> int:
     return _byte(b"deduplication:" + queue.encode("ascii") + b"/" + key.encode("utf-8", "surrogatepass"))
 
 
+def replacement_byte(queue: str, correlation_id: str) -> int:
+    """Return the byte of run/xids that a transaction holds while it replaces the messages with this correlation id."""
+    return _byte(b"replacement:" + queue.encode("ascii") + b"/" + correlation_id.encode("utf-8", "surrogatepass"))
+
+
 def group_byte(queue: str, group: str) -> int:
     """Return the byte of run/xids that a transaction holds while it has messages of this group."""
     return _byte(b"group:" + queue.encode("ascii") + b"/" + group.encode("utf-8", "surrogatepass"))

@@ -161,6 +161,33 @@ class CommitBatch:
             size, count, left = SECTION_BYTES, left, 0  # (because of this size, the loop takes a new piece of the rest)
         return first
 
+    def is_open(self, ordinal: int) -> bool:
+        """Return whether the message is in the open section, so that ``replace`` can change the message."""
+        return ordinal >= self.messages - len(self._bodies)
+
+    def replace(self, ordinal: int, body: bytes, attributes: Mapping[str, Any]) -> None:
+        """Give a message of the open section another body and other control fields."""
+        table, row = self._table, ordinal - (self.messages - len(self._bodies))
+        self._bytes += len(body) - len(self._bodies[row])
+        self._bodies[row], table.lengths[row], table.checksums[row] = body, len(body), zlib.crc32(body)
+        at, end = len(table.runs) - 1, len(self._bodies)
+        while end - table.runs[at][2] > row:
+            end -= table.runs[at][2]
+            at -= 1
+        queue, present, count = table.runs[at]
+        if table.attributes[present] != attributes:
+            table.attributes += (dict(attributes),)
+            self._bytes += _table_bytes(attributes)
+            after = end - row - 1
+            pieces = [
+                [queue, present, count - after - 1],
+                [queue, len(table.attributes) - 1, 1],
+                [queue, present, after],
+            ]
+            table.runs[at : at + 1] = [piece for piece in pieces if piece[2]]
+        if self.section_is_full:
+            self.close_section()
+
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
         """Return the first bodies that fit into the section, at least one body. A full section is closed first."""
         if self.section_is_full:

@@ -45,6 +45,8 @@ class Left(NamedTuple):
     length: int
 
 
+REPLACED = "deleted"  # the ``why`` of the removal of a message that a branch replaces
+
 Command = Remove | Update | Take | Left
 Addressing = Remove | Update  # these commands address committed messages by number, first ordinal and length
 KINDS: dict[str, type[Command]] = {"remove": Remove, "update": Update, "take": Take, "left": Left}

@@ -11,12 +11,13 @@ from spool.coordination.requests import RequestSlots
 from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
 from spool.disk.recycler import Recycler
+from spool.format.commands import REPLACED, addressing
 from spool.format.reader import FileContents
 from spool.index import Index
 from spool.index.body_files import FileCache
 from spool.index.commit import Commit
 from spool.model import layout
-from spool.model.position import Position
+from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
 from spool.store.feed import Feed
 from spool.store.mirror import Mirror
@@ -121,6 +122,19 @@ def addressed_positions(contents: FileContents) -> Iterator[Position]:
             if command.name == "remove" or command.name == "update":
                 ordinals = range(command.first, command.first + command.length)
                 yield from (Position(command.number, ordinal) for ordinal in ordinals)
+
+
+def attempted_positions(contents: FileContents) -> list[Position]:
+    """Return the messages for which the rollback of a branch counts an attempt: all that it addresses, except the
+    messages that it has replaced."""
+    replaced = [
+        command
+        for table in contents.tables
+        for command in addressing(table.commands)
+        if command.name == "remove" and command.why == REPLACED
+    ]
+    ranges: PositionRanges = [(command.number, command.first, command.length) for command in replaced]
+    return sorted({*addressed_positions(contents)} - {*positions(ranges)})
 
 
 class View:

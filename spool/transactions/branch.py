@@ -18,7 +18,7 @@ from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
-from spool.model.position import PositionRanges, positions
+from spool.model.position import PositionRanges, positions, subtract_ranges
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
 from spool.policies.claim_journal import ClaimJournal
@@ -28,6 +28,7 @@ from spool.runtime.tearing import raise_if_torn
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions import claiming
+from spool.transactions.replacing import Replacements
 
 log = logging.getLogger("spool")
 
@@ -46,6 +47,7 @@ class Branch:
         self.claims: PositionRanges = []
         self.groups = GroupLocks(store.shared.xids, self.claims)
         self._keys: DeduplicationKeys | None = None
+        self._replacements: Replacements | None = None
         self._store = store
         self.counted = counted
         self.journal = ClaimJournal(store, self.xid) if journaled else None
@@ -57,6 +59,17 @@ class Branch:
         """The deduplication keys of the branch's messages."""
         self._keys = self._keys or DeduplicationKeys(self._store)
         return self._keys
+
+    @property
+    def replacements(self) -> Replacements:
+        """The messages that the branch replaces."""
+        self._replacements = self._replacements or Replacements(self._store)
+        return self._replacements
+
+    @property
+    def attempted(self) -> PositionRanges:
+        """The claimed messages for which a rollback counts an attempt: all but the replaced messages."""
+        return self.claims if self._replacements is None else subtract_ranges(self.claims, self._replacements.taken)
 
     def lock_xid(self) -> None:
         """Lock the xid's byte. The caller does this before it creates the first file of the branch (rule 6).
@@ -129,6 +142,11 @@ class Branch:
         if self._keys is not None:
             self._keys.release()
             self._keys = None
+        if self._replacements is not None:
+            self.claims[:] = self.attempted
+            claiming.give_back(self._store, self._replacements.taken)
+            self._replacements.release()
+            self._replacements = None
 
     def begin_marked_journal(self) -> int | None:
         """Record the claims in a journal with a mark for each message.
@@ -165,7 +183,7 @@ class Branch:
         try:
             self.abandon_file()
             if self.claims and self.counted:
-                retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
+                retries.count_failures(self._store, positions(self.attempted), reason, self._store.deadline())
         except NotOpen:
             self._left = True
         except (OSError, SpoolError) as error:
@@ -195,6 +213,8 @@ class Branch:
             claiming.release_groups(self._store, self.groups)
         if self._keys is not None:
             self._keys.release()
+        if self._replacements is not None:
+            self._replacements.release()
         if self.byte is not None:
             byte, self.byte = self.byte, None
             self._store.shared.xids.unlock(byte)

@@ -177,7 +177,7 @@ class CoordinatedTransaction(Transaction):
         if self._promises is not None:
             self._promises.roll_back(reason)
         with store.view.mutex:
-            for position in positions(branch.claims):
+            for position in positions(branch.attempted):
                 if position != own:
                     add_failure_outcome(branch.batch, store, settings, position, reason)
 

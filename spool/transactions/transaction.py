@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
+from spool.format.commands import REPLACED
 from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_request import BranchRequest, CommitRequest
@@ -33,7 +34,7 @@ from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
-from spool.runtime.clock import LockTimeout, WaitExpired
+from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.runtime.context import Block, Joinable, associate, dissociate, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import is_torn_by, raise_if_torn
@@ -43,6 +44,7 @@ from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
+from spool.transactions.replacing import check_replace
 from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
 
 T = TypeVar("T")
@@ -207,6 +209,48 @@ class Transaction:
             self._promises = self._promises or Promises(self._store.at_end)
             self._promises.add(future, within(Transaction.put)(self, queue, body, **options))
         return future
+
+    @public_call("replacing a message of queue {queue}")
+    def replace(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> str:
+        """Put a message in place of all messages with its correlation id; returns its id. See ``Space.replace``."""
+        begun, wanted = self._store.clock.monotonic(), check_replace(queue, timeout, options)
+        if API in modules and (send := begin_send(self._store.settings.known.config, queue, 1, options)) is not None:
+            with send:
+                return send.done([self._replace(wanted, begun, body, **send.options)])[0]
+        return self._replace(wanted, begun, body, **options)
+
+    def _replace(self, wanted: Wanted, begun: float, body: Any, **options: Unpack[PutOptions]) -> str:
+        """Replace messages. The timeout of ``wanted`` begins with ``begun``."""
+        at = None if wanted.timeout is None else begun + wanted.timeout
+        deadline = Deadline(self._store.clock, wanted.timeout, at, self._check_active)
+        with self._lock:
+            _, settings = self._check_queue(wanted.queue)
+            branch, content_type = self._branch, options.pop("content_type", None)
+            attributes = control_fields(self._store, settings, wanted.queue, options)
+            [(raws, fields)] = encode_bodies([body], content_type, attributes, settings.config.max_body_bytes)
+            replacements = branch.replacements
+            own = replacements.own(wanted, branch.batch)
+            try:
+                replacements.hold(wanted, deadline)
+                got = replacements.take(wanted, branch.claims, partial(self._claim_unnoted, wanted), deadline)
+            except (LockTimeout, WaitExpired) as error:
+                raise self._give_up(error) from None
+            branch.claims += got
+            for number, first, count in got:
+                branch.batch.remove(number, first, count, REPLACED)
+            if own is None:
+                own = int(branch.put(wanted.queue, raws, fields)[0].removeprefix(branch.prefix), 16)
+                replacements.remember(wanted, own)
+            else:
+                branch.batch.replace(own, raws[0], fields)
+            if branch.batch.sections:
+                self._stream()
+            return f"{branch.prefix}{own:08x}"
+
+    def _claim_unnoted(self, wanted: Wanted) -> PositionRanges:
+        """Claim messages that are free now, without a journal: the death of this process then counts no attempt."""
+        page, _ = self._check_queue(wanted.queue)
+        return claiming.claim(self._store, self._core.owners, wanted, page, self._branch.groups)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_
 from spool.policies import retries
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.parts import addressed_positions
+from spool.store.parts import addressed_positions, attempted_positions
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions.core import Core
@@ -173,7 +173,7 @@ def rollback_prepared(
     for a branch of our own coordinator. The calls with its messages had ended before the vote, and the branch is rolled
     back only because the coordinator has ended.
     """
-    failed = _held_by(store, xid, deadline)
+    failed = _attempted_by(store, xid, deadline)
     # Count the attempts while the branch still holds the messages: no process may take a message before its new count
     # is visible.
     if counted or (counted is None and xid.format_id not in FORMATS_BOUND_TO_A_LIFE):
@@ -187,13 +187,13 @@ def rollback_prepared(
     list_prepared(store)
 
 
-def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
+def _attempted_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
     settle_all(store, deadline)
     catch_up(store)
     contents = prepared_contents(store.files.disk, store.view.prepared, xid)
     if contents is None or xid in store.view.index.adopted:
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-    return list(addressed_positions(contents))
+    return attempted_positions(contents)
 
 
 def is_prepared(store: Store, xid: Xid) -> bool:

@@ -62,8 +62,8 @@ def test_a_report_of_recovery_is_of_the_types_that_spool_names(tmp_path: Path) -
 
 
 TOLD_OF_A_TRANSACTION = {
-    "abandon", "commit", "commit_async", "get", "get_many", "is_active", "put", "put_many", "rollback",
-    "rollback_only", "set_rollback_only", "submit", "xid",
+    "abandon", "commit", "commit_async", "get", "get_many", "is_active", "put", "put_many", "replace",
+    "rollback", "rollback_only", "set_rollback_only", "submit", "xid",
 }  # fmt: skip
 
 
