@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.coordination.locks import Claims, GroupLocks
+from spool.coordination.locks import ClaimLocks, GroupLocks
 from spool.disk.disk import FlushFailed
 from spool.errors import NO_ROOM, BadMessageId, MessageInUse, SpoolError
 from spool.format.batch import CommitBatch
@@ -146,7 +146,7 @@ def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: in
     return free
 
 
-def _count_unclaimed(claims: Claims, wanted: PositionRanges) -> int:
+def _count_unclaimed(claims: ClaimLocks, wanted: PositionRanges) -> int:
     """Count the messages that could be claimed now. No lock is taken."""
     claimed = claims.positions()
     total = sum(count for _, _, count in wanted)

@@ -2,9 +2,9 @@
 
 The kernel releases the locks of a dead process. Three mechanisms serve three kinds of locks:
 
-* A byte, in ``LockFile``, ``OpenLock`` and ``Claims``: an open-file-description lock (F_OFD_SETLK). The byte stands for
-  a number, an xid, a claim, an owner, or an open space. Many byte locks exist, and a commit takes several, so many byte
-  locks share one file.
+* A byte, in ``LockFile``, ``OpenLock`` and ``ClaimLocks``: an open-file-description lock (F_OFD_SETLK). The byte stands
+  for a number, an xid, a claim, an owner, or an open space. Many byte locks exist, and a commit takes several, so many
+  byte locks share one file.
 * The space's directory, in ``OpenLock``: ``flock``, which a process holds while it opens the space. This lock needs no
   separate file, which could be deleted.
 * Maintenance, in ``Disk.exclusively``: the package filelock locks ``run/reclaim.lock``. One process at a time holds
@@ -265,7 +265,7 @@ def _byte(key: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 2
 
 
-class Claims:
+class ClaimLocks:
     """The claims of this process: messages that its active transactions hold. A claim never waits: it succeeds or fails
     at once.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from spool.coordination import locks
 from spool.coordination.counters import Counters
-from spool.coordination.locks import Claims, OpenLock
+from spool.coordination.locks import ClaimLocks, OpenLock
 from spool.coordination.requests import RequestSlots
 from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
@@ -71,7 +71,7 @@ class Shared:
         self.numbers = locks.LockFile(disk, layout.NUMBERS, make=make)
         self.xids = locks.LockFile(disk, layout.XIDS, make=make)
         self.requests = RequestSlots(disk, self.xids, make=make)
-        self.claims = Claims(disk, make=make)
+        self.claims = ClaimLocks(disk, make=make)
 
 
 class PreparedBranches:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import repeat
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.locks import Claims, GroupLocks
+from spool.coordination.locks import ClaimLocks, GroupLocks
 from spool.errors import Argument, Empty, InvalidArgument, MessageInUse, SpoolError
 from spool.index.run import Run
 from spool.log.standing import look_at_standing
@@ -156,7 +156,7 @@ def claim(
 
 
 def _claim_free(
-    claims: Claims, view: View, clock: Clock, wanted: Wanted, skip: PositionSet, groups: GroupLocks
+    claims: ClaimLocks, view: View, clock: Clock, wanted: Wanted, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
     """Lock up to ``wanted.count`` free messages. If a lock is refused, add all candidates of the round to ``skip``."""
     got: PositionRanges = []
@@ -203,7 +203,7 @@ def _confirm(
     return kept
 
 
-def release(claims: Claims, ranges: PositionRanges) -> None:
+def release(claims: ClaimLocks, ranges: PositionRanges) -> None:
     """Release exactly these claims. Claims that lie between these ranges remain."""
     for number, first, count in ranges:
         claims.release(number, first, count)
@@ -234,7 +234,7 @@ def _announce(store: Store, queues: Counter[str]) -> None:
 
 
 def candidates(
-    claims: Claims, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
+    claims: ClaimLocks, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
 ) -> PositionRanges:
     """Return at most ``missing`` messages that seem free, in order; lock their groups. The caller holds the mutex."""
     found: PositionRanges = []
@@ -286,7 +286,7 @@ def candidates(
 
 def _add_of_group(
     asked: Iterable[tuple[int, int]],
-    claims: Claims,
+    claims: ClaimLocks,
     view: View,
     wanted: Wanted,
     missing: int,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spool
-from spool.coordination.locks import Claims
+from spool.coordination.locks import ClaimLocks
 from spool.disk import Disk
 from spool.policies.claim_journal import clean_up_after_dead
 from tests import door
@@ -28,8 +28,8 @@ ranges = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1
 def test_a_range_is_claimed_around_everything_that_others_hold(
     root: str, theirs: list[tuple[int, int, int]], first: int, count: int
 ) -> None:
-    others = [Claims(Disk(root), make=True) for _ in range(3)]
-    ours = Claims(Disk(root), make=True)
+    others = [ClaimLocks(Disk(root), make=True) for _ in range(3)]
+    ours = ClaimLocks(Disk(root), make=True)
     try:
         held: set[int] = set()
         for owner, start, length in theirs:

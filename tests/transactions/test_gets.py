@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.coordination.locks import Claims
+from spool.coordination.locks import ClaimLocks
 from spool.disk.disk import FlushFailed
 from spool.errors import CorruptedFile
 from spool.maintenance import schedule
@@ -88,7 +88,11 @@ def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(
 ) -> None:
     """Rule 7. The flush is that of a damaged body, which goes to quarantine."""
     seen: list[str] = []
-    stop, release = Store.stop, Claims.release
+    stop, release = Store.stop, ClaimLocks.release
+
+    def note_release(claims: ClaimLocks, *stretch: int) -> None:
+        seen.append("release")
+        release(claims, *stretch)
 
     def fails(*_: object) -> None:
         raise FlushFailed(5, "it fails")
@@ -96,7 +100,7 @@ def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(
     monkeypatch.setattr(delivery, "read_messages", cannot_be_read)
     monkeypatch.setattr(delivery, "messages_one_by_one", fails)
     monkeypatch.setattr(Store, "stop", lambda store: (seen.append("stop"), stop(store)))
-    monkeypatch.setattr(Claims, "release", lambda claims, *range_: (seen.append("release"), release(claims, *range_)))
+    monkeypatch.setattr(ClaimLocks, "release", note_release)
     space.put("orders", "one")
     with pytest.raises(spool.DiskFailure, match="it fails"):
         space.get("orders")
