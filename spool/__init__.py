@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from spool.policies.subscriptions import SubscriptionState
     from spool.sharing import shared
     from spool.space import Space, current_space
+    from spool.transactions.claims import Claims
     from spool.transactions.transaction import Transaction
     from spool.watch.figures import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
     from spool.watch.published import read_metrics
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "JOIN", "AccessDenied", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty",
+    "JOIN", "AccessDenied", "BadMessageId", "Claims", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty",
     "ExportReport", "Finding", "FolderUsage", "Full", "GetOptions", "Handler", "Holder", "InvalidArgument", "Message",
     "MessageFilters", "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace",
     "NotOpen", "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig",
@@ -106,6 +107,7 @@ _MODULES = {
     "policies.subscriptions": ("SubscriptionState",),
     "sharing": ("shared",),
     "space": ("Space", "current_space"),
+    "transactions.claims": ("Claims",),
     "transactions.transaction": ("Transaction",),
     "watch.figures": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),
     "watch.published": ("read_metrics",),

@@ -27,6 +27,7 @@ from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_wanted, next_of
+from spool.transactions.claims import Claims
 from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
 from spool.transactions.finding import check_find, find
@@ -388,6 +389,17 @@ class Space(Administration):
         check_time_limit(timeout)
         self._store.check_usable()
         return Transaction(self._core, timeout=timeout, guarded=True)
+
+    @public_call("beginning claims")
+    def claims(self) -> Claims:
+        """Return an object that claims messages outside of any transaction, each until it is acknowledged.
+
+        This is the interface for programs that handle many messages side by side, e.g. the frameworks of task queues:
+        take messages, ``begin`` each, then ``remove``, ``fail``, ``reject`` or ``release`` each, in any order. See
+        docs/claims.md.
+        """
+        self._store.check_usable()
+        return Claims(self._core)
 
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """Yield one message after another, each with a transaction that commits at the end of the loop's body.

@@ -10,11 +10,15 @@ one message at a time. So the journal of a round has a byte for each message, a 
 call, and an attempt is counted only for marked messages. A round writes the marks before the claims. If the round is
 killed while it writes its journal, it has begun no call, and no attempt is counted.
 
+A program that holds messages outside of any transaction begins and ends its attempts in any order. In its journal, each
+message in work has a slot (``SlotJournal``). A slot is a claim of a fixed length, so that it can be overwritten.
+
 A process keeps the files of ended journals, without claims, and renames them for its next transactions. Otherwise the
 creation and removal of a file would be a large part of a short transaction. The close of the space removes the files.
 """
 
 import logging
+import struct
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -32,7 +36,7 @@ from spool.log.sequence import number_locked, settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.position import Position, PositionRanges
-from spool.model.xid import Xid
+from spool.model.xid import Xid, new_local_xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline
 from spool.store.parts import View
@@ -196,6 +200,80 @@ class ClaimJournal:
             self.store.files.disk.unlink(self._name)
 
 
+class SlotJournal(ClaimJournal):
+    """A journal of messages whose attempts begin and end in any order: each message has a slot of the file.
+
+    The slot of an ended attempt gets the next message, so the file grows with the number of messages that are being
+    handled at one time. The first message creates the file, and locks the xid's byte. Not thread-safe.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, new_local_xid())
+        self._byte: int | None = None
+        self._free: list[int] = []  # the offsets of the free slots
+
+    def begin(self, position: Position) -> int | None:
+        """Record that an attempt has begun; return the slot. None: the disk is full, and no attempt is counted."""
+        if self._handle is None and not self._create():
+            return None
+        at = self._free.pop() if self._free else self._end
+        if not self._write(at, _slot(*position, 1)):
+            return None
+        self._end = max(self._end, at + _SLOT_BYTES)
+        return at
+
+    def end(self, slot: int, position: Position | None) -> None:
+        """Record that an attempt has ended, before the message is released. From now on, no attempt is counted.
+
+        ``position``: the message, or None if a commit has removed the message, so that no attempt can be counted.
+        """
+        if position is None or self._write(slot, _slot(*position, 0)):
+            self._free.append(slot)
+
+    def remove(self) -> None:
+        """Remove the file, or keep it for another journal; and unlock the xid. The caller has ended all attempts."""
+        try:
+            super().remove()
+        finally:
+            self._free.clear()
+            if self._byte is not None:
+                byte, self._byte = self._byte, None
+                self.store.shared.xids.unlock(byte)
+
+    def _create(self) -> bool:
+        while self._byte is None:  # (the byte of a new xid is held only if it is also the byte of another name)
+            byte = xid_byte(self._xid)
+            if self.store.shared.xids.try_lock(byte):
+                self._byte = byte
+            else:
+                self._xid = new_local_xid()
+        self._append(b"")
+        return self._handle is not None
+
+    def _write(self, at: int, record: bytes) -> bool:
+        """Write a slot; return False if the disk is full. A reader ignores an incomplete slot at the end of the
+        file."""
+        assert self._handle is not None
+        try:
+            self.store.files.disk.write_at(self._handle, at, record)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("claims cannot be recorded: %s", error)
+            return False
+        return True
+
+
+def _slot(number: int, ordinal: int, count: int) -> bytes:
+    """Return a range with its checksum as bytes of a fixed length. ``count``: 1, or 0 for a free slot."""
+    record = _RANGE.pack(0x93, 0xCF, number, 0xCE, ordinal, 0xCE, count)
+    return record + _CHECKSUM.pack(0xCE, zlib.crc32(record))
+
+
+_RANGE, _CHECKSUM = struct.Struct(">BBQBIBI"), struct.Struct(">BI")  # msgpack, with the widest form of each number
+_SLOT_BYTES = _RANGE.size + _CHECKSUM.size
+
+
 def remove_spares(store: Store) -> None:
     """Delete the files of ended journals; the space is being closed."""
     while store.spare_journals:
@@ -292,8 +370,8 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
                 break
             if start == 0:
                 journal = _first(*record)
-            else:
-                journal.ranges.append(_range(*record))
+            elif (found := _range(*record))[2]:
+                journal.ranges.append(found)
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
         pass
     return journal
@@ -313,8 +391,9 @@ def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: A
 
 
 def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
+    """Decode the record of a claim. The count 0 stands for no message. Raises ValueError for other values."""
     is_whole = all(isinstance(part, int) for part in (number, first, count))
-    if not is_whole or not 0 < number <= layout.MAX_NUMBER or not 0 <= first < first + count <= layout.MAX_ORDINAL + 1:
+    if not is_whole or not 0 < number <= layout.MAX_NUMBER or not 0 <= first <= first + count <= layout.MAX_ORDINAL + 1:
         raise ValueError("a range of no messages")
     return int(number), int(first), int(count)
 

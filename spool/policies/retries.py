@@ -68,6 +68,20 @@ def add_failed_attempt(
     return changes
 
 
+def add_rejection(
+    batch: CommitBatch, config: QueueConfig, position: Position, attempts: int, reason: str, name: str
+) -> None:
+    """Add the outcome of a final failure: the message moves to the error queue, or is dropped if the queue has none.
+
+    For the arguments see ``add_failed_attempt``.
+    """
+    if config.error_queue is not None:
+        batch.update(*position, 1, moved_to(config, attempts + 1, reason))
+        return
+    log.warning("%s of queue %s was rejected, and is deleted, for no error queue is set: %s", name, config.name, reason)
+    batch.remove(*position, 1, "failed")
+
+
 def is_last(config: QueueConfig, attempts: int) -> bool:
     """Return whether the attempt that has just failed is the last attempt that the message may have."""
     return config.retries is not None and attempts + 1 > config.retries
@@ -98,13 +112,30 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     }
 
 
-def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, position: Position, reason: str) -> None:
-    """Call ``add_failed_attempt`` if the message exists. Caller holds the mutex."""
+def add_failure_outcome(
+    batch: CommitBatch,
+    store: Store,
+    settings: Settings,
+    position: Position,
+    reason: str,
+    *,
+    delay: float | None = None,
+    is_final: bool = False,
+    name: str = "a message",
+) -> None:
+    """Call ``add_failed_attempt``, or ``add_rejection`` after a final failure, if the message exists. Caller holds the
+    mutex."""
     run = store.view.index.messages.find(position)
-    if run is not None:
-        config = with_error_queue(settings.config, run.queue.name)
-        due, attempts = due_time(run.attributes, run.committed_at), run.attributes.get("attempts", 0)
-        add_failed_attempt(batch, config, position, attempts, reason, store.clock.now(), not_before=due)
+    if run is None:
+        return
+    config = with_error_queue(settings.config, run.queue.name)
+    due, attempts = due_time(run.attributes, run.committed_at), run.attributes.get("attempts", 0)
+    if is_final:
+        add_rejection(batch, config, position, attempts, reason, name)
+        return
+    add_failed_attempt(
+        batch, config, position, attempts, reason, store.clock.now(), delay=delay, not_before=due, name=name
+    )
 
 
 def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:

@@ -215,9 +215,8 @@ def give_back(store: Store, ranges: PositionRanges) -> None:
     queues = Counter[str]()
     with store.view.mutex:
         for number, first, count in ranges:
-            run, _ = store.view.index.messages.run_from(number, first, first + count)
-            if run is not None:
-                queues[run.queue.name] += count
+            for run, start, stop in store.view.index.messages.live_runs(number, first, first + count):
+                queues[run.queue.name] += stop - start
     _announce(store, queues)
 
 

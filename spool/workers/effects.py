@@ -5,7 +5,6 @@ removal. After a failure, the effects are the reply, the move to the error queue
 """
 
 import enum
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias, get_args
@@ -17,11 +16,9 @@ from spool.model.checks import one_of
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.no_effect import warn_of_put
-from spool.policies.retries import add_failed_attempt, is_last, moved_to, with_error_queue
+from spool.policies.retries import add_failed_attempt, add_rejection, is_last, with_error_queue
 from spool.transactions.validation import check_headers, check_size, with_first_delay
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
-
-log = logging.getLogger("spool")
 
 _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
 _OF_ITS_QUEUE = (
@@ -162,16 +159,9 @@ def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome
         is_answered = True
     if is_answered and policy.on_failure == "delete":
         batch.remove(*message.position, 1, "failed")
-    elif policy.queue.error_queue is not None:
-        batch.update(*message.position, 1, moved_to(policy.queue, message.attempts + 1, outcome.reason))
     else:
-        log.warning(
-            "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s",
-            message.id,
-            message.queue,
-            outcome.reason,
-        )
-        batch.remove(*message.position, 1, "failed")
+        name = f"message {message.id}"
+        add_rejection(batch, policy.queue, message.position, message.attempts, outcome.reason, name)
     return Effect.REJECTED
 
 

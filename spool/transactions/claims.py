@@ -1,0 +1,495 @@
+"""Claims outside of any transaction: messages that a program holds until it removes, fails or releases each.
+
+A claim is the locked byte of its message, and nothing else: no branch, no file. So a program can hold thousands of
+messages, and end each hold separately. A removal is a ``RemovalRequest``, as of a plain get. A counted failure is a
+batch of commands. Both go through the group commit, so the calls of one moment share a commit.
+
+A message of a group has the group's lock with it. While a message is held, no holder gets another message of its group,
+not even the same ``Claims``: the messages of a group are handled one after the other.
+"""
+
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from sys import modules
+from types import TracebackType
+from typing import Self
+
+from spool.coordination.locks import GroupLocks
+from spool.errors import (
+    BadMessageId,
+    CommitUnknown,
+    Empty,
+    InvalidArgument,
+    NotOpen,
+    ProtocolError,
+    QueueNotFound,
+    SpoolError,
+)
+from spool.format.batch import CommitBatch
+from spool.log.commit_request import BranchRequest, CommitRequest, RemovalRequest
+from spool.log.visibility import catch_up, revalidate
+from spool.model.checks import ValueCheck, check, seconds
+from spool.model.message import Message
+from spool.model.position import PositionRanges, append_range, subtract_ranges
+from spool.model.text import shown
+from spool.policies.claim_journal import SlotJournal
+from spool.policies.retries import add_failure_outcome
+from spool.runtime import calls
+from spool.runtime.calls import public_call
+from spool.runtime.pickling import refuse_pickling
+from spool.runtime.tearing import raise_if_torn
+from spool.runtime.tracing import API, begin_receive
+from spool.store.store import Store
+from spool.transactions.claiming import Wanted, check_wanted, claim, give_back, release, release_groups
+from spool.transactions.core import Core
+from spool.transactions.delivery import receive
+from spool.transactions.validation import check_queue
+
+_DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
+_CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
+
+log = logging.getLogger("spool")
+
+_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last claims)
+
+
+class _Held:
+    """One held message.
+
+    groups: the lock of the message's group, or None. slot: the place of the message in the journal, once an attempt has
+    begun. is_ending: whether a commit removes or changes the message at this moment. is_unknown: whether the outcome of
+    the last such commit is unknown.
+    """
+
+    __slots__ = ("groups", "id", "is_ending", "is_unknown", "position", "queue", "slot")
+
+    def __init__(self, message: Message) -> None:
+        self.id = message.id
+        self.queue = message.queue
+        self.position = message.position
+        self.groups: GroupLocks | None = None
+        self.slot: int | None = None
+        self.is_ending = self.is_unknown = False
+
+
+class Claims:
+    """Messages that a program holds outside of any transaction: see ``Space.claims``. Many threads may use one object.
+
+    The death of the process releases the messages at once, and never earlier. An attempt is counted only for messages
+    for which ``begin`` was called. ``close``, or the end of a ``with`` block, releases all messages and counts nothing.
+    If the space is closed first, or an interrupted call has closed the space, this has the effect of the death of the
+    process, and the calls raise NotOpen. A forked child holds nothing.
+
+    ``remove``, ``fail`` and ``reject`` return futures. A future is done when the commit is durable and visible. If a
+    future has an error, the messages remain held, and the call can be repeated. A message can be ended once: for a
+    message that this object does not hold (any more), the calls raise BadMessageId, and change nothing.
+
+    Each method also raises NotOpen, and ProtocolError after ``close``.
+    """
+
+    __reduce_ex__ = refuse_pickling
+
+    def __init__(self, core: Core) -> None:
+        """Applications call ``Space.claims`` instead."""
+        self._core = core
+        self._store = core.store
+        self._journal = SlotJournal(core.store)
+        self._held: dict[str, _Held] = {}  # by message id
+        self._closed = False
+        # Guards the fields above. It is never held during a wait for a lock or a commit, because the thread that leads
+        # the group commit takes it.
+        self._mutex = threading.Lock()
+
+    @property
+    def held(self) -> int:
+        """The number of messages that this object holds, with those whose removal is not committed yet."""
+        return len(self._held)
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, queue: str, max_messages: int = 1, *, correlation_id: str | None = None) -> list[Message]:
+        """Claim messages that can be taken now, in the queue's order; return at most ``max_messages``, [] if none.
+
+        The call does not wait for messages. Of a group, and of an ``ordered`` queue, the call takes at most one
+        message, and only if no other message of the group is held.
+
+        Args:
+            correlation_id: take only messages with this correlation id, even before they are due.
+
+        Raises:
+            QueueNotFound: the queue does not exist.
+            InvalidArgument: an argument has a value that is not allowed.
+            UnknownCodec: this process cannot decode the body of the next message.
+            SystemFailure: another process held a lock of the space for 30 s. No message was claimed.
+        """
+        wanted = check_wanted(queue, max_messages, correlation_id=correlation_id)
+        taken: list[Message] = []
+        with calls.deferred(partial(self._undo_take, taken)):  # a signal handler may raise as the call ends
+            if API in modules and (span := begin_receive(queue)) is not None:
+                with span:
+                    taken += span.done(self._take(wanted))
+            else:
+                taken += self._take(wanted)
+            return taken
+
+    def _undo_take(self, taken: list[Message]) -> None:
+        """Release messages that the caller has not got."""
+        if taken:
+            with suppress(NotOpen):
+                self.release(taken)
+
+    @public_call("taking from queue {wanted.queue}")
+    def _take(self, wanted: Wanted) -> list[Message]:
+        store, groups, claimed = self._store, GroupLocks(self._store.shared.xids, []), PositionRanges()
+
+        def look() -> PositionRanges:
+            page = store.check_usable()
+            check_queue(store.settings, wanted.queue, page)
+            got = claim(store, self._core.owners, wanted, page, groups)
+            if not got:
+                store.shared.control.verify()  # else a caller would ask for ever after run/ was deleted
+            return got
+
+        self._check_open()
+        wanted = replace(wanted, spread=True)
+        try:
+            found, claimed = receive(store, wanted, 0.0, look, groups, store.guard.check)
+            held = _first_of_groups(store, found, groups)
+            with self._mutex:
+                self._check_open()
+                self._held.update(held)
+                claimed = subtract_ranges(claimed, _ranges(held.values()))
+            return found if len(found) == len(held) else [message for message in found if message.id in held]
+        except Empty:
+            return []
+        finally:
+            if not store.guard.closed:  # else the descriptors may be closed, and their locks released
+                give_back(store, claimed)
+                if groups.names:  # of messages that are not taken
+                    release_groups(store, groups)
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
+    @public_call("recording that an attempt begins")
+    def begin(self, message: Message) -> None:
+        """Record that the handling of a message begins: from now on, the death of the process counts an attempt.
+
+        The record is a write without a flush. If the disk is full, the call returns, and the death counts no attempt. A
+        second call for the same message has no effect.
+
+        Raises:
+            BadMessageId: this object does not hold the message.
+        """
+        with self._mutex:
+            held = self._find(message)
+            if held.slot is None:
+                held.slot = self._journal.begin(held.position)
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    @public_call("committing")
+    def remove(self, messages: Iterable[Message]) -> "Future[None]":
+        """Acknowledge messages: remove them from their queues, in one commit.
+
+        Calls of one moment share a commit. The order of the messages does not matter. Removals also succeed on a full
+        disk. The call waits only while more than 65,536 messages or 32 MiB are being committed.
+
+        Raises:
+            BadMessageId: this object does not hold one of the messages. Then no message is removed.
+        """
+        found = self._begin_ending("remove", messages)
+        return self._submit(found, partial(self._removal, found))
+
+    @public_call("committing")
+    def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
+        """Count a failed attempt, and release the message.
+
+        The message is due again after the retry delay of its queue. If no attempt is left, the message moves to the
+        error queue, or is dropped if none is set, as after a failure in ``Space.work``. The next attempt is never
+        before the due time of the message.
+
+        Args:
+            reason: the text that the message gets as its ``failure_reason``.
+            delay: the seconds before the next attempt, instead of the queue's retry delay.
+
+        Raises:
+            BadMessageId: this object does not hold the message.
+            InvalidArgument: ``delay`` is not a number of seconds from 0.
+        The future may also fail with Full, because the error queue has no room.
+        """
+        delay = check("delay", delay, _DELAY)
+        found = self._begin_ending("fail", [message])
+        return self._submit(found, partial(self._failure, found, reason, delay))
+
+    @public_call("committing")
+    def reject(self, messages: Iterable[Message], reason: str) -> "Future[None]":
+        """Fail messages for good, in one commit: they move to the error queue at once, as after ``spool.Reject``.
+
+        Without an error queue, the messages are dropped. The log names each dropped message, and ``QueueStats.failed``
+        counts it.
+
+        Raises:
+            BadMessageId: this object does not hold one of the messages. Then no message is rejected.
+        The future may also fail with Full, because the error queue has no room.
+        """
+        found = self._begin_ending("reject", messages)
+        return self._submit(found, partial(self._failure, found, reason, is_final=True))
+
+    @public_call("releasing messages")
+    def release(self, messages: Iterable[Message]) -> None:
+        """Return messages to their places in their queues, and wake waiting calls of all processes. No attempt is
+        counted.
+
+        Raises:
+            BadMessageId: this object does not hold one of the messages. Then no message is released.
+        """
+        self._give_back(self._begin_ending("release", messages, revalidates=False))
+
+    def close(self) -> None:
+        """Release all messages, and count no attempt. Removals and failures under way are committed nevertheless.
+
+        Further calls of this method do nothing.
+        """
+        if calls.is_in_a_call():  # e.g. in a finalizer
+            calls.call_later(self.close)
+            return
+        with suppress(NotOpen):
+            self._close()
+
+    @public_call("releasing messages")
+    def _close(self) -> None:
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+            left = [held for held in self._held.values() if not held.is_ending]
+        self._give_back(left)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        """Let the housekeeper release the messages. (Python can call this method between any two instructions, so the
+        method takes no lock and touches no file.)"""
+        if self.__dict__.get("_held") and not self._store.closed:
+            self._store.dropped.append(self.close)
+            _warn(
+                f"claims of {self._store.files.disk.root} were dropped with {self.held} messages, which are released "
+                "within seconds: use them in a with statement",
+                ResourceWarning,
+                2,
+            )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.held} messages"
+        return f"<claims of {self._store.files.disk.root}: {state}>"
+
+    # -- the held messages --------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ProtocolError(_CLOSED)
+
+    def _find(self, message: Message) -> _Held:
+        """Return a message that is held and is not being ended. The caller holds the mutex."""
+        self._check_open()
+        if not isinstance(message, Message):
+            raise InvalidArgument(f"claims take messages that take() returned, not {shown(message)}")
+        held = self._held.get(message.id)
+        if held is None:
+            raise BadMessageId(
+                f"message {message.id} is not held by these claims: it was removed, failed or released already, or "
+                "another program took it"
+            )
+        if held.is_ending:
+            raise BadMessageId(f"message {message.id} is being removed or failed by an earlier call")
+        return held
+
+    def _begin_ending(self, call: str, messages: Iterable[Message], *, revalidates: bool = True) -> list[_Held]:
+        """Mark messages, so that no other call ends them. All of them, or none if one is not held.
+
+        ``revalidates``: whether to leave out, and release, the messages that a commit of unknown outcome has removed.
+        """
+        if isinstance(messages, Message):
+            raise InvalidArgument(f"{call} takes messages, e.g. a list, not one message: use {call}([message])")
+        listed = list(messages)
+        with self._mutex:
+            found = list({message.id: self._find(message) for message in listed}.values())
+            for held in found:
+                held.is_ending = True
+        unknown = [held for held in found if held.is_unknown] if revalidates else []
+        if not unknown:
+            return found
+        try:
+            gone = self._removed(unknown)
+        except BaseException:
+            self._undo_ending(found)
+            raise
+        self._end(gone, is_removed=True)
+        return [held for held in found if held not in gone]
+
+    def _removed(self, unknown: Sequence[_Held]) -> list[_Held]:
+        """Return the messages that were removed, of messages that a commit of unknown outcome may have removed."""
+        revalidate(self._store, _ranges(unknown))
+        for held in unknown:
+            held.is_unknown = False
+        with self._store.view.mutex:
+            return [held for held in unknown if self._store.view.index.messages.find(held.position) is None]
+
+    def _undo_ending(self, found: Sequence[_Held]) -> None:
+        """Hold messages as before, because no commit ended them."""
+        with self._mutex:
+            for held in found:
+                held.is_ending = False
+            closed = self._closed
+        if closed:
+            self._give_back(found)
+
+    def _end(self, found: Sequence[_Held], *, is_removed: bool) -> None:
+        """Forget messages that a commit has removed or failed, and release their claims."""
+        self._forget(found, is_removed=is_removed)
+        if self._store.guard.closed:
+            return  # the descriptors may be closed, and their locks released
+        if is_removed:
+            release(self._store.shared.claims, _ranges(found))
+        else:
+            catch_up(self._store)  # calls that wait for the error queue are woken, too
+            give_back(self._store, _ranges(found))
+        self._release_groups(found)
+
+    def _give_back(self, found: Sequence[_Held]) -> None:
+        """Release messages that return to their places, and wake calls that can take them."""
+        self._forget(found, is_removed=False)
+        if not self._store.guard.closed:
+            give_back(self._store, _ranges(found))
+            self._release_groups(found)
+
+    def _forget(self, found: Sequence[_Held], *, is_removed: bool) -> None:
+        """Remove messages from the table and the journal; after ``close``, remove the journal with the last message."""
+        with self._mutex:
+            for held in found:
+                del self._held[held.id]
+                if held.slot is not None and not self._store.guard.closed:
+                    self._journal.end(held.slot, None if is_removed else held.position)
+            if self._closed and not self._held and not self._store.guard.closed:
+                try:
+                    self._journal.remove()
+                except OSError as error:
+                    raise_if_torn(error)
+                    log.warning("a journal of claims could not be removed: %s", error)
+
+    def _release_groups(self, found: Iterable[_Held]) -> None:
+        for held in found:
+            if held.groups is not None:
+                release_groups(self._store, held.groups)
+
+    # -- commits ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, found: Sequence[_Held], make: Callable[[], CommitRequest]) -> "Future[None]":
+        """Commit the request that ``make`` returns, without waiting; return a future of the outcome."""
+        future = Future[None]()
+        future.set_running_or_notify_cancel()
+        if not found:
+            future.set_result(None)
+            return future
+        try:
+            self._core.group_commit.submit(self._request(found, make, future))
+        except BaseException:
+            self._undo_ending(found)
+            raise
+        return future
+
+    def _request(
+        self, found: Sequence[_Held], make: Callable[[], CommitRequest], future: "Future[None]"
+    ) -> CommitRequest:
+        request = make()
+        request.future, request.on_done = future, partial(self._on_done, found, make)
+        return request
+
+    def _on_done(
+        self, found: Sequence[_Held], make: Callable[[], CommitRequest], requests: Sequence[CommitRequest]
+    ) -> None:
+        """End messages with the outcome of their commit. The thread that leads the commit calls this."""
+        [request] = requests
+        error = request.error
+        try:
+            if isinstance(error, QueueNotFound):  # an error queue was deleted after ``make`` had read the settings
+                self._core.group_commit.send(self._request(found, make, request.future))
+                return
+        except (OSError, SpoolError) as again:
+            raise_if_torn(again)
+            error = again
+        try:
+            if error is None:
+                self._end(found, is_removed=type(request) is RemovalRequest)
+            else:
+                for held in found:
+                    held.is_unknown = isinstance(error, CommitUnknown)
+                self._undo_ending(found)
+        finally:
+            if error is None:
+                calls.call_later(partial(request.future.set_result, None))
+            else:
+                seen = self._core.group_commit.translate_error(error)
+                calls.call_later(partial(request.future.set_exception, seen))
+
+    def _removal(self, found: Sequence[_Held]) -> RemovalRequest:
+        return RemovalRequest(self._store.check_usable(), _ranges(found))
+
+    def _failure(
+        self, found: Sequence[_Held], reason: str, delay: float | None = None, *, is_final: bool = False
+    ) -> BranchRequest:
+        """Return the request that records a failure of messages, under the current settings."""
+        store, batch = self._store, CommitBatch()
+        page = store.check_usable()
+        settings = store.settings.current(page)
+        with store.view.mutex:
+            for held in found:
+                add_failure_outcome(
+                    batch, store, settings, held.position, reason,
+                    delay=delay, is_final=is_final, name=f"message {held.id}",
+                )  # fmt: skip
+        return BranchRequest(page, "", batch)
+
+
+def _ranges(found: Iterable[_Held]) -> PositionRanges:
+    """Return the positions of messages, neighbours joined."""
+    ranges: PositionRanges = []
+    for number, ordinal in sorted(held.position for held in found):
+        append_range(ranges, number, ordinal, 1)
+    return ranges
+
+
+def _first_of_groups(store: Store, found: Sequence[Message], groups: GroupLocks) -> dict[str, _Held]:
+    """Return the messages that one ``take`` may hold: of each group only the first, with the group's lock.
+
+    Their locks move out of ``groups``. (A take by correlation id may find several messages of a group.)
+    """
+    held = {message.id: _Held(message) for message in found}
+    if not groups.names:
+        return held
+    with store.view.mutex:
+        for one in list(held.values()):
+            run = store.view.index.messages.find(one.position)
+            group = None if run is None else run.group
+            if group is None:
+                continue
+            byte = groups.names.pop((one.queue, group), None)
+            if byte is None:
+                del held[one.id]
+            else:
+                one.groups = GroupLocks(store.shared.xids, [])
+                one.groups.names[one.queue, group] = byte
+    return held
