@@ -356,9 +356,9 @@ def memory() -> Iterator[Path]:
 IN_MEMORY = tuple(
     f"tests/{directory}/"
     for directory in (
-        "admin", "aio", "beside", "coordination", "corruption", "decisions", "environment", "examples", "exports",
-        "faults", "features", "format", "forwarder", "index", "intake", "kills", "log", "maintenance", "model",
-        "pipelines", "policies", "recovery", "scripts", "spool", "store", "torture", "tracing", "transactions",
+        "admin", "aio", "beside", "claims", "coordination", "corruption", "decisions", "environment", "examples",
+        "exports", "faults", "features", "format", "forwarder", "index", "intake", "kills", "log", "maintenance",
+        "model", "pipelines", "policies", "recovery", "scripts", "spool", "store", "torture", "tracing", "transactions",
         "watch", "workers", "xa",
     )
 )  # fmt: skip

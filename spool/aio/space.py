@@ -30,6 +30,7 @@ from spool.admin.findings import RecoveryReport
 from spool.admin.listing import QueueEntry
 from spool.admin.manifest import ExportReport, Progress
 from spool.admin.stats import QueueStats
+from spool.aio.claims import Claims
 from spool.aio.receiver import Receiver
 from spool.aio.tasks import Threads, threaded
 from spool.aio.worker import TaskWorker
@@ -312,6 +313,10 @@ class Space:
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
         """As ``spool.Space.transaction``, for ``async with``."""
         return Transaction(self.sync.transaction(timeout), self._receiver)
+
+    def claims(self) -> Claims:
+        """As ``spool.Space.claims``, for ``async with``."""
+        return Claims(self.sync.claims(), self._threads)
 
     async def consume(
         self, queue: str, timeout: float | None = None

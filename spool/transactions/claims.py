@@ -193,7 +193,6 @@ class Claims:
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
-    @public_call("committing")
     def remove(self, messages: Iterable[Message]) -> "Future[None]":
         """Acknowledge messages: remove them from their queues, in one commit.
 
@@ -203,10 +202,13 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is removed.
         """
-        found = self._begin_ending("remove", messages)
-        return self._submit(found, partial(self._removal, found))
+        return self._remove(_listed("remove", messages))
 
     @public_call("committing")
+    def _remove(self, messages: list[Message]) -> "Future[None]":
+        found = self._begin_ending(messages)
+        return self._submit(found, partial(self._removal, found))
+
     def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
         """Count a failed attempt, and release the message.
 
@@ -223,11 +225,8 @@ class Claims:
             InvalidArgument: ``delay`` is not a number of seconds from 0.
         The future may also fail with Full, because the error queue has no room.
         """
-        delay = check("delay", delay, _DELAY)
-        found = self._begin_ending("fail", [message])
-        return self._submit(found, partial(self._failure, found, reason, delay))
+        return self._fail([message], reason, check("delay", delay, _DELAY))
 
-    @public_call("committing")
     def reject(self, messages: Iterable[Message], reason: str) -> "Future[None]":
         """Fail messages for good, in one commit: they move to the error queue at once, as after ``spool.Reject``.
 
@@ -238,10 +237,15 @@ class Claims:
             BadMessageId: this object does not hold one of the messages. Then no message is rejected.
         The future may also fail with Full, because the error queue has no room.
         """
-        found = self._begin_ending("reject", messages)
-        return self._submit(found, partial(self._failure, found, reason, is_final=True))
+        return self._fail(_listed("reject", messages), reason, is_final=True)
 
-    @public_call("releasing messages")
+    @public_call("committing")
+    def _fail(
+        self, messages: list[Message], reason: str, delay: float | None = None, *, is_final: bool = False
+    ) -> "Future[None]":
+        found = self._begin_ending(messages)
+        return self._submit(found, partial(self._failure, found, reason, delay, is_final=is_final))
+
     def release(self, messages: Iterable[Message]) -> None:
         """Return messages to their places in their queues, and wake waiting calls of all processes. No attempt is
         counted.
@@ -249,7 +253,11 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is released.
         """
-        self._give_back(self._begin_ending("release", messages, revalidates=False))
+        self._release(_listed("release", messages))
+
+    @public_call("releasing messages")
+    def _release(self, messages: list[Message]) -> None:
+        self._give_back(self._begin_ending(messages, revalidates=False))
 
     def close(self) -> None:
         """Release all messages, and count no attempt. Removals and failures under way are committed nevertheless.
@@ -317,16 +325,13 @@ class Claims:
             raise BadMessageId(f"message {message.id} is being removed or failed by an earlier call")
         return held
 
-    def _begin_ending(self, call: str, messages: Iterable[Message], *, revalidates: bool = True) -> list[_Held]:
+    def _begin_ending(self, messages: list[Message], *, revalidates: bool = True) -> list[_Held]:
         """Mark messages, so that no other call ends them. All of them, or none if one is not held.
 
         ``revalidates``: whether to leave out, and release, the messages that a commit of unknown outcome has removed.
         """
-        if isinstance(messages, Message):
-            raise InvalidArgument(f"{call} takes messages, e.g. a list, not one message: use {call}([message])")
-        listed = list(messages)
         with self._mutex:
-            found = list({message.id: self._find(message) for message in listed}.values())
+            found = list(dict.fromkeys(map(self._find, messages)))
             for held in found:
                 held.is_ending = True
         unknown = [held for held in found if held.is_unknown] if revalidates else []
@@ -448,9 +453,7 @@ class Claims:
     def _removal(self, found: Sequence[_Held]) -> RemovalRequest:
         return RemovalRequest(self._store.check_usable(), _ranges(found))
 
-    def _failure(
-        self, found: Sequence[_Held], reason: str, delay: float | None = None, *, is_final: bool = False
-    ) -> BranchRequest:
+    def _failure(self, found: Sequence[_Held], reason: str, delay: float | None, *, is_final: bool) -> BranchRequest:
         """Return the request that records a failure of messages, under the current settings."""
         store, batch = self._store, CommitBatch()
         page = store.check_usable()
@@ -462,6 +465,13 @@ class Claims:
                     delay=delay, is_final=is_final, name=f"message {held.id}",
                 )  # fmt: skip
         return BranchRequest(page, "", batch)
+
+
+def _listed(call: str, messages: Iterable[Message]) -> list[Message]:
+    """List the messages of a call. (The iterable may be the application's own code, so no call of the space runs.)"""
+    if isinstance(messages, Message):
+        raise InvalidArgument(f"{call} takes messages, e.g. a list, not one message: use {call}([message])")
+    return list(messages)
 
 
 def _ranges(found: Iterable[_Held]) -> PositionRanges:

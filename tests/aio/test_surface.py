@@ -25,7 +25,12 @@ EXCUSED = {
     "Transaction.commit_async": "commit is awaitable",
 }
 RENAMED = {"threads": "tasks"}  # ``Space.work`` calls its function in threads or tasks
-PAIRS = [(spool.Space, spool.aio.Space), (spool.Transaction, spool.aio.Transaction), (spool, spool.aio)]
+PAIRS = [
+    (spool.Space, spool.aio.Space),
+    (spool.Transaction, spool.aio.Transaction),
+    (spool.Claims, spool.aio.Claims),
+    (spool, spool.aio),
+]
 
 
 def _public(thing: object) -> set[str]:
@@ -42,13 +47,13 @@ def _inherited(thing: object) -> dict[str, object]:
     return {name: None for base in getattr(thing, "__mro__", ()) for name in vars(base)}
 
 
-@pytest.mark.parametrize(("threads", "tasks"), PAIRS, ids=["Space", "Transaction", "module"])
+@pytest.mark.parametrize(("threads", "tasks"), PAIRS, ids=["Space", "Transaction", "Claims", "module"])
 def test_tasks_have_every_call_that_threads_have_and_the_excuses_are_needed(threads: type, tasks: type) -> None:
     missing = {f"{threads.__name__}.{name}" for name in _public(threads) - _public(tasks)}
     assert missing == {name for name in EXCUSED if name.startswith(f"{threads.__name__}.")}
 
 
-@pytest.mark.parametrize(("threads", "tasks"), PAIRS[:2], ids=["Space", "Transaction"])
+@pytest.mark.parametrize(("threads", "tasks"), PAIRS[:3], ids=["Space", "Transaction", "Claims"])
 def test_an_awaited_call_takes_the_arguments_of_the_plain_call_and_has_a_docstring(threads: type, tasks: type) -> None:
     for name in _public(threads) & _public(tasks):
         call, awaited = getattr(threads, name), getattr(tasks, name)

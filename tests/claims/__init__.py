@@ -1,0 +1,1 @@
+"""Tests of claims outside of any transaction."""
