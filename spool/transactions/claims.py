@@ -328,7 +328,7 @@ class Claims:
     def _begin_ending(self, messages: list[Message], *, revalidates: bool = True) -> list[_Held]:
         """Mark messages, so that no other call ends them. All of them, or none if one is not held.
 
-        ``revalidates``: whether to leave out, and release, the messages that a commit of unknown outcome has removed.
+        ``revalidates``: whether to leave out, and release, the messages that a commit of unknown outcome has ended.
         """
         with self._mutex:
             found = list(dict.fromkeys(map(self._find, messages)))
@@ -338,20 +338,21 @@ class Claims:
         if not unknown:
             return found
         try:
-            gone = self._removed(unknown)
+            ended = self._ended_after_all(unknown)
         except BaseException:
             self._undo_ending(found)
             raise
-        self._end(gone, is_removed=True)
-        return [held for held in found if held not in gone]
+        self._end(ended, is_removed=False)
+        return [held for held in found if held not in ended]
 
-    def _removed(self, unknown: Sequence[_Held]) -> list[_Held]:
-        """Return the messages that were removed, of messages that a commit of unknown outcome may have removed."""
+    def _ended_after_all(self, unknown: Sequence[_Held]) -> list[_Held]:
+        """Return the messages that a commit of unknown outcome has removed, or has moved to the error queue."""
         revalidate(self._store, _ranges(unknown))
         for held in unknown:
             held.is_unknown = False
         with self._store.view.mutex:
-            return [held for held in unknown if self._store.view.index.messages.find(held.position) is None]
+            runs = [self._store.view.index.messages.find(held.position) for held in unknown]
+        return [held for held, run in zip(unknown, runs, strict=True) if run is None or run.queue.name != held.queue]
 
     def _undo_ending(self, found: Sequence[_Held]) -> None:
         """Hold messages as before, because no commit ended them."""

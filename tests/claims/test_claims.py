@@ -135,6 +135,17 @@ def test_x14_a_rejection_moves_messages_to_the_error_queue_at_once(space: spool.
     assert claims.held == 3
 
 
+def test_x14_calls_that_wait_for_the_error_queue_are_woken_once_the_message_is_free(
+    space: spool.Space, claims: spool.Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = dict[str, int]()
+    arrivals = door.store(space).shared.counters.arrivals
+    monkeypatch.setattr(arrivals, "announce", woken.update)
+    space.put_many("orders", range(3))
+    claims.reject(claims.take("orders", 3)[1:], "no").result(PATIENT_SECONDS)
+    assert woken["errors"] == 2
+
+
 def test_x14_a_rejection_without_an_error_queue_drops_the_message_with_a_warning(
     space: spool.Space, claims: spool.Claims, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,7 +195,7 @@ def test_x14_of_a_group_one_message_at_a_time_is_held_and_the_next_follows_its_e
     for body in range(4):
         space.put("orders", body, group="ab"[body % 2])
     space.put("orders", 4)
-    taken = claims.take("orders", 9)
+    taken = claims.take("orders", 3)
     assert bodies(taken) == [0, 1, 4]
     with space.claims() as others:
         assert claims.take("orders", 9) == others.take("orders", 9) == []
@@ -351,11 +362,10 @@ def test_x14_after_a_failed_removal_the_messages_are_held_and_can_be_removed_aga
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_x14_a_removal_of_unknown_outcome_can_be_repeated(
+def test_x14_a_call_of_unknown_outcome_can_be_repeated(
     space: spool.Space, claims: spool.Claims, monkeypatch: pytest.MonkeyPatch, happened: bool
 ) -> None:
-    space.put_many("orders", range(2), group="a")
-    taken = claims.take("orders", 2)
+    space.put_many("orders", range(4), group="a")
     try_ = GroupCommit._try
 
     def loses_the_answer(group: GroupCommit, requests: Any) -> Any:
@@ -365,13 +375,20 @@ def test_x14_a_removal_of_unknown_outcome_can_be_repeated(
             request.error = spool.CommitUnknown("another process did not end the commit")
         return []
 
-    with monkeypatch.context() as lost:
-        lost.setattr(GroupCommit, "_try", loses_the_answer)
-        assert isinstance(claims.remove(taken).exception(PATIENT_SECONDS), spool.CommitUnknown)
-    assert claims.held == 1
-    claims.remove(taken).result(PATIENT_SECONDS)
+    for first, second in ((1, 1), (3, 2)):  # remove and remove again; reject, then fail
+        taken = claims.take("orders", 2)
+        with monkeypatch.context() as lost:
+            lost.setattr(GroupCommit, "_try", loses_the_answer)
+            future: Any = ENDINGS[first](claims, taken[0])
+            assert isinstance(future.exception(PATIENT_SECONDS), spool.CommitUnknown)
+        assert (claims.held, len(taken)) == (1, 1)
+        future = ENDINGS[second](claims, taken[0])
+        assert future.result(PATIENT_SECONDS) is None
+        assert claims.held == 0
     assert space.stats("orders").dequeued == 1
-    assert bodies(claims.take("orders")) == [1], "the lock of the group is free"
+    assert [(one.attempts, one.failure_reason) for one in space.browse("errors")] == ([(0, "no")] if happened else [])
+    if happened:
+        assert bodies(claims.take("orders")) == [2], "the lock of the group is free"
 
 
 def test_x14_a_full_disk_counts_no_attempts_and_stops_no_call(
