@@ -9,9 +9,10 @@ from bench.peers.persistqueue import PersistQueue
 from bench.peers.postgresql import PostgreSQL
 from bench.peers.raw import Raw
 from bench.peers.redis import Redis
+from bench.peers.simplebroker import SimpleBroker
 from bench.peers.sqlite import SQLite
 
 # The order of the tables.
 PEERS: tuple[type[Peer], ...] = (
-    Raw, Ours, SQLite, PersistQueue, LiteQueue, DiskCache, Huey, Redis, PostgreSQL,
+    Raw, Ours, SQLite, SimpleBroker, PersistQueue, LiteQueue, DiskCache, Huey, Redis, PostgreSQL,
 )  # fmt: skip
