@@ -39,6 +39,7 @@ from spool.model.position import Position, PositionRanges
 from spool.model.xid import Xid, new_local_xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline
+from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import View
 from spool.store.store import Store
 
@@ -191,6 +192,14 @@ class ClaimJournal:
             self._unlink()
             raise
         self.store.spare_journals.append((self._name, handle))
+
+    def discard(self) -> None:
+        """Call ``remove``; a failure is only logged."""
+        try:
+            self.remove()
+        except OSError as error:
+            raise_if_torn(error)
+            log.warning("a journal of claims could not be removed: %s", error)
 
     def _unlink(self) -> None:
         if self._handle is not None:

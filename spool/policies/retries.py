@@ -11,7 +11,7 @@ from typing import Any
 from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
-from spool.model.message import LONGEST_REASON, due_time
+from spool.model.message import LONGEST_REASON, due_time, message_id
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.text import storable
@@ -69,16 +69,18 @@ def add_failed_attempt(
 
 
 def add_rejection(
-    batch: CommitBatch, config: QueueConfig, position: Position, attempts: int, reason: str, name: str
+    batch: CommitBatch, config: QueueConfig, position: Position, attempts: int, reason: str, id_: str
 ) -> None:
     """Add the outcome of a final failure: the message moves to the error queue, or is dropped if the queue has none.
 
-    For the arguments see ``add_failed_attempt``.
+    ``id_``: the id of the message, for the log. For the other arguments see ``add_failed_attempt``.
     """
     if config.error_queue is not None:
         batch.update(*position, 1, moved_to(config, attempts + 1, reason))
         return
-    log.warning("%s of queue %s was rejected, and is deleted, for no error queue is set: %s", name, config.name, reason)
+    log.warning(
+        "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s", id_, config.name, reason
+    )
     batch.remove(*position, 1, "failed")
 
 
@@ -121,7 +123,6 @@ def add_failure_outcome(
     *,
     delay: float | None = None,
     is_final: bool = False,
-    name: str = "a message",
 ) -> None:
     """Call ``add_failed_attempt``, or ``add_rejection`` after a final failure, if the message exists. Caller holds the
     mutex."""
@@ -130,11 +131,20 @@ def add_failure_outcome(
         return
     config = with_error_queue(settings.config, run.queue.name)
     due, attempts = due_time(run.attributes, run.committed_at), run.attributes.get("attempts", 0)
+    id_ = message_id(*store.view.index.messages.branch_of(position))
     if is_final:
-        add_rejection(batch, config, position, attempts, reason, name)
+        add_rejection(batch, config, position, attempts, reason, id_)
         return
     add_failed_attempt(
-        batch, config, position, attempts, reason, store.clock.now(), delay=delay, not_before=due, name=name
+        batch,
+        config,
+        position,
+        attempts,
+        reason,
+        store.clock.now(),
+        delay=delay,
+        not_before=due,
+        name=f"message {id_}",
     )
 
 

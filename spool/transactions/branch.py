@@ -166,12 +166,8 @@ class Branch:
     def end_journal(self) -> None:
         """Remove the journal. If this process dies afterwards, no attempt is counted."""
         journal, self.journal = self.journal, None
-        try:
-            if journal is not None:
-                journal.remove()
-        except OSError as error:
-            raise_if_torn(error)
-            log.warning("a journal of claims could not be removed: %s", error)
+        if journal is not None:
+            journal.discard()
 
     def undo(self, reason: str) -> None:
         """Delete the branch's file, and count an attempt for each claimed message; the caller then calls ``release``.

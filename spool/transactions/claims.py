@@ -8,7 +8,6 @@ A message of a group has the group's lock with it. While a message is held, no h
 not even the same ``Claims``: the messages of a group are handled one after the other.
 """
 
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -53,8 +52,6 @@ from spool.transactions.validation import check_queue
 
 _DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
 _CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
-
-log = logging.getLogger("spool")
 
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last claims)
 
@@ -390,11 +387,7 @@ class Claims:
                 if held.slot is not None and not self._store.guard.closed:
                     self._journal.end(held.slot, None if is_removed else held.position)
             if self._closed and not self._held and not self._store.guard.closed:
-                try:
-                    self._journal.remove()
-                except OSError as error:
-                    raise_if_torn(error)
-                    log.warning("a journal of claims could not be removed: %s", error)
+                self._journal.discard()
 
     def _release_groups(self, found: Iterable[_Held]) -> None:
         for held in found:
@@ -461,10 +454,7 @@ class Claims:
         settings = store.settings.current(page)
         with store.view.mutex:
             for held in found:
-                add_failure_outcome(
-                    batch, store, settings, held.position, reason,
-                    delay=delay, is_final=is_final, name=f"message {held.id}",
-                )  # fmt: skip
+                add_failure_outcome(batch, store, settings, held.position, reason, delay=delay, is_final=is_final)
         return BranchRequest(page, "", batch)
 
 

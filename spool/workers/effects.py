@@ -160,8 +160,7 @@ def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome
     if is_answered and policy.on_failure == "delete":
         batch.remove(*message.position, 1, "failed")
     else:
-        name = f"message {message.id}"
-        add_rejection(batch, policy.queue, message.position, message.attempts, outcome.reason, name)
+        add_rejection(batch, policy.queue, message.position, message.attempts, outcome.reason, message.id)
     return Effect.REJECTED
 
 
