@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from spool.policies.subscriptions import SubscriptionState
     from spool.sharing import shared
     from spool.space import Space, current_space
+    from spool.transactions.arrivals import QueueArrivals
     from spool.transactions.claims import Claims
     from spool.transactions.transaction import Transaction
     from spool.watch.figures import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
@@ -78,13 +79,13 @@ __all__ = [
     "JOIN", "AccessDenied", "BadMessageId", "Claims", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty",
     "ExportReport", "Finding", "FolderUsage", "Full", "GetOptions", "Handler", "Holder", "InvalidArgument", "Message",
     "MessageFilters", "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace",
-    "NotOpen", "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig",
-    "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueRole", "QueueStats",
-    "RecoveryRecord", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig", "SpaceExists",
-    "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState", "SystemFailure",
-    "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec", "UnsafeFileSystem",
-    "WorkSummary", "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors", "open",
-    "plan_recovery", "read_metrics", "register_codec", "shared", "verify_export",
+    "NotOpen", "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueArrivals",
+    "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueRole",
+    "QueueStats", "RecoveryRecord", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig",
+    "SpaceExists", "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState",
+    "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec",
+    "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors",
+    "open", "plan_recovery", "read_metrics", "register_codec", "shared", "verify_export",
 ]  # fmt: skip
 
 
@@ -107,6 +108,7 @@ _MODULES = {
     "policies.subscriptions": ("SubscriptionState",),
     "sharing": ("shared",),
     "space": ("Space", "current_space"),
+    "transactions.arrivals": ("QueueArrivals",),
     "transactions.claims": ("Claims",),
     "transactions.transaction": ("Transaction",),
     "watch.figures": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),

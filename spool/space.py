@@ -26,6 +26,7 @@ from spool.runtime.context import associated, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
+from spool.transactions.arrivals import QueueArrivals, arrivals_in
 from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.claims import Claims
 from spool.transactions.core import Core
@@ -327,6 +328,35 @@ class Space(Administration):
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
         return found
+
+    @public_call("waiting for messages")
+    def arrivals(self, queues: Iterable[str]) -> QueueArrivals:
+        """Return a descriptor for event loops, which is readable while messages of the queues may be free.
+
+        ``select`` and event loops take the returned object, or its ``fileno()``. ``ready()`` returns the queues from
+        which the program then takes messages until it finds none::
+
+            with space.arrivals(["orders", "mail"]) as arrivals:
+                while select.select([arrivals], [], []):
+                    for queue in arrivals.ready():
+                        while take_one(queue):
+                            ...
+
+        A commit of any process makes the descriptor readable within a few milliseconds, and so does the due time of a
+        delayed message. The release of a claim, and the death of its holder, make it readable within 0.2 seconds. The
+        descriptor is readable at first, and when the space is closed. A program that can take no more messages stops to
+        watch the descriptor, because it remains readable. One thread watches for all arrivals of the process. In a
+        forked child the arrivals are closed.
+
+        Args:
+            queues: the names of the queues.
+
+        Raises:
+            QueueNotFound: a queue does not exist.
+            InvalidArgument: ``queues`` is one text, or names no queue.
+            ProtocolError: gevent or eventlet has replaced the threads of this process.
+        """
+        return arrivals_in(self._store, queues)
 
     @public_call("looking into queue {queue}")
     def find(self, queue: str, *, correlation_id: str, timeout: float | None = 0) -> Message | None:

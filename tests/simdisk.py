@@ -306,6 +306,11 @@ class SimulatedDisk(Disk):
         self._seen[handle] = inode.version
         return handle
 
+    def watch_with(self, notifier: int, name: str) -> int:
+        """Refuse: the kernel cannot watch a simulated file."""
+        self._step("watch_with", name)
+        raise OSError(errno.ENOSPC, "no watches of simulated files", name)
+
     def wait_for_change(self, handle: int, seconds: float) -> bool:
         """Return at once whether the file has changed; only the simulated clock lets time pass."""
         self._step("wait_for_change", handle, seconds)

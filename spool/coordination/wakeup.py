@@ -148,6 +148,21 @@ class Arrivals:
 
         return wait
 
+    def watch(self, queue: str) -> Callable[[], bool]:
+        """Return a function that returns whether messages of the queue were announced since its last call.
+
+        Messages of another queue may also count.
+        """
+        at, mark = _bucket_of(queue, self._first, self._count)
+        kept = self._expect(at, mark)
+
+        def has_changed() -> bool:
+            nonlocal kept
+            before, kept = kept, self._expect(at, mark)
+            return before != kept
+
+        return has_changed
+
     def _expect(self, at: int, mark: bytes) -> bytes:
         there = self._memory[at : at + WORD_BYTES]
         if there not in (mark, _SEVERAL):

@@ -503,6 +503,16 @@ class Disk:
             self._complete(error, name)
             raise
 
+    def watch_with(self, notifier: int, name: str) -> int:
+        """Let a descriptor of inotify(7), which is not of this disk, report writes to a file; returns the number of the
+        watch. Raises OSError as ``watch``."""
+        directory, _, last = name.rpartition("/")
+        try:
+            return kernel.add_watch(notifier, self._directories[directory], last)
+        except OSError as error:
+            self._complete(error, name)
+            raise
+
     def wait_for_change(self, handle: int, seconds: float) -> bool:
         """Wait at most ``seconds``; return True if the file was written since the last call."""
         poll = select.poll()

@@ -124,17 +124,36 @@ def by_descriptor(descriptor: int) -> str:
 
 def watch_writes(directory: int, name: str) -> int:
     """Open a descriptor of inotify(7) that reports writes to a file in ``directory``."""
-    descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
-    if descriptor < 0:
-        raise last_error()
-    path = os.fsencode(f"{by_descriptor(directory)}/{name}")
+    descriptor = new_notifier()
     try:
-        if _libc.inotify_add_watch(descriptor, path, _IN_MODIFY | _IN_DONT_FOLLOW) < 0:
-            raise last_error()
+        add_watch(descriptor, directory, name)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def new_notifier() -> int:
+    """Open a descriptor of inotify(7) that reports nothing yet."""
+    descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+    if descriptor < 0:
+        raise last_error()
+    return descriptor
+
+
+def add_watch(descriptor: int, directory: int, name: str) -> int:
+    """Let a descriptor of inotify(7) report writes to a file in ``directory``; returns the number of the watch. All
+    watches of one file have the same number."""
+    path = os.fsencode(f"{by_descriptor(directory)}/{name}")
+    watch = int(_libc.inotify_add_watch(descriptor, path, _IN_MODIFY | _IN_DONT_FOLLOW))
+    if watch < 0:
+        raise last_error()
+    return watch
+
+
+def remove_watch(descriptor: int, watch: int) -> None:
+    """End a watch. Do nothing if the kernel has ended the watch, because the file was removed."""
+    _libc.inotify_rm_watch(descriptor, watch)
 
 
 def has_writer(descriptor: int) -> bool | None:

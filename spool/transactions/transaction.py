@@ -216,10 +216,10 @@ class Transaction:
         begun, wanted = self._store.clock.monotonic(), check_replace(queue, timeout, options)
         if API in modules and (send := begin_send(self._store.settings.known.config, queue, 1, options)) is not None:
             with send:
-                return send.done([self._replace(wanted, begun, body, **send.options)])[0]
-        return self._replace(wanted, begun, body, **options)
+                return send.done([self._put_in_place(wanted, begun, body, **send.options)])[0]
+        return self._put_in_place(wanted, begun, body, **options)
 
-    def _replace(self, wanted: Wanted, begun: float, body: Any, **options: Unpack[PutOptions]) -> str:
+    def _put_in_place(self, wanted: Wanted, begun: float, body: Any, **options: Unpack[PutOptions]) -> str:
         """Replace messages. The timeout of ``wanted`` begins with ``begun``."""
         at = None if wanted.timeout is None else begun + wanted.timeout
         deadline = Deadline(self._store.clock, wanted.timeout, at, self._check_active)
