@@ -105,7 +105,7 @@ def unnamed_votes(disk: Disk, stamped: Mapping[str, Header]) -> dict[Xid, str]:
 
 
 def read_prepared(disk: Disk, xids: LockFile, unnamed: Mapping[Xid, str] = MappingProxyType({})) -> PreparedFiles:
-    """Read every branch in ``prepared/``. ``unnamed``: votes that will get their name (in a dry run)."""
+    """Read every branch in ``prepared/``. ``unnamed``: votes that will get their name."""
     whole, named, half_marked = {}, 0, list[Xid]()
     names = {f"{layout.PREPARED}/{name}": layout.parse_xid(name) for name in disk.names(layout.PREPARED)}
     foreign = sorted(path for path, xid in names.items() if xid is None)

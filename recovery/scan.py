@@ -12,11 +12,11 @@ from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.disk.disk import FlushFailed
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import SpoolError
-from spool.format.header import Header
 from spool.index import Index
 from spool.log.adoption import UnknownBranch, heuristic_fact
 from spool.log.visibility import read_all, rebuild
 from spool.model import layout
+from spool.model.xid import Xid
 from spool.policies.claim_journal import count_journal
 from spool.policies.heuristics import ROLLED_BACK
 from spool.store.store import Store, log
@@ -67,11 +67,11 @@ class _Scan:
         names = sorted(disk.names(layout.COMMITTED))
         stamped = numbers.read_stamped(disk) if self._alone else {}
         votes = branches.unnamed_votes(disk, stamped)
-        self._name_votes(branches.decide_names(votes))
-        prepared = branches.read_prepared(disk, xids, votes if self._dry else {})
+        prepared = branches.read_prepared(disk, xids, votes)
         active = unfinished.read(disk, xids)
         if self._alone:
-            evidence = self._numbers(names, max(prepared.named, unfinished.highest_named(disk, active)), stamped)
+            named = max(prepared.named, unfinished.highest_named(disk, active))
+            evidence = self._numbers(numbers.read(disk, self._store.shared.counters, names, named, stamped), votes)
             known = numbers.count(evidence)
             if not self._dry and give_back_votes(self._store.files, prepared):
                 prepared = branches.read_prepared(disk, xids)
@@ -97,20 +97,20 @@ class _Scan:
         return RecoveryReport(self._alone, self._findings, in_doubt, index.applied)
 
     def _name_votes(self, decisions: list[Decision]) -> None:
-        """Give votes their names. An error is raised: otherwise a commit could overwrite a vote in ``free/``."""
+        """Give votes their names, before a commit can overwrite a vote in ``free/``. So an error is raised."""
         self._report(decisions)
         for decision in decisions:
             if decision.xid is not None and not self._dry:
                 self._store.files.disk.rename(decision.name, layout.prepared(decision.xid))
 
-    def _numbers(self, names: Iterable[str], named: int, stamped: Mapping[str, Header]) -> numbers.NumberedFiles:
-        """Check that the mirror fits the space, then settle the sequence numbers."""
+    def _numbers(self, evidence: numbers.NumberedFiles, votes: Mapping[Xid, str]) -> numbers.NumberedFiles:
+        """Check that the mirror fits the space, give votes their names, then settle the sequence numbers."""
         store = self._store
-        evidence = numbers.read(store.files.disk, store.shared.counters, names, named, stamped)
         if not self._dry:
             check_mirror(store.files, evidence)
         elif store.files.mirror is not None:
             look_at_mirror(store.files.disk, store.files.mirror, evidence)
+        self._name_votes(branches.decide_names(votes))
         evidence = with_mirrored(store.files.mirror, evidence)
         decisions = numbers.decide(evidence)
         self._report(decisions)
