@@ -9,6 +9,7 @@ import spool
 from forwarder.forwarder import Forwarder
 from forwarder.round import Route, split
 from forwarder.task import Block, Chunk
+from spool.engine.engine import Room
 from spool.model import codecs
 from spool.model.xid import Xid
 from spool.workers.effects import Effect
@@ -123,6 +124,12 @@ def test_q11_a_round_counts_messages_that_others_put_and_voted_for(space: spool.
         branch.put("replies", b"voted for")
         branch.prepare()
         assert "queue replies is full" in forward(space, echo).down
+
+
+def test_q11_a_round_knows_a_limit_that_another_process_has_just_set(space: spool.Space) -> None:
+    with spool.open(space.path) as other:
+        other.change_queue("replies", max_messages=0)
+    assert space.engine.room(["replies"]) == Room(0, "replies")
 
 
 def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_attempt(space: spool.Space) -> None:
