@@ -5,6 +5,7 @@ import os
 
 import spool
 from spool.disk.disk import FlushFailed
+from spool.format.header import CLASS_BYTES
 from spool.model import layout
 from tests import door
 from tests.crash.interleave import Scenario, Simulation
@@ -25,8 +26,8 @@ from tests.crash.programs import (
 )
 from tests.crash.schedule import ScheduledDisk
 
-MUCH = 3000  # bytes; more than fit on the full disk in one write
-_ROOM = 2000
+MUCH = 3 * CLASS_BYTES  # bytes; more than fit on the full disk in one write
+_ROOM = 2 * CLASS_BYTES  # bytes: a commit without the large message fits, in a padded file
 
 
 class Crowded(ScheduledDisk):
