@@ -367,8 +367,11 @@ class SimulatedDisk(Disk):
         return holders[0] if holders else ""
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
+        return [f"process {pid:x} ({program})" for pid, program in self.locking_processes(handle, start)]
+
+    def locking_processes(self, handle: int, start: int) -> list[tuple[int, str]]:
         found = _others(self._handle(handle), Lock(handle, start, start + 1, False))
-        return [f"process {id(self.machine.handles[lock.handle].process):x} (simulated)" for lock in found]
+        return [(id(self.machine.handles[lock.handle].process), "simulated") for lock in found]
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:

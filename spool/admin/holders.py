@@ -1,12 +1,13 @@
 """Find the transaction that holds a message, from a claim and the claim's journal, or from a prepared branch.
 
 A claim is a lock, and only the lock decides whether a message is held. The journal has the details for people. A plain
-get holds its message only while it commits, and writes no journal.
+get holds its message only while it commits, and writes no journal. ``spool.Claims`` has a journal of the messages that
+are being handled. For any other message, the kernel knows the process that has the lock.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from spool.coordination.locks import xid_byte
@@ -24,10 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The transaction that holds a message. A field other than the state is None if its value is not known.
+    """The transaction, or the process, that holds a message.
+
+    A field other than the state is None if its value is not known.
 
     state: "claimed" (by an active transaction) or "in doubt" (held by a prepared and undecided transaction).
-    xid: the identifier of the transaction, as text.
+    xid: the identifier of the transaction, as text; for a message of ``spool.Claims``, the name of the journal.
     pid, program: the process that took the message, or prepared the transaction.
     since: when the transaction took its first message, or was prepared, in seconds since the epoch.
     """
@@ -71,6 +74,15 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
             pid, program = header.writer.get("pid"), header.writer.get("program")
             held_by[position] = Holder(IN_DOUBT, str(xid), typed(int, pid), typed(str, program), header.time)
     return held_by
+
+
+def with_process(shared: Shared, holder: Holder, position: Position) -> Holder:
+    """Return the holder of a message with its process. If no journal names the process, the kernel is asked, which
+    takes some milliseconds."""
+    if holder.state != CLAIMED or holder.pid is not None:
+        return holder
+    pid, program = shared.claims.holder(position) or (None, None)
+    return replace(holder, pid=pid, program=program)
 
 
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
-from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position
+from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, with_process
 from spool.errors import BadMessageId, CorruptedFile
 from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
@@ -81,6 +81,8 @@ def entry_of(store: Store, wanted_id: str, preview: int | None) -> QueueEntry:
     entry = None
     if position is not None and run is not None:
         held = by_position(store.files.disk, store.shared, store.view)
+        if position in held:
+            held[position] = with_process(store.shared, held[position], position)
         entry = _current_entry(store, run, position, held, preview)
     if entry is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")

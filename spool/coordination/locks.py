@@ -377,6 +377,12 @@ class ClaimLocks:
             handle = self._file(number).handle
         return self.disk.some_lock(handle, number << ORDINAL_BITS | ordinal, 1) is not None
 
+    def holder(self, position: Position) -> tuple[int, str] | None:
+        """Return the id and the program of the process that has claimed a message; None if this user cannot see it."""
+        byte = (position.number << ORDINAL_BITS) + position.ordinal
+        found = self.disk.locking_processes(self._file(position.number).handle, byte)
+        return found[0] if found else None
+
     def claims_elsewhere(self) -> PositionRanges:
         """Return every claim of other processes."""
         found: PositionRanges = []

@@ -585,6 +585,13 @@ class Disk:
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         """Return the processes that lock the byte or the file, as in error texts: ``process 4711 (python3)``."""
+        return [f"process {pid} ({program})" for pid, program in self.locking_processes(handle, start)]
+
+    def locking_processes(self, handle: int, start: int) -> list[tuple[int, str]]:
+        """Return the processes that lock the byte or the file, each with its id and its program's name.
+
+        Processes that this user may not see are left out.
+        """
         return kernel.lock_holders(self._checked(handle), start)
 
     @contextmanager

@@ -212,8 +212,8 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
         pass
 
 
-def lock_holders(descriptor: int, start: int) -> list[str]:
-    """Return the processes that lock the byte or the whole file, in the form for error texts."""
+def lock_holders(descriptor: int, start: int) -> list[tuple[int, str]]:
+    """Return the processes that lock the byte or the whole file, each with its id and its program's name."""
     # A line of /proc/<pid>/fdinfo, e.g. ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, ends with inode and range.
     locked = re.compile(rf"^lock:.*:{os.fstat(descriptor).st_ino} (\d+) (\d+|EOF)$", re.MULTILINE)
     found = []
@@ -221,7 +221,7 @@ def lock_holders(descriptor: int, start: int) -> list[str]:
         try:
             ranges = [held for entry in os.scandir(f"/proc/{pid}/fdinfo") for held in locked.findall(_text(entry.path))]
             if any(int(first) <= start and (last == "EOF" or start <= int(last)) for first, last in ranges):
-                found.append(f"process {pid} ({_text(f'/proc/{pid}/comm').strip()})")
+                found.append((int(pid), _text(f"/proc/{pid}/comm").strip()))
         except OSError:
             continue  # the process has ended, or belongs to another user
     return found

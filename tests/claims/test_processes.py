@@ -248,3 +248,24 @@ def test_x14_a_removal_that_is_withdrawn_while_it_waits_for_room_leaves_the_mess
         assert claims.held == 1
         claims.remove(taken).result(PATIENT_SECONDS)
         assert space.stats("orders").dequeued == 1
+
+
+def test_x14_an_administrator_sees_the_process_that_holds_a_message(path: Path) -> None:
+    with spool.open(path) as space:
+        taken_only, begun, free = space.put_many("orders", range(3))
+
+        def holds(claims: spool.Claims) -> None:
+            _, second = claims.take("orders", 2)
+            claims.begin(second)
+
+        with another(holds, path) as child:
+            seen = [space.entry(id).holder for id in (taken_only, begun, free)]
+            assert [None if holder is None else (holder.state, holder.pid) for holder in seen] == [
+                ("claimed", child), ("claimed", child), None
+            ]  # fmt: skip
+            assert [holder.pid for holder in space.holders("orders").values()] == [None, child]
+        with space.claims() as claims:
+            claims.take("orders", 3)
+            holder = space.entry(taken_only).holder
+            assert holder is not None
+            assert holder.pid == os.getpid()
