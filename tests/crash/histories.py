@@ -335,6 +335,37 @@ def _put_together(space: spool.Space, expected: Expectation, *bodies: str) -> No
             space.submit("b", body)
 
 
+def _claims(space: spool.Space, expected: Expectation) -> None:
+    """Messages that are claimed outside of any transaction: removals in any order share a commit, and the rest is
+    released."""
+    claims = space.claims()
+    one, two, three = claims.take("a", 3)
+    claims.begin(one)
+    with expected.becoming(expected.contents.got("a", 2)), committed_here(space):
+        futures = [claims.remove([two]), claims.remove([one])]
+    claims.begin(three)
+    with expected.becoming(expected.contents.put("b", "later")):
+        space.put("b", "later")
+    claims.close()
+    for future in futures:
+        future.result(0)
+
+
+def _claims_that_fail(space: spool.Space, expected: Expectation) -> None:
+    """A counted failure and a rejection in one commit; the rejected message is dropped, because no error queue is
+    set."""
+    claims = space.claims()
+    one, two = claims.take("a", 2)
+    claims.begin(one)
+    with expected.becoming(REJECTED), committed_here(space):
+        claims.reject([one], "no")
+        claims.fail(two, "it broke")
+    claims.close()
+
+
+REJECTED = replace(THREE, queues=(("two", "three"), (), ()))  # (a drop is not counted as dequeued)
+
+
 HISTORIES = (
     History("put", _nothing, EMPTY, _put),
     History("put_many", _nothing, EMPTY, _put_many),
@@ -391,6 +422,8 @@ HISTORIES = (
     History("a branch that streams", _three_messages, THREE, _streamed),
     History("a group of branches", _three_messages, THREE, _group),
     History("groups, consumed and reclaimed", _three_messages, THREE, _group_and_next_commit),
+    History("claims", _three_messages, THREE, _claims),
+    History("claims that fail", _three_messages, THREE, _claims_that_fail),
     History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
     *TRANSLATIONS,
     *LOSSES,
