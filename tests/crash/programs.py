@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import ParamSpec
+from unittest import mock
 
 import spool
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
@@ -93,6 +94,32 @@ def _in_one_commit(
         before(space)
         with log.ending(operation):
             tx.commit()
+
+    return run
+
+
+def claiming(log: OperationLog, name: str, count: int = 1) -> Program:
+    """Claim messages of queue a outside of any transaction, and acknowledge each."""
+
+    def run(space: spool.Space) -> None:
+        with space.claims() as claims:
+            for _ in range(count):
+                operation = log.begin(f"{name} claims", from_queue="a")
+                taken = claims.take("a")
+                operation.from_queue = None
+                if not taken:
+                    operation.ended = True
+                    return
+                body = text(taken[0])
+                log.saw("a", body)
+                operation.takes = [("a", body)]
+                claims.begin(taken[0])
+                group = door.core(space).group_commit
+                with log.ending(operation), mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
+                    future = claims.remove(taken)
+                    with door.store(space).guard:  # (in this thread, because the schedule has no other)
+                        group._lead()
+                    future.result(0)
 
     return run
 

@@ -29,6 +29,7 @@ from tests.crash.programs import (
     ROUND,
     XID,
     Program,
+    claiming,
     deciding,
     delete,
     getting,
@@ -75,6 +76,13 @@ def _ring_overrun(simulation: Simulation) -> None:
 def _claim_beside_removal(simulation: Simulation) -> None:
     simulation.process("R", getting(simulation.log, "R"))
     simulation.process("L", getting(simulation.log, "L", 2))
+
+
+def _claims_beside_takes(simulation: Simulation) -> None:
+    simulation.process("C", claiming(simulation.log, "C", 2))
+    simulation.process("D", claiming(simulation.log, "D"))
+    simulation.process("T", getting(simulation.log, "T", 2))
+    simulation.newcomer("O", opening(getting(simulation.log, "O")))
 
 
 def _prepare_and_commit(simulation: Simulation) -> None:
@@ -398,6 +406,7 @@ SCENARIOS = (
     Scenario("commits beside looks", _commits_and_looks, ("m0",), model="puts-at-once"),
     Scenario("a ring that is overrun", _ring_overrun, ("m0", "m1")),
     Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="claim-beside-removal"),
+    Scenario("claims beside takes", _claims_beside_takes, ("m0", "m1", "m2")),
     Scenario("prepare, commit by another, take", _prepare_and_commit, ("m0", "m1"), model="vote-beside-claim"),
     Scenario("prepare, take, commit by another", _prepare_take_and_commit, ("m0", "m1"), model="vote-beside-claim"),
     Scenario("an opener beside a new number", _open_beside_a_number, ("m0",), model="opener-beside-commit"),
