@@ -151,7 +151,7 @@ class ClaimJournal:
 
     def _begin(self) -> bytes:
         """Create the file, or take the file of an ended journal; return the first record of the file."""
-        _become_owner(self.store)
+        become_owner(self.store)
         self._name = layout.claim_journal(self._xid)
         self._handle = self._take_spare()
         if self._handle is None:
@@ -292,8 +292,8 @@ def remove_spares(store: Store) -> None:
             store.files.disk.unlink(name)
 
 
-def _become_owner(store: Store) -> None:
-    """Get an owner number for this process.
+def become_owner(store: Store) -> None:
+    """Get an owner number for this process, unless the process has one. Raises WaitExpired.
 
     Lock the number's byte in every claim file before other processes can read the number.
     """

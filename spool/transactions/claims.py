@@ -37,7 +37,7 @@ from spool.model.checks import ValueCheck, check, seconds
 from spool.model.message import Message
 from spool.model.position import PositionRanges, append_range, subtract_ranges
 from spool.model.text import shown
-from spool.policies.claim_journal import SlotJournal
+from spool.policies.claim_journal import SlotJournal, become_owner
 from spool.policies.retries import add_failure_outcome
 from spool.runtime import calls
 from spool.runtime.calls import public_call
@@ -183,6 +183,7 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold the message.
         """
+        become_owner(self._store)
         with self._mutex:
             held = self._find(message)
             if held.slot is None:
@@ -210,7 +211,7 @@ class Claims:
         """Count a failed attempt, and release the message.
 
         The message is due again after the retry delay of its queue. If no attempt is left, the message moves to the
-        error queue, or is dropped if none is set, as after a failure in ``Space.work``. The next attempt is never
+        error queue, even into a full one, or is dropped if none is set, as after a failure in ``Space.work``. The next attempt is never
         before the due time of the message.
 
         Args:
@@ -220,7 +221,6 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold the message.
             InvalidArgument: ``delay`` is not a number of seconds from 0.
-        The future may also fail with Full, because the error queue has no room.
         """
         return self._fail([message], reason, check("delay", delay, _DELAY))
 
@@ -232,7 +232,6 @@ class Claims:
 
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is rejected.
-        The future may also fail with Full, because the error queue has no room.
         """
         return self._fail(_listed("reject", messages), reason, is_final=True)
 
@@ -368,7 +367,10 @@ class Claims:
         if is_removed:
             release(self._store.shared.claims, _ranges(found))
         else:
-            catch_up(self._store)  # calls that wait for the error queue are woken, too
+            try:
+                catch_up(self._store)  # calls that wait for the error queue are woken, too
+            except (OSError, SpoolError) as error:
+                raise_if_torn(error)
             give_back(self._store, _ranges(found))
         self._release_groups(found)
 

@@ -321,6 +321,13 @@ def test_x14_a_message_that_expires_while_it_is_held_is_removed_as_any_other(
     assert (space.stats("orders").dequeued, space.stats("orders").expired) == (1, 1)
 
 
+def test_x14_a_full_error_queue_takes_failed_messages_nevertheless(space: spool.Space, claims: spool.Claims) -> None:
+    space.change_queue("errors", max_messages=1)
+    space.put_many("orders", range(2))
+    claims.reject(claims.take("orders", 2), "no").result(PATIENT_SECONDS)
+    assert space.stats("errors").ready == 2
+
+
 # -- failures of the disk ---------------------------------------------------------------------------------------------
 
 
