@@ -211,8 +211,8 @@ class Claims:
         """Count a failed attempt, and release the message.
 
         The message is due again after the retry delay of its queue. If no attempt is left, the message moves to the
-        error queue, even into a full one, or is dropped if none is set, as after a failure in ``Space.work``. The next attempt is never
-        before the due time of the message.
+        error queue, even into a full one, or is dropped if none is set, as after a failure in ``Space.work``. The next
+        attempt is never before the due time of the message.
 
         Args:
             reason: the text that the message gets as its ``failure_reason``.

@@ -13,7 +13,7 @@ import spool
 from spool.errors import CommitUnknown, TransactionRolledBack
 from spool.intake import Intake
 from spool.model import layout
-from spool.policies.claim_journal import _become_owner
+from spool.policies.claim_journal import become_owner
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import timed
@@ -130,7 +130,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
             simulation.newcomer("V", opening(program))
         else:
             simulation.process("V", program)
-            _become_owner(door.store(simulation.spaces[-1]))  # or most of its calls would be those of its first claim
+            become_owner(door.store(simulation.spaces[-1]))  # or most of its calls would be those of its first claim
         simulation.process("R", consumes(simulation))
 
     setup = drop if "dropped" in stopped else None
