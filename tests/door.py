@@ -64,6 +64,11 @@ def combined(space: spool.Space) -> CombinedCommits:
     return found
 
 
+def next_check(arrivals: spool.QueueArrivals) -> float:
+    """Return when the watching thread checks the queues by itself, by the monotonic clock."""
+    return arrivals._check_at
+
+
 # -- housekeeping, done by the test -----------------------------------------------------------------------------------
 
 

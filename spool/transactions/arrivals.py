@@ -154,11 +154,9 @@ class QueueArrivals:
         page = self._store.check_usable()
         changed = {queue for queue, has_changed in self._words.items() if has_changed()}
         is_new, self._published = page.published != self._published, page.published
-        if is_new and not self._store.shared.counters.arrivals.wakes:  # then commits change no words
-            changed = set(self._words)
         self._announce(changed)
         now = time.monotonic()
-        if is_new or changed:  # (a process may die before it changes the words)
+        if is_new or changed:  # (a process may die before it changes the words, or may share no memory)
             self._check_at = min(self._check_at, now + _HELD_SECONDS)
         if now >= self._check_at:
             self._check_at = now + self._look()

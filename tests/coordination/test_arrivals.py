@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,12 @@ ROOT = Path(__file__).parents[2]
 A_MOMENT = 0.5  # longer than the checks of held messages are apart
 
 space = space_with("orders", "mail", "elsewhere")
+
+
+@pytest.fixture(autouse=True)
+def _no_idle_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no check come to the aid of a notification that is missing."""
+    monkeypatch.setattr(watching, "_IDLE_SECONDS", 10 * LONG)
 
 
 @pytest.fixture
@@ -103,15 +110,23 @@ def close_the_holder(other: spool.Space) -> Callable[[], object]:
     return holder.close
 
 
+IDLE = (put, put_in_a_transaction, move, become_due)  # before the act, the queue is empty
 WAYS = [put, put_in_a_transaction, move, become_due, roll_back, abandon, close_the_holder]
 
 
-def expect_arrival(space: spool.Space, other: spool.Space, way: Callable[[spool.Space], Callable[[], object]]) -> None:
-    act = way(other)
+def expect_arrival(
+    space: spool.Space,
+    other: spool.Space,
+    way: Callable[[spool.Space], Callable[[], object]],
+    act: Callable[[], object] | None = None,
+) -> None:
+    act = act or way(other)
     with space.arrivals(["orders", "mail"]) as arrivals:
         wait(arrivals)
         with pytest.raises(spool.Empty):
             space.get("orders")
+        while way in IDLE and door.next_check(arrivals) < time.monotonic() + LONG:
+            time.sleep(0.01)  # so that only a notification can lead to the next check
         act()
         while True:  # (a hint may be wrong)
             assert "orders" in wait(arrivals)
@@ -150,7 +165,7 @@ def test_messages_arrive_if_a_process_dies_before_it_announces_them(
 ) -> None:
     act = way(other)
     with mock.patch.object(Arrivals, "announce"), mock.patch.object(Arrivals, "announce_all"):
-        expect_arrival(space, other, lambda _: act)
+        expect_arrival(space, other, way, act)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -160,6 +175,17 @@ def test_messages_arrive_if_processes_share_no_memory(
     for one in (space, other):
         door.store(one).shared.counters.arrivals.wakes = False
     expect_arrival(space, other, way)
+
+
+def test_a_commit_is_announced_without_a_check_of_the_queue(
+    space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_HELD_SECONDS", 10 * LONG)
+    with space.arrivals(["orders", "mail"]) as arrivals:
+        wait(arrivals)
+        for n in range(20):
+            other.put("orders", n)
+            assert wait(arrivals) == {"orders"}
 
 
 # -- hints ------------------------------------------------------------------------------------------------------------

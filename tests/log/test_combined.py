@@ -292,6 +292,21 @@ def test_a_key_of_a_dead_process_is_put_once(leader: spool.Space, owner: spool.S
     assert sorted(bodies(leader)) == ["again", "later"]
 
 
+def test_a_message_of_a_dead_process_does_not_remain_beside_its_replacement(
+    leader: spool.Space, owner: spool.Space, tmp_path: Path
+) -> None:
+    """Rule 20, as for a key."""
+    program = "import spool, sys; spool.open(sys.argv[1]).replace('orders', 'dead', correlation_id='k')"
+    assert slots_of(leader).try_lead()
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "space")]) as process:
+        posted(leader)
+        process.kill()
+    slots_of(leader).end_lead()
+    leader.replace("orders", "again", correlation_id="k")
+    owner.put("orders", "later")
+    assert sorted(bodies(leader)) == ["again", "later"]
+
+
 def test_a_process_that_looks_for_a_slot_owns_no_request_of_a_dead_process(
     leader: spool.Space, owner: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
