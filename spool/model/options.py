@@ -81,6 +81,7 @@ class QueueOptions(TypedDict, total=False):
     retry_delay: float | None
     retry_delay_max: float | None
     first_delay: float | None
+    time_to_live: float | None
     error_queue: str | None
     reply_queue: str | None
     failure_queue: str | None

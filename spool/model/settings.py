@@ -12,7 +12,19 @@ from typing import Any, NamedTuple
 
 from spool.errors import Argument, InvalidArgument
 from spool.model import layout
-from spool.model.checks import DELAY, FLAG, Option, ValueCheck, check_options, given, number, one_of, require, text
+from spool.model.checks import (
+    DELAY,
+    FLAG,
+    TIME_LIMIT,
+    Option,
+    ValueCheck,
+    check_options,
+    given,
+    number,
+    one_of,
+    require,
+    text,
+)
 from spool.model.text import shown
 
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
@@ -127,6 +139,10 @@ class QueueConfig:
     first_delay: float = _option(
         0.0, DELAY, "How long a new message is hidden before its first attempt, unless its put sets a time."
     )
+    time_to_live: float | None = _option(
+        None, TIME_LIMIT._replace(optional=True),
+        "How long a new message can be delivered, from the commit of its put on, unless its put sets a time.",
+    )  # fmt: skip
     error_queue: str | None = _option(
         None, _QUEUE, "The queue that a message moves to after its last failed attempt; without it, the message is "
         "deleted.",

@@ -139,7 +139,14 @@ class Transaction:
         with self._lock:
             _, settings = self._check_queue(queue)
             config, branch = settings.config, self._branch
-            if options or config.has_limits or type(body) is not bytes or config.queues[queue].first_delay:
+            of_queue = config.queues[queue]
+            if (
+                options
+                or config.has_limits
+                or type(body) is not bytes
+                or of_queue.first_delay
+                or of_queue.time_to_live is not None
+            ):
                 return self._put(settings, queue, [body], **options)[0]
             if len(body) > config.max_body_bytes:
                 check_size(len(body), config.max_body_bytes)

@@ -72,7 +72,8 @@ def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack
         if queue not in settings.config.queues or page.settings != settings.version:
             settings = check_queue(store.settings, queue, page)
         commit_queue.page = page
-    given = options or settings.config.queues[queue].first_delay
+    config = settings.config.queues[queue]
+    given = options or config.first_delay or config.time_to_live
     attributes = control_fields(store, settings, queue, options) if given else {}
     return PutRequest(page, queue, encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes))
 
@@ -80,23 +81,26 @@ def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack
 def control_fields(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Check the options of a put; returns the control fields of the message. The queue exists."""
     config = settings.config.queues[queue]
-    if not options and not config.first_delay:
+    if not options and not config.first_delay and config.time_to_live is None:
         return {}
     attributes = attributes_of(**options)
     check_headers(attributes.get("headers", {}), settings.config)
     if TOP in attributes or BEFORE in attributes:
         _place(store, config, attributes)
     warn_of_put(store.files.disk.root, config, attributes, options.get("deduplication_key"))
-    return with_first_delay(config, attributes, options)
+    return with_times_of_queue(config, attributes, options)
 
 
-def with_first_delay(
+def with_times_of_queue(
     config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add the queue's ``first_delay``, unless the caller has given a delay (even 0) or a time."""
+    """Add the queue's ``first_delay``, unless the caller has given a delay (even 0) or a time; the same for the queue's
+    ``time_to_live``."""
     said = attributes if options is None else options
     if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
-        return {**attributes, "delay": config.first_delay}
+        attributes = {**attributes, "delay": config.first_delay}
+    if config.time_to_live is not None and said.get("time_to_live") is None and said.get("expires_at") is None:
+        attributes = {**attributes, "time_to_live": config.time_to_live}
     return attributes
 
 

@@ -17,7 +17,7 @@ from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.no_effect import warn_of_put
 from spool.policies.retries import add_failed_attempt, add_rejection, is_last, with_error_queue
-from spool.transactions.validation import check_headers, check_size, with_first_delay
+from spool.transactions.validation import check_headers, check_size, with_times_of_queue
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
 _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
@@ -188,14 +188,14 @@ def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Mess
         attributes["content_type"] = answer.content_type
     if answer.codec is not None:
         attributes["codec"] = answer.codec
-    batch.put(queue, [answer.body], with_first_delay(policy.space.queues[queue], attributes))
+    batch.put(queue, [answer.body], with_times_of_queue(policy.space.queues[queue], attributes))
 
 
 def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:
     """Return the control fields of a new message. A missing correlation id is taken from the source."""
     fields = {"correlation_id": source.correlation_id or source.id, **new.attributes}
     warn_of_put("", policy.space.queues[new.queue], new.attributes)
-    return with_first_delay(policy.space.queues[new.queue], fields)
+    return with_times_of_queue(policy.space.queues[new.queue], fields)
 
 
 def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str, Any]:
@@ -203,4 +203,4 @@ def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str
     fields = {name: value for name, value in stored_fields(message).items() if name not in _OF_ITS_QUEUE}
     if fields.pop("time_to_live", None) is not None:  # the time to live counts from the first put
         fields["expires_at"] = message.expires_at
-    return with_first_delay(policy.space.queues[queue], fields)
+    return with_times_of_queue(policy.space.queues[queue], fields)
