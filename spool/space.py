@@ -342,8 +342,8 @@ class Space(Administration):
                         while take_one(queue):
                             ...
 
-        A commit of any process makes the descriptor readable within a few milliseconds, and so does the due time of a
-        delayed message. The release of a claim, and the death of its holder, make it readable within 0.2 seconds. The
+        A commit of any process makes the descriptor readable within a few milliseconds. The due time of a delayed
+        message, the release of a claim, and the death of its holder make it readable within 0.2 seconds. The
         descriptor is readable at first, and when the space is closed. A program that can take no more messages stops to
         watch the descriptor, because it remains readable. One thread watches for all arrivals of the process. In a
         forked child the arrivals are closed.
