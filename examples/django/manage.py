@@ -1,0 +1,9 @@
+"""The programs of the project, e.g. ``python manage.py spool_worker``."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+execute_from_command_line(sys.argv)

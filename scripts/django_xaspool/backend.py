@@ -1,0 +1,144 @@
+"""The backend: a task is a message, and the id of its result is the message's correlation id.
+
+The state of a task is not stored. A message in its queue is READY, and RUNNING while a live worker has claimed it. The
+result of an ended task is a message with a time to live. So the death of a worker leaves no task RUNNING.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+
+import spool
+from django_xaspool.results import of_message, task_result
+from django_xaspool.tasks import (
+    BaseTaskBackend,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
+    task_enqueued,
+)
+
+RESULTS, FAILED = "django-results", "django-failed"
+_RETRIES = 3  # of a new queue: attempts after the death of a worker, a time limit or ``spool.Retry``
+
+
+class XaspoolBackend(BaseTaskBackend):
+    """Puts tasks into the queues of a space, and finds their results.
+
+    The options (``OPTIONS`` in ``TASKS``):
+
+    space: the directory of the space. The first use creates a missing space.
+    result_ttl: how long the result of an ended task is kept, in seconds (default 86400).
+    database: the alias of the database whose commit sends the tasks that an ``atomic`` block enqueues (default
+        "default"); None sends each task at once.
+
+    Raises:
+        ImproperlyConfigured: an option is missing, unknown, or has a wrong value.
+    """
+
+    supports_defer = supports_async_task = supports_get_result = supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._path, self.result_ttl, self._database = _checked(f"TASKS[{alias!r}]", self.queues, self.options)
+
+    def space_with(self, *queues: str) -> spool.Space:
+        """Return the open space of this process, in which the queues exist."""
+        space = spool.shared(self._path)
+        missing = {RESULTS, FAILED, *queues} - space.queues().keys()
+        if missing:
+            space.create_queue(RESULTS, exist_ok=True, on_expiry="drop")
+            space.create_queue(FAILED, exist_ok=True)
+        for queue in missing - {RESULTS, FAILED}:
+            space.create_queue(queue, exist_ok=True, order="priority", retries=_RETRIES, error_queue=FAILED)
+        return space
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        """Put a task durably; in an ``atomic`` block, when the block commits."""
+        self.validate_task(task)
+        body = {
+            **normalize_json({"task": task.module_path, "args": args, "kwargs": kwargs, "priority": task.priority}),
+            "run_after": None if task.run_after is None else task.run_after.timestamp(),
+        }
+        ready, now = TaskResultStatus.READY, time.time()
+        result = task_result(self.alias, uuid4().hex, body, queue=task.queue_name, status=ready, enqueued_at=now)
+        put = partial(self._put, body, result)
+        if self._database is not None and connections[self._database].in_atomic_block:
+            transaction.on_commit(put, using=self._database)
+        else:
+            put()
+        return result
+
+    def _put(self, body: Mapping[str, Any], result: TaskResult) -> None:
+        queue = result.task.queue_name
+        self.space_with(queue).put(
+            queue,
+            body,
+            content_type="application/json",
+            priority=max(1, 50 + body["priority"] // 2),
+            not_before=body["run_after"],
+            correlation_id=result.id,
+            headers={"task": body["task"]},
+            transaction=None,  # a task's own tasks are sent at once, also if the task fails later
+        )
+        task_enqueued.send_robust(type(self), task_result=result)
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Return the present state of a task.
+
+        Raises:
+            TaskResultDoesNotExist: no task has the id, or the time to live of its result is over.
+        """
+        try:
+            found = self._find(result_id)
+        except spool.InvalidArgument:  # the id has a form that no task's id has
+            found = None
+        if found is None:
+            raise TaskResultDoesNotExist(result_id)
+        return found
+
+    def _find(self, id: str) -> TaskResult | None:
+        """Search the queues in the order in which a task passes through them. (Its last move is one commit.)"""
+        space = self.space_with()
+        for queue in sorted(self.queues & space.queues().keys() or space.queues().keys() - {RESULTS, FAILED}):
+            message = space.find(queue, correlation_id=id)
+            if message is not None and (state := space.state(message)) != "gone":
+                running = state == "claimed"
+                return of_message(self.alias, message, TaskResultStatus.RUNNING if running else TaskResultStatus.READY)
+        ended = space.find(RESULTS, correlation_id=id)
+        if ended is not None:
+            return task_result(self.alias, id, **ended.body)
+        failed = space.find(FAILED, correlation_id=id)
+        if failed is None:
+            return None
+        reason = f"{failed.origin_attempts} attempts failed; the last one: {failed.failure_reason}"
+        errors = [{"exception_class_path": "spool.RequestFailed", "traceback": reason}]
+        return of_message(self.alias, failed, TaskResultStatus.FAILED, queue=failed.origin_queue, errors=errors)
+
+
+def _checked(where: str, queues: set[str], given: Mapping[str, Any]) -> tuple[str, float, str | None]:
+    """Return the options. Raises ImproperlyConfigured."""
+    options: dict[str, Any] = {"space": None, "result_ttl": 86400, "database": "default"}
+    if unknown := given.keys() - options.keys():
+        raise ImproperlyConfigured(f"{where} has an unknown option {min(unknown)!r}: it knows {', '.join(options)}")
+    options.update(given)
+    path, ttl, database = options.values()
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ImproperlyConfigured(f'{where} needs the directory of a space: "OPTIONS": {{"space": "/var/spool/shop"}}')
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise ImproperlyConfigured(f"{where}: the space {path} is a file: name a directory")
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < float("inf"):
+        raise ImproperlyConfigured(f"{where}: result_ttl is a number of seconds above 0, not {ttl!r}")
+    if database is not None and database not in connections:
+        raise ImproperlyConfigured(f"{where}: no database {database!r} in DATABASES: name one of them, or None")
+    if reserved := queues & {RESULTS, FAILED}:
+        raise ImproperlyConfigured(f"{where}: the backend itself needs the queue {min(reserved)}: rename yours")
+    return os.path.abspath(path), ttl, database

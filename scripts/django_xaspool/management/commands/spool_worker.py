@@ -1,0 +1,91 @@
+"""``manage.py spool_worker``: run the tasks of a backend, with one worker of xaspool for each queue."""
+
+import signal
+import threading
+from functools import partial
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+import spool
+from django_xaspool.backend import XaspoolBackend
+from django_xaspool.running import run
+from django_xaspool.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+
+_POLL_SECONDS = 0.2  # the longest time until the main thread, which runs the signal handlers, acts on a signal
+
+
+class Command(BaseCommand):
+    help = (
+        "Runs the tasks of a django_xaspool backend. After the first SIGTERM or Ctrl-C, the program ends when the "
+        "running tasks have ended; the second signal ends it at once, and other workers run these tasks again."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--backend", default=DEFAULT_TASK_BACKEND_ALIAS, help="the alias in TASKS")
+        parser.add_argument("--queue", action="append", help="a queue; may be repeated (default: all of the backend)")
+        parser.add_argument("--threads", type=int, default=1, help="how many tasks of each queue run side by side")
+        parser.add_argument("--once", action="store_true", help="run each task that can run now once, then end")
+        parser.add_argument("--timeout", type=float, help="how many seconds a task may take (default: no limit)")
+
+    def handle(self, *, backend: str, queue: list[str] | None, **options: Any) -> None:
+        found = task_backends[backend]
+        if not isinstance(found, XaspoolBackend):
+            raise CommandError(f"TASKS[{backend!r}] has another backend: set django_xaspool.XaspoolBackend")
+        names = sorted(set(queue or found.queues))
+        unknown = set(names) - found.queues if found.queues else set()
+        if unknown or not names:
+            known = f"one of {', '.join(sorted(found.queues))}" if found.queues else "at least one"
+            raise CommandError(f"name the queues of this worker with --queue, {known}")
+        worker_options = {name: options[name] for name in ("threads", "once", "timeout")}
+        self._signals: list[int] = []
+        try:
+            space = found.space_with(*names)
+            self._workers = [spool.Worker(space, name, partial(run, found), **worker_options) for name in names]
+        except spool.SpoolError as error:
+            raise CommandError(str(error)) from error
+        before = {number: signal.signal(number, self._note_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._tell(f"running the tasks of {', '.join(names)}")
+            self._run()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _run(self) -> None:
+        errors: list[BaseException] = []
+        threads = [threading.Thread(target=self._work, args=(worker, errors)) for worker in self._workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+                if self._signals:
+                    self._signals.clear()
+                    self._stop()
+                    self._tell("waiting for the running tasks; a second signal ends them")
+        for worker in self._workers:
+            done = worker.summary
+            failed = done.rejected + done.dead_lettered + done.dropped
+            self._tell(f"{worker.queue}: {done.delivered} succeeded, {failed} failed, {done.retried} to repeat")
+        if errors:
+            raise CommandError(f"the worker ended: {errors[0]}") from errors[0]
+
+    def _work(self, worker: spool.Worker, errors: list[BaseException]) -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            errors.append(error)
+            self._stop()
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    def _note_signal(self, number: int, frame: Any) -> None:
+        self._signals.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    def _tell(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()

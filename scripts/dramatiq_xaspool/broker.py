@@ -1,0 +1,142 @@
+"""The broker: each queue of Dramatiq is a queue of the space, and each message is a message."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import dramatiq
+from dramatiq.broker import MessageProxy
+from dramatiq.common import xq_name
+from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+
+import spool
+from dramatiq_xaspool.consumer import Delivery, XaspoolConsumer
+
+_LOWEST, _HIGHEST = 1, 100  # priorities of a space
+
+
+class XaspoolBroker(dramatiq.Broker):
+    """A broker whose queues are in a space, which the first use creates.
+
+    The space keeps delayed messages until their time. A message that fails for good moves to the queue ``NAME.XQ``.
+
+    Args:
+        path: the directory of the space.
+        middleware: the middleware of the broker; None for Dramatiq's default.
+        retries: how often a message may return to its queue because a worker died while running it. The option is set
+            when the broker creates a queue; ``spool-admin queue change`` changes it later.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        middleware: Sequence[dramatiq.Middleware] | None = None,
+        retries: int = 5,
+    ) -> None:
+        super().__init__(None if middleware is None else list(middleware))
+        self.path = os.path.abspath(os.fspath(path))
+        self._retries = retries
+        self.add_middleware(_CountedRuns())
+
+    @property
+    def space(self) -> spool.Space:
+        """The open space of this process. A forked worker opens a separate one."""
+        return spool.shared(self.path)
+
+    def declare_queue(self, queue_name: str) -> None:
+        """Make the name of a queue known. The first use creates the queue: no import of a module opens the space."""
+        if queue_name not in self.queues:
+            self.emit_before("declare_queue", queue_name)
+            self.queues[queue_name] = None
+            self.emit_after("declare_queue", queue_name)
+
+    def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
+        """Put a message durably. ``delay``: milliseconds, without a limit.
+
+        The queue need not be declared, because its actors may be in other programs.
+
+        Raises:
+            spool.SpoolError: the message was not put, e.g. ``spool.Full``.
+        """
+        self.emit_before("enqueue", message, delay)
+        self._space_with(message.queue_name).put(
+            message.queue_name,
+            message.encode(),
+            priority=self._priority(message.actor_name),
+            delay=None if delay is None else max(delay, 0) / 1000,
+            correlation_id=message.message_id,
+            headers={"actor": message.actor_name},
+        )
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> XaspoolConsumer:
+        """Return a consumer, which claims up to ``prefetch`` messages. ``timeout``: milliseconds of a wait.
+
+        Raises:
+            QueueNotFound: the queue was not declared.
+        """
+        self._check_declared(queue_name)
+        return XaspoolConsumer(self._space_with(queue_name), queue_name, prefetch, timeout / 1000)
+
+    def flush(self, queue_name: str) -> None:
+        """Delete the messages of a declared queue, but not the messages that workers have claimed."""
+        self._check_declared(queue_name)
+        self._space_with(queue_name).purge(queue_name)
+
+    def flush_all(self) -> None:
+        """Delete the messages of all declared queues, but not the messages that workers have claimed."""
+        for queue_name in self.queues:
+            self.flush(queue_name)
+
+    def join(self, queue_name: str, *, interval: int = 20, timeout: int | None = None) -> None:
+        """Wait until a queue has no message, also no delayed or claimed message.
+
+        Args:
+            interval: milliseconds between two looks.
+            timeout: milliseconds; None for no limit.
+
+        Raises:
+            QueueJoinTimeout: the queue still has messages.
+            QueueNotFound: the queue was not declared.
+        """
+        self._check_declared(queue_name)
+        space = self._space_with(queue_name)
+        until = float("inf") if timeout is None else time.monotonic() + timeout / 1000
+        while True:
+            stats = space.stats(queue_name)
+            if not stats.ready + stats.delayed + stats.claimed + stats.in_doubt:
+                return
+            if time.monotonic() >= until:
+                raise QueueJoinTimeout(queue_name)
+            time.sleep(interval / 1000)
+
+    def _check_declared(self, queue_name: str) -> None:
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+
+    def _space_with(self, queue_name: str) -> spool.Space:
+        """Return the space, in which the queue and its dead-letter queue exist."""
+        space = self.space
+        if queue_name not in space.queues():
+            failed = xq_name(queue_name)
+            space.create_queue(failed, exist_ok=True)
+            space.create_queue(
+                queue_name, exist_ok=True, order="priority", retries=self._retries, retry_delay=0, error_queue=failed
+            )
+        return space
+
+    def _priority(self, actor_name: str) -> int:
+        """Return the space's priority of an actor's messages: higher is earlier, while Dramatiq's lower is earlier."""
+        actor = self.actors.get(actor_name)
+        return 50 if actor is None else min(max(50 - actor.priority, _LOWEST), _HIGHEST)
+
+
+class _CountedRuns(dramatiq.Middleware):
+    """Counts an attempt if the worker dies while an actor runs: a message that kills workers must come to an end."""
+
+    def before_process_message(self, broker: dramatiq.Broker, message: MessageProxy) -> None:
+        if isinstance(message, Delivery):
+            message.begin()

@@ -1,0 +1,110 @@
+"""The consumer of a queue: it claims messages, and keeps each claim until Dramatiq acknowledges or rejects the message.
+
+The claims end with the process, so another worker gets the messages of a dead worker at once.
+"""
+
+import select
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+
+from dramatiq import Message
+from dramatiq.broker import Consumer, MessageProxy
+from dramatiq.errors import DecodeError
+
+import spool
+
+
+class Delivery(MessageProxy):
+    """A message of Dramatiq, and the claimed message of the space. Until its end, a delivery has one of ``places``."""
+
+    def __init__(self, claims: spool.Claims, claimed: spool.Message, places: threading.Semaphore) -> None:
+        super().__init__(Message.decode(claimed.body))
+        self._claims, self._claimed, self._places = claims, claimed, places
+
+    def begin(self) -> None:
+        """Note that an actor begins. From now on, the death of this process counts an attempt."""
+        self._claims.begin(self._claimed)
+
+    def release(self) -> None:
+        """Return the message to its place in the queue."""
+        self._places.release()
+        self._claims.release([self._claimed])
+
+    def remove(self) -> None:
+        """Remove the message. The removal is durable when this call returns."""
+        self._end(self._claims.remove)
+
+    def reject(self) -> None:
+        """Move the message to the dead-letter queue, with the exception as the reason."""
+        error = self._exception
+        reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
+        self._end(partial(self._claims.reject, reason=" ".join(reason.split())))
+
+    def _end(self, act: "Callable[[list[spool.Message]], Future[None]]") -> None:
+        try:
+            act([self._claimed]).result()
+        finally:
+            self._places.release()
+
+
+class XaspoolConsumer(Consumer):
+    """Takes the messages of one queue for the threads of a worker.
+
+    Dramatiq calls ``ack`` and ``nack`` in the threads that run actors, and the other methods in the consumer's thread.
+
+    Args:
+        prefetch: how many messages may be claimed at the same time.
+        timeout: the longest wait in ``__next__``, in seconds.
+    """
+
+    def __init__(self, space: spool.Space, queue: str, prefetch: int, timeout: float) -> None:
+        self._queue, self._timeout = queue, timeout
+        self._places = threading.Semaphore(prefetch)
+        self._claims = space.claims()
+        self._arrivals = space.arrivals([queue])
+        self._poll = select.poll()
+        self._poll.register(self._arrivals.fileno(), select.POLLIN)
+
+    def __next__(self) -> Delivery | None:
+        if not self._places.acquire(timeout=self._timeout):
+            return None
+        delivery = None
+        try:
+            delivery = self._take()
+            if delivery is None and self._poll.poll(self._timeout * 1000):
+                self._arrivals.ready()
+                delivery = self._take()
+        finally:
+            if delivery is None:
+                self._places.release()
+        return delivery
+
+    def _take(self) -> Delivery | None:
+        for claimed in self._claims.take(self._queue, 1):
+            try:
+                return Delivery(self._claims, claimed, self._places)
+            except DecodeError as error:
+                self._claims.reject([claimed], f"not a message of Dramatiq: {error.error}").result()
+        return None
+
+    # Dramatiq passes the messages that __next__ returned.
+
+    def ack(self, message: Delivery) -> None:  # type: ignore[override]
+        """Remove a message whose actor has ended."""
+        message.remove()
+
+    def nack(self, message: Delivery) -> None:  # type: ignore[override]
+        """Move a failed message to the dead-letter queue."""
+        message.reject()
+
+    def requeue(self, messages: Iterable[Delivery]) -> None:  # type: ignore[override]
+        """Return messages that no actor has begun to their places in the queue."""
+        for message in messages:
+            message.release()
+
+    def close(self) -> None:
+        """Return all other claimed messages to their places in the queue."""
+        self._arrivals.close()
+        self._claims.close()

@@ -1,0 +1,62 @@
+"""The results of actors: each result is a message with a time to live, and its key is the correlation id."""
+
+import os
+from typing import Any
+
+from dramatiq import Encoder
+from dramatiq.results.backend import DEFAULT_TIMEOUT, Missing, ResultBackend
+from dramatiq.results.errors import ResultMissing, ResultTimeout
+
+import spool
+
+
+class XaspoolResults(ResultBackend):
+    """A result backend, for the middleware ``dramatiq.results.Results``.
+
+    Args:
+        path: the directory of the space, e.g. the broker's. The first use creates a missing space.
+        namespace: the name of the queue that keeps the results.
+        encoder: the encoder of results; None for Dramatiq's global encoder.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, namespace: str = "dramatiq-results", encoder: Encoder | None = None
+    ) -> None:
+        super().__init__(namespace=namespace, encoder=encoder)
+        self.path = os.path.abspath(os.fspath(path))
+
+    def get_result(self, message: Any, *, block: bool = False, timeout: int | None = None) -> Any:
+        """Return the result of a message. The result remains until its time to live ends.
+
+        Args:
+            block: whether to wait for the result, until it is durable.
+            timeout: the longest wait in milliseconds; None for Dramatiq's default, 10 seconds.
+
+        Raises:
+            ResultMissing: no result exists, and ``block`` is false.
+            ResultTimeout: no result was stored in time.
+            ResultFailure: the actor failed.
+        """
+        milliseconds = DEFAULT_TIMEOUT if timeout is None else timeout
+        result = self._find(self.build_message_key(message), milliseconds / 1000 if block else 0)
+        if result is Missing:
+            raise ResultTimeout(message) if block else ResultMissing(message)
+        return self.unwrap_result(result)  # type: ignore[no-untyped-call]
+
+    def _get(self, message_key: str) -> Any:
+        return self._find(message_key, 0)
+
+    def _find(self, key: str, timeout: float) -> Any:
+        found = self._space().find(self.namespace, correlation_id=key, timeout=timeout)
+        return Missing if found is None else self.encoder.decode(found.body)
+
+    def _store(self, message_key: str, result: Any, ttl: int) -> None:
+        """Store a result for ``ttl`` milliseconds. It replaces the result of an earlier run of the message."""
+        body = self.encoder.encode(result)
+        self._space().replace(self.namespace, body, correlation_id=message_key, time_to_live=ttl / 1000)
+
+    def _space(self) -> spool.Space:
+        space = spool.shared(self.path)
+        if self.namespace not in space.queues():
+            space.create_queue(self.namespace, exist_ok=True, on_expiry="drop")
+        return space

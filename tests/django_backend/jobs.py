@@ -1,0 +1,83 @@
+"""The tasks. ``log`` is the path of a file into which a task writes a line."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import spool
+from django_xaspool.tasks import TaskContext
+
+try:
+    from django.tasks import task
+except ImportError:
+    from django_tasks import task
+
+
+def tell(log: str, line: object) -> None:
+    with open(log, "a") as file:
+        file.write(f"{line}\n")
+
+
+@task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@task(queue_name="mail", priority=7)
+async def double(text: str) -> list[str]:
+    return [text, text]
+
+
+@task(takes_context=True)
+def attempt(context: TaskContext) -> list[Any]:
+    return [context.attempt, context.task_result.status, context.task_result.started_at is not None]
+
+
+@task
+def note(log: str, word: str) -> None:
+    tell(log, word)
+
+
+@task
+def fail_unless(file: str) -> str:
+    if not Path(file).exists():
+        raise ValueError("no tea left")
+    return "tea"
+
+
+@task
+def no_json() -> object:
+    return {1, 2}
+
+
+@task
+def leave() -> None:
+    raise SystemExit("early")
+
+
+@task
+def again() -> None:
+    raise spool.Retry("later", delay=0)
+
+
+@task
+def fail_after_child(log: str) -> None:
+    tell(log, note.enqueue(log, "child").id)
+    raise ValueError("after the child")
+
+
+@task
+def hold(log: str) -> str:
+    """Run until the file ``go`` beside the log exists."""
+    tell(log, "held")
+    while not Path(log).with_name("go").exists():
+        time.sleep(0.01)
+    return "gone on"
+
+
+@task
+def kill(log: str) -> None:
+    tell(log, "killed")
+    os.kill(os.getpid(), signal.SIGKILL)

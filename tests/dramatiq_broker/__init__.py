@@ -1,0 +1,1 @@
+"""dramatiq_xaspool: the broker and the results, with Dramatiq's own workers."""

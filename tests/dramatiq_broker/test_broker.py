@@ -1,0 +1,150 @@
+"""The broker, its consumer and its results, in one process."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import dramatiq
+import pytest
+from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+from dramatiq.results.errors import ResultFailure, ResultMissing, ResultTimeout
+
+import spool
+from tests import children
+from tests.dramatiq_broker.app import App, working
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    yield App(tmp_path / "space")
+    if (tmp_path / "space").exists():
+        spool.shared(tmp_path / "space").close()
+
+
+def words(space: spool.Space, queue: str = "default") -> list[object]:
+    return [dramatiq.Message.decode(message.body).args for message in space.browse(queue)]
+
+
+def test_the_declaration_of_actors_touches_no_file(tmp_path: Path) -> None:
+    App(tmp_path / "space")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_worker_runs_actors_and_keeps_their_results(app: App) -> None:
+    with working(app):
+        sent = [app.add.send(number, 1) for number in range(20)]
+        assert [message.get_result(backend=app.results, block=True) for message in sent] == [*range(1, 21)]
+        app.broker.join("default", timeout=60_000)
+
+
+def test_a_delayed_message_remains_in_the_space_until_its_time(app: App) -> None:
+    app.note.send_with_options(args=("later",), delay=3_600_000)
+    app.note.send("now")
+    with working(app):
+        assert app.until_told(1) == ["now"]
+        with pytest.raises(QueueJoinTimeout):
+            app.broker.join("default", timeout=100)
+        stats = app.broker.space.stats("default")
+        assert (stats.delayed, stats.claimed) == (1, 0)  # no worker holds it
+
+
+def test_an_actor_of_higher_priority_runs_first(app: App) -> None:
+    for actor, word in ((app.note, "one"), (app.urgent, "two"), (app.note, "three"), (app.urgent, "four")):
+        actor.send(word)
+    with working(app, threads=1):
+        assert app.until_told(4) == ["two", "four", "one", "three"]
+
+
+def test_a_message_that_fails_for_good_moves_to_the_dead_letter_queue_with_its_reason(app: App) -> None:
+    with working(app):
+        message = app.fail.send()
+        with pytest.raises(ResultFailure, match="no tea"):
+            message.get_result(backend=app.results, block=True)
+        app.broker.join("default", timeout=60_000)
+    assert app.told() == ["failed"] * 2
+    (dead,) = app.broker.space.browse("default.XQ")
+    assert dead.failure_reason == "ValueError: no tea left"
+    assert (dead.correlation_id, dead.headers["actor"]) == (message.message_id, "fail")
+    assert app.broker.space.redrive("default.XQ") == 1
+    with working(app):
+        app.until_told(3)
+
+
+def test_a_consumer_claims_as_many_messages_as_its_prefetch(app: App) -> None:
+    for number in range(5):
+        app.note.send(number)
+    space = app.broker.space
+    with closing(app.broker.consume("default", prefetch=3, timeout=1)) as consumer:
+        taken = [next(consumer) for _ in range(4)]
+        assert taken[3] is None
+        assert space.stats("default").claimed == 3
+        one, two, three = filter(None, taken)
+        consumer.ack(one)
+        two.stuff_exception(ValueError("two is bad"))
+        consumer.nack(two)
+        assert [message.failure_reason for message in space.browse("default.XQ")] == ["ValueError: two is bad"]
+        consumer.requeue([three])
+        assert words(space) == [(2,), (3,), (4,)]
+        again = next(consumer)
+        assert again is not None
+        assert again.args == (2,)
+    assert space.stats("default").ready == 3  # the close has released the message
+
+
+def test_a_body_that_is_no_message_of_dramatiq_moves_to_the_dead_letter_queue(app: App) -> None:
+    app.note.send("first")
+    app.broker.space.put("default", {"not": "a message"}, priority=100)
+    with working(app):
+        app.until_told(1)
+        app.broker.join("default", timeout=60_000)
+    (dead,) = app.broker.space.browse("default.XQ")
+    assert dead.failure_reason is not None
+    assert dead.failure_reason.startswith("not a message of Dramatiq")
+
+
+def test_a_message_for_a_queue_of_another_program_is_kept_and_not_consumed_here(app: App) -> None:
+    sent = dramatiq.Message(queue_name="elsewhere", actor_name="act", args=(), kwargs={}, options={})
+    app.broker.enqueue(sent)
+    assert app.broker.get_declared_queues() == {"default"}
+    assert app.broker.space.stats("elsewhere").ready == 1
+    for call in (app.broker.consume, app.broker.flush, app.broker.join):
+        with pytest.raises(QueueNotFound):
+            call("elsewhere")
+
+
+def test_flush_deletes_waiting_and_delayed_messages(app: App) -> None:
+    app.note.send("one")
+    app.note.send_with_options(args=("two",), delay=60_000)
+    app.broker.flush_all()
+    app.broker.join("default", timeout=0)
+
+
+def test_a_result_has_a_time_to_live_and_replaces_the_result_of_an_earlier_run(app: App) -> None:
+    message = app.add.message(1, 2)
+    with pytest.raises(ResultMissing):
+        app.results.get_result(message)
+    with pytest.raises(ResultTimeout):
+        app.results.get_result(message, block=True, timeout=1)
+    for result in ("old", "new"):
+        app.results.store_result(message, result, 5_000)
+    assert app.results.get_result(message) == "new"
+    (stored,) = app.broker.space.browse("dramatiq-results")
+    assert stored.expires_at is not None
+    assert stored.expires_at - stored.enqueued_at == pytest.approx(5)
+
+
+def test_an_idle_consumer_wakes_for_a_message_of_another_process(app: App) -> None:
+    app.note.send("first")
+    with closing(app.broker.consume("default", prefetch=2, timeout=3_600_000)) as consumer:
+        delivered = filter(None, consumer)
+        assert next(delivered).args == ("first",)
+        child = children.start(lambda: app.note.send("second"))  # the fork opens the space itself
+        assert next(delivered).args == ("second",)
+        assert children.exit_code(child) == 0
+
+
+def test_a_path_that_is_a_file_is_refused_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    app = App(tmp_path / "file")
+    with pytest.raises(spool.NotASpace, match="file"):
+        app.note.send("word")
