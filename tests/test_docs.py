@@ -189,7 +189,11 @@ def test_options_in_sentences_are_some_commands() -> None:
 
     known = {option for program in PROGRAMS for option in every(command_of(program))}
     known |= {"--long"}  # of scripts/test
-    others = [path.read_text() for path in [*ROOT.glob("scripts/*"), *ROOT.glob("bench/*.py")] if path.is_file()]
+    others = [
+        path.read_text()
+        for path in [*ROOT.glob("scripts/*"), *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*/management/*/*.py")]
+        if path.is_file()
+    ]
     known |= {option for text in others for option in re.findall(r"--[a-z][a-z-]+", text)}
     for document in DOCUMENTS:
         for line in inline(document):

@@ -20,5 +20,5 @@ def price(dish: str, count: int) -> float:
 
 
 @dramatiq.actor(store_results=True)
-def bill(total: float, table: int, dish: str) -> str:
+def bill(table: int, dish: str, total: float) -> str:
     return f"{dish} for table {table}: {total}"

@@ -33,11 +33,11 @@ _RETRIES = 3  # of a new queue: attempts after the death of a worker, a time lim
 class XaspoolBackend(BaseTaskBackend):
     """Puts tasks into the queues of a space, and finds their results.
 
-    The options (``OPTIONS`` in ``TASKS``):
+    The options, in the setting TASKS:
 
     space: the directory of the space. The first use creates a missing space.
     result_ttl: how long the result of an ended task is kept, in seconds (default 86400).
-    database: the alias of the database whose commit sends the tasks that an ``atomic`` block enqueues (default
+    database: the alias of the database whose commit sends the tasks that its atomic blocks enqueue (default
         "default"); None sends each task at once.
 
     Raises:
@@ -62,7 +62,7 @@ class XaspoolBackend(BaseTaskBackend):
         return space
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """Put a task durably; in an ``atomic`` block, when the block commits."""
+        """Put a task durably; in an atomic block, when the block commits."""
         self.validate_task(task)
         body = {
             **normalize_json({"task": task.module_path, "args": args, "kwargs": kwargs, "priority": task.priority}),

@@ -11,7 +11,7 @@ import spool
 
 
 class XaspoolResults(ResultBackend):
-    """A result backend, for the middleware ``dramatiq.results.Results``.
+    """A result backend, for the middleware Results of Dramatiq.
 
     Args:
         path: the directory of the space, e.g. the broker's. The first use creates a missing space.
