@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("spool", "xa", "recovery", "forwarder", "scripts/xaspool_scripts", "scripts/xaspool_console", "bench")
+PACKAGES = (
+    "spool",
+    "xa",
+    "recovery",
+    "forwarder",
+    "scripts/xaspool_scripts",
+    "scripts/xaspool_console",
+    "scripts/dramatiq_xaspool",
+    "scripts/django_xaspool",
+    "bench",
+)
 FOREIGN = re.compile(r"\bDESIGN\b|\b(?:FEATURES|INTERFACE|STUMBLES)\.md\b|(?<![\w.])[A-Z]\d\d(?!\w)")
 
 

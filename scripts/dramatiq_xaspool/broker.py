@@ -19,7 +19,8 @@ _LOWEST, _HIGHEST = 1, 100  # priorities of a space
 class XaspoolBroker(dramatiq.Broker):
     """A broker whose queues are in a space, which the first use creates.
 
-    The space keeps delayed messages until their time. A message that fails for good moves to the dead-letter queue, e.g. default.XQ.
+    The space keeps delayed messages until their time. A message that fails for good moves to the dead-letter queue,
+    e.g. default.XQ.
 
     Args:
         path: the directory of the space.
