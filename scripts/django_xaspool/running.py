@@ -32,7 +32,8 @@ def run(backend: XaspoolBackend, message: spool.Message) -> None:
     except BaseException as error:
         kind = type(error)
         path = f"{kind.__module__}.{kind.__qualname__}"
-        told = {"exception_class_path": path, "traceback": "".join(format_exception(error))}
+        traceback = "".join(format_exception(error)).encode(errors="backslashreplace").decode()  # any text, for JSON
+        told = {"exception_class_path": path, "traceback": traceback}
         # The record precedes the move. Until the move, the message shows that the task has not ended.
         _end(backend, message, running, TaskResultStatus.FAILED, joins=False, errors=[told])
         raise spool.Reject(f"{path}: {error}") from error

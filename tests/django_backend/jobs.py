@@ -53,6 +53,16 @@ def no_json() -> object:
 
 
 @task
+def no_text() -> str:
+    return "\ud800"
+
+
+@task
+def fail_without_text() -> None:
+    raise ValueError("\ud800")
+
+
+@task
 def leave() -> None:
     raise SystemExit("early")
 

@@ -108,8 +108,16 @@ def test_a_failed_task_keeps_its_traceback_and_can_be_redriven(path: Path, tmp_p
     assert (result.return_value, result.errors) == ("tea", [])
 
 
-@pytest.mark.parametrize(("name", "error"), [("no_json", TypeError), ("leave", SystemExit)])
-def test_a_task_fails_if_its_value_is_no_json_or_if_it_exits(path: Path, name: str, error: type) -> None:
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("no_json", TypeError),
+        ("no_text", spool.InvalidArgument),
+        ("fail_without_text", ValueError),
+        ("leave", SystemExit),
+    ],
+)
+def test_a_task_fails_if_its_value_is_no_json_or_if_it_raises_anything(path: Path, name: str, error: type) -> None:
     result = getattr(jobs, name).enqueue()
     work()
     assert states(result) == ["FAILED"]
