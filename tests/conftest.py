@@ -359,7 +359,7 @@ IN_MEMORY = tuple(
         "admin", "aio", "beside", "claims", "coordination", "corruption", "decisions", "environment", "examples",
         "exports", "faults", "features", "format", "forwarder", "index", "intake", "kills", "log", "maintenance",
         "model", "pipelines", "policies", "recovery", "scripts", "spool", "store", "torture", "tracing", "transactions",
-        "watch", "workers", "xa",
+        "watch", "workers", "xa", "celery",
     )
 )  # fmt: skip
 

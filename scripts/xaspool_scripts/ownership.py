@@ -8,7 +8,9 @@ belong to the other distribution.
 import os
 
 _OURS = "xaspool"
-_PACKAGES = ("spool", "xa", "recovery", "forwarder", "xaspool_console", "xaspool_scripts", "pyspark_xaspool")
+_PACKAGES = (
+    "spool", "xa", "recovery", "forwarder", "xaspool_console", "xaspool_scripts", "pyspark_xaspool", "celery_xaspool",
+)  # fmt: skip
 _BESIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the directory of xaspool's packages
 _METADATA = (".dist-info", ".egg-info")
 # The advice gives a path and no name, because xaspool is on no package index, and a stranger could use the name.

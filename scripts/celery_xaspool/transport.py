@@ -1,0 +1,116 @@
+"""The transport of kombu for ``xaspool://`` URLs: a connection is an open queue space."""
+
+import os
+import sys
+import time
+from functools import cached_property
+from typing import Any
+
+from kombu.transport import virtual
+
+import spool
+from celery_xaspool.bindings import Bindings
+from celery_xaspool.channel import Channel
+from celery_xaspool.names import BINDINGS, TRANSIENT, create_queue, space_path
+from celery_xaspool.watch import Watch
+
+_DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
+
+
+class Transport(virtual.Transport):
+    """Connections to one space. ``transport_options``: ``queue`` and ``native_eta``."""
+
+    Channel = Channel
+    can_parse_url = True
+    driver_type = driver_name = "xaspool"
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
+    )
+    connection_errors = (*virtual.Transport.connection_errors, spool.NotOpen, spool.SpaceStopped)
+    channel_errors = (*virtual.Transport.channel_errors, spool.QueueNotFound, spool.QueueNotEmpty, spool.Full)
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.path = space_path(client.hostname)
+        self.native_eta = bool(client.transport_options.get("native_eta", True))
+        self.transient: set[str] = set()  # the transient queues that this connection has declared
+        self.seconds: dict[str, float | None] = {}  # how long a message for a queue may wait
+        self.loop: Any = None
+        _allow_mingle_and_gossip()
+
+    @cached_property
+    def bindings(self) -> Bindings:
+        return Bindings(self.space)
+
+    @cached_property
+    def watch(self) -> Watch:
+        return Watch(self.space)
+
+    def establish_connection(self) -> Any:
+        self.pid, self.space = os.getpid(), spool.shared(self.path)
+        create_queue(self.space, TRANSIENT, durability="none", on_expiry="drop", retry_delay=0.0)
+        create_queue(self.space, BINDINGS)
+        return super().establish_connection()
+
+    def close_connection(self, connection: Any) -> None:
+        if self.pid != os.getpid():
+            return  # a forked child has a copy of its parent's connection
+        super().close_connection(connection)
+        if "watch" in self.__dict__:
+            if self.loop is not None:
+                self.loop.remove(self.watch)
+            self.watch.close()
+        self.loop = None
+        if "bindings" in self.__dict__:
+            self.bindings.close()
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        return uri
+
+    def driver_version(self) -> str:
+        return spool.__version__
+
+    # -- deliveries --------------------------------------------------------------------------------------------------
+
+    def follow_queues(self) -> None:
+        """Watch the queues that the channels consume now."""
+        self.watch.follow({queue for channel in self.channels for queue in channel.consumed()})
+
+    def wake(self) -> None:
+        """Let the event loop deliver and acknowledge again."""
+        if self.loop is not None:
+            self.watch.wake()
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver one message. Raises TimeoutError if none comes in ``timeout`` seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.watch.clear()
+            if any(channel.deliver(1) for channel in list(self.channels)):
+                return
+            seconds = None if until is None else until - time.monotonic()
+            if seconds is not None and seconds <= 0:
+                raise TimeoutError("no message came in time")
+            self.watch.wait(seconds)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        # Deliveries happen in a callback of a descriptor and not in a tick of the loop: the pool looks for work in a
+        # tick, too, in any order, and would sleep on a task that a later tick delivers.
+        self.loop = loop
+        loop.add_reader(self.watch, self._on_readable)
+
+    def _on_readable(self) -> None:
+        self.watch.clear()
+        delivered = []
+        for channel in list(self.channels):
+            channel.flush()
+            delivered.append(channel.deliver(_DELIVERIES_A_TICK))
+        if max(delivered, default=0) >= _DELIVERIES_A_TICK:
+            self.wake()  # more messages may be ready
+
+
+def _allow_mingle_and_gossip() -> None:
+    """Name this transport in Celery's lists of transports that can broadcast."""
+    for module, name in (("mingle", "Mingle"), ("gossip", "Gossip")):
+        if (found := sys.modules.get(f"celery.worker.consumer.{module}")) is not None:
+            getattr(found, name).compatible_transports.add(Transport.driver_type)

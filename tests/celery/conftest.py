@@ -1,0 +1,36 @@
+"""A space with a worker for the tests of a module, and applications that use the space."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from celery import Celery
+
+import spool
+from tests.celery.tasks import application
+from tests.celery.workers import Worker, prepared, working
+from tests.conftest import in_memory
+
+
+class Shop(NamedTuple):
+    place: Path
+    space: spool.Space
+    app: Celery
+    worker: Worker
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    """A space and a running worker that sends events, for all tests of a module."""
+    with in_memory() as place, prepared(place) as space, closing(application(space.path)) as app:
+        with working(place, "shared", "-E") as worker:
+            yield Shop(place, space, app, worker)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Shop]:
+    """A space without a worker."""
+    with prepared(tmp_path) as space, closing(application(space.path)) as app:
+        yield Shop(tmp_path, space, app, None)  # type: ignore[arg-type]

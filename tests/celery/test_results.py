@@ -1,0 +1,144 @@
+"""The result backend: values by key, and the one commit of a part of a chord."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chord, states
+from celery.app.task import Context
+
+import spool
+from celery_xaspool.results import XaspoolBackend
+from tests.celery.conftest import Shop
+from tests.celery.tasks import application
+from tests.celery.workers import prepared, until
+
+
+@pytest.fixture
+def backend(own: Shop) -> XaspoolBackend:
+    backend: XaspoolBackend = own.app.backend
+    return backend
+
+
+@pytest.fixture
+def parts(own: Shop) -> Iterator[list[Context]]:
+    """A chord with two parts, sent and not run: the requests of the parts."""
+    add, total = own.app.tasks["add"], own.app.tasks["total"]
+    chord([add.s(1, 1), add.s(2, 2)])(total.s())
+    with own.app.connection_for_read() as connection:
+        messages = [connection.default_channel.basic_get("celery", no_ack=True) for _ in range(2)]
+        yield [Context({**message.headers, **message.payload[2], "delivery_info": {}}) for message in messages]
+
+
+def counted(own: Shop) -> list[str]:
+    keys = {message.correlation_id: message.body for message in own.space.browse("celery.results")}
+    return [body for key, body in keys.items() if key and key.startswith("chord-unlock-")]
+
+
+def test_a_value_is_replaced_and_deleted(backend: XaspoolBackend, own: Shop) -> None:
+    assert backend.get("key") is None
+    for value in ("one", b"\x00two"):
+        backend.set("key", value)
+        assert backend.get(b"key") == value
+    assert own.space.stats("celery.results").ready == 1
+    backend.delete("key")
+    assert backend.get("key") is None
+
+
+def test_results_are_forgotten_and_expire(own: Shop) -> None:
+    with application(own.space.path, result_expires=0.5) as app:
+        app.backend.expires = 0.01
+        app.backend.store_result("short", 1, states.SUCCESS)
+        until(lambda: own.space.stats("celery.results").expired == 1)
+    own.app.backend.store_result("long", 1, states.SUCCESS)
+    [message] = own.space.browse("celery.results")
+    assert message.expires_at is not None
+    assert message.expires_at - message.enqueued_at == pytest.approx(86_400, abs=5)
+    own.app.backend.forget("long")
+    assert not list(own.space.browse("celery.results"))
+
+
+def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
+    options = {"queue": {"durability": "none"}}
+    with application(own.space.path, result_backend_transport_options=options, result_compression="gzip") as app:
+        app.backend.store_result("a", "x" * 1000, states.SUCCESS)
+        assert app.backend.get_result("a") == "x" * 1000
+    assert own.space.queues()["celery.results"].durability == "none"
+
+
+def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(
+    backend: XaspoolBackend, own: Shop, parts: list[Context]
+) -> None:
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+    assert counted(own) == ["1"]
+    backend.mark_as_done(parts[1].id, 4, parts[1])
+    assert counted(own) == []
+    [body] = own.space.browse("celery")
+    assert "[[[2, 4]]" in body.body.replace('\\"', "")
+
+
+def test_a_part_of_a_chord_that_runs_again_is_not_counted_again(
+    backend: XaspoolBackend, own: Shop, parts: list[Context]
+) -> None:
+    for _ in range(2):
+        backend.mark_as_done(parts[0].id, 2, parts[0])
+    backend.mark_as_failure(parts[0].id, ValueError("later"), request=parts[0])
+    backend.mark_as_revoked(parts[0].id, "later", parts[0])
+    assert counted(own) == ["1"]
+    assert backend.get_state(parts[0].id) == states.SUCCESS
+
+
+def test_a_part_of_a_chord_that_fails_to_send_the_body_leaves_no_trace(
+    backend: XaspoolBackend, own: Shop, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt  # as if the process ended here
+
+    monkeypatch.setattr(own.app.amqp, "_retry_publish", failing)
+    with pytest.raises(KeyboardInterrupt):
+        backend.mark_as_done(parts[1].id, 4, parts[1])
+    monkeypatch.undo()
+    assert counted(own) == ["1"]
+    assert backend.get_state(parts[1].id) == states.PENDING
+    backend.mark_as_done(parts[1].id, 4, parts[1])
+    assert own.space.stats("celery").ready == 1
+
+
+def test_programs_that_import_celery_know_the_scheme(tmp_path: Path) -> None:
+    code = (
+        "import sys; from celery import Celery; url = f'xaspool://{sys.argv[1]}/space'; "
+        "app = Celery('x', broker=url, backend=url); print(app.connection().as_uri(), app.backend.as_uri())"
+    )
+    url = f"xaspool://{tmp_path}/space"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == ([url, url], "")
+
+
+def test_the_registration_imports_only_the_table_of_transports() -> None:
+    code = (
+        "import sys, kombu.transport, json; before = {*sys.modules}; import celery_xaspool.register; "
+        "print(*sorted({*sys.modules} - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["celery_xaspool", "celery_xaspool.register"]
+
+
+def test_a_result_url_without_a_path_is_refused() -> None:
+    with pytest.raises(spool.InvalidArgument, match="xaspool:///var/spool/shop"):
+        Celery("x", backend="xaspool://shop").backend  # noqa: B018
+
+
+def test_results_and_broker_may_lie_in_two_spaces(own: Shop, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with (
+        prepared(tmp_path / "other") as other,
+        application(own.space.path, result_backend=f"xaspool://{other.path}") as app,
+    ):
+        app.backend.store_result("a", 1, states.SUCCESS)
+        assert other.stats("celery.results").ready == 1
+        assert "celery.results" not in own.space.queues()

@@ -1,0 +1,297 @@
+"""The transport, with kombu alone: exchanges, deliveries, acknowledgements, names and errors."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+
+import spool
+from celery_xaspool.names import queue_name
+from tests.celery.workers import until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "space"
+    spool.shared(tmp_path / "space").close()
+
+
+@pytest.fixture
+def connect(path: Path) -> Iterator[Callable[..., Connection]]:
+    opened: list[Connection] = []
+
+    def connection(**options: Any) -> Connection:
+        opened.append(Connection(f"xaspool://{path}", transport_options=options))
+        return opened[-1]
+
+    yield connection
+    for each in opened:
+        each.release()
+
+
+def bodies(connection: Connection, *queues: Queue, no_ack: bool = True) -> list[Any]:
+    """Return the bodies that the queues have now."""
+    found: list[Any] = []
+    with Consumer(connection, queues, callbacks=[lambda body, _: found.append(body)], no_ack=no_ack):
+        while True:
+            try:
+                connection.drain_events(timeout=0.05)
+            except TimeoutError:
+                return found
+
+
+def test_a_direct_exchange_delivers_by_the_whole_key(connect: Callable[..., Connection]) -> None:
+    reader, writer = connect(), connect()
+    exchange = Exchange("parcels", "direct")
+    tea, coffee = (Queue(name, exchange, routing_key=name)(reader) for name in ("tea", "coffee"))
+    tea.declare()
+    coffee.declare()
+    Producer(writer).publish("green", exchange=exchange, routing_key="tea")
+    Producer(writer).publish("nobody", exchange=exchange, routing_key="milk")
+    assert bodies(reader, tea) == ["green"]
+    assert bodies(reader, coffee) == []
+
+
+def test_a_topic_exchange_delivers_by_patterns(connect: Callable[..., Connection]) -> None:
+    reader, writer = connect(), connect()
+    exchange = Exchange("log", "topic")
+    errors, everything = Queue("errors", exchange, routing_key="*.error"), Queue("all", exchange, routing_key="#")
+    errors(reader).declare()
+    everything(reader).declare()
+    producer = Producer(writer, auto_declare=False)
+    producer.publish("full", exchange="log", routing_key="disk.error")  # this connection does not know the exchange
+    producer.publish("fine", exchange="log", routing_key="disk.info")
+    assert bodies(reader, errors) == ["full"]
+    assert bodies(reader, everything) == ["full", "fine"]
+
+
+def test_a_fanout_exchange_delivers_to_all_and_to_a_new_queue_at_once(connect: Callable[..., Connection]) -> None:
+    exchange, writer = Exchange("news", "fanout"), connect()
+    readers = [connect() for _ in range(3)]
+    queues = [Queue(f"reader {n}", exchange, auto_delete=True)(reader) for n, reader in enumerate(readers)]
+    for number, queue in enumerate(queues):
+        queue.declare()
+        Producer(writer).publish(number, exchange=exchange)
+    assert [bodies(*pair) for pair in zip(readers, queues, strict=True)] == [[0, 1, 2], [1, 2], [2]]
+
+
+def test_the_bindings_of_a_transient_queue_die_with_its_owner(connect: Callable[..., Connection], path: Path) -> None:
+    code = (
+        "import sys, time; from kombu import Connection, Exchange, Queue; "
+        "connection = Connection(sys.argv[1]); "
+        "Queue('mail@' + sys.argv[2], Exchange('news', 'fanout'), auto_delete=True)(connection).declare(); "
+        "print('bound', flush=True); time.sleep(600)"
+    )
+    writer = connect()
+    Producer(writer).publish("the space exists", exchange=Exchange("news", "fanout"))
+    owner = subprocess.Popen([sys.executable, "-c", code, f"xaspool://{path}", "a"], stdout=subprocess.PIPE, text=True)
+    with owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "bound\n"
+        bindings = writer.transport.bindings
+        assert [binding.queue for binding in bindings.of("news")] == ["mail@a"]
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+    until(lambda: bindings.of("news") == [])
+
+
+def test_the_close_of_a_connection_removes_its_bindings(connect: Callable[..., Connection], path: Path) -> None:
+    reader, writer = connect(), connect()
+    Queue("mine", Exchange("news", "fanout"), exclusive=True)(reader).declare()
+    Producer(writer).publish("hello", exchange=Exchange("news", "fanout"))
+    reader.release()
+    assert list(spool.shared(path).entries("celery.bindings")) == []
+
+
+def test_an_unbound_queue_gets_nothing(connect: Callable[..., Connection]) -> None:
+    connection = connect()
+    queue = Queue("tea", Exchange("parcels", "direct"), routing_key="tea")(connection)
+    queue.declare()
+    queue.unbind_from(Exchange("parcels"), routing_key="tea")
+    Producer(connection).publish("green", exchange="parcels", routing_key="tea")
+    assert bodies(connection, queue) == []
+
+
+def test_a_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Connection]) -> None:
+    connection, held = connect(), list[Any]()
+    for number in range(5):
+        Producer(connection).publish(number, routing_key="tea", declare=[Queue("tea")])
+    with Consumer(connection, [Queue("tea")], on_message=held.append, prefetch_count=2):
+        connection.drain_events(timeout=1)
+        connection.drain_events(timeout=1)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.05)
+        held[0].ack()
+        connection.drain_events(timeout=1)
+    assert [message.payload for message in held] == [0, 1, 2]
+
+
+def test_a_consumer_that_cancels_itself_leaves_the_other_messages(
+    connect: Callable[..., Connection], path: Path
+) -> None:
+    connection = connect()
+    for number in range(5):
+        Producer(connection).publish(number, routing_key="tea", declare=[Queue("tea")])
+    consumer = Consumer(connection, [Queue("tea")], no_ack=True, on_message=lambda _: consumer.cancel())
+    consumer.consume()
+    assert consumer.channel.deliver(3) == 1
+    until(lambda: spool.shared(path).stats("tea").dequeued == 1)
+    stats = spool.shared(path).stats("tea")
+    assert (stats.ready, stats.claimed) == (4, 0)
+
+
+def test_unacknowledged_messages_return_when_the_channel_closes(connect: Callable[..., Connection]) -> None:
+    connection = connect()
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
+    for _ in range(2):
+        with connection.channel() as channel:
+            message = channel.basic_get("tea")
+            assert message.payload == "green"
+            assert not message.delivery_info["redelivered"]
+            assert channel.basic_get("tea") is None
+
+
+def test_acknowledged_messages_are_removed(connect: Callable[..., Connection], path: Path) -> None:
+    connection = connect()
+    for number in range(3):
+        Producer(connection).publish(number, routing_key="tea", declare=[Queue("tea")])
+    with connection.channel() as channel:
+        channel.basic_get("tea").ack()
+        channel.basic_get("tea", no_ack=True)
+    assert [message.body for message in spool.shared(path).browse("tea")] != []
+    stats = spool.shared(path).stats("tea")
+    assert (stats.ready, stats.claimed, stats.dequeued) == (1, 0, 2)
+
+
+def test_a_returned_message_is_delivered_again_and_counted(connect: Callable[..., Connection], path: Path) -> None:
+    connection = connect(queue={"retries": 1, "error_queue": "failed"})
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
+    with connection.channel() as channel:
+        channel.basic_get("tea").requeue()
+        until(lambda: spool.shared(path).stats("tea").ready)
+        message = channel.basic_get("tea")
+        assert message.delivery_info["redelivered"]
+        message.requeue()
+        until(lambda: spool.shared(path).stats("failed").ready)
+        assert channel.basic_get("tea") is None
+
+
+def test_a_rejected_message_moves_to_the_error_queue(connect: Callable[..., Connection], path: Path) -> None:
+    connection = connect(queue={"error_queue": "failed"})
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
+    with connection.channel() as channel:
+        channel.basic_get("tea").reject()
+    [failed] = spool.shared(path).browse("failed")
+    assert failed.failure_reason == "the consumer rejected the message"
+
+
+def test_the_message_of_a_killed_consumer_is_delivered_as_redelivered(
+    connect: Callable[..., Connection], path: Path
+) -> None:
+    code = (
+        "import os, sys, celery_xaspool.register; from kombu import Connection; "
+        "assert Connection(sys.argv[1]).default_channel.basic_get('tea'); os.kill(os.getpid(), 9)"
+    )
+    connection = connect()
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
+    assert subprocess.run([sys.executable, "-c", code, f"xaspool://{path}"], check=False).returncode == -signal.SIGKILL
+    message = connection.default_channel.basic_get("tea")
+    assert message.payload == "green"
+    assert message.delivery_info["redelivered"]
+
+
+def test_a_queue_with_priorities_delivers_the_highest_first(connect: Callable[..., Connection]) -> None:
+    connection = connect()
+    queue = Queue("tea", max_priority=10)
+    for number, priority in enumerate([0, 9, 5, 9]):
+        Producer(connection).publish(number, routing_key="tea", declare=[queue], priority=priority)
+    assert bodies(connection, queue) == [1, 3, 2, 0]
+
+
+def test_a_message_expires(connect: Callable[..., Connection], path: Path) -> None:
+    connection = connect()
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")], expiration=0.01)
+    until(lambda: spool.shared(path).stats("tea").expired == 1)
+    short = Queue("coffee", Exchange("parcels", "direct"), routing_key="coffee", message_ttl=0.01)
+    Producer(connection).publish("black", exchange="parcels", routing_key="coffee", declare=[short])
+    until(lambda: spool.shared(path).stats("coffee").expired == 1)
+
+
+def test_queues_with_any_names(connect: Callable[..., Connection], path: Path) -> None:
+    connection = connect()
+    names = ["mail@host", "mail host", "mail/host", ".hidden", "é" * 200, "celery.results", "plain-name_1.x"]
+    for name in names:
+        Producer(connection).publish(name, routing_key=name, declare=[Queue(name)])
+    assert [bodies(connection, Queue(name)) for name in names] == [[name] for name in names]
+    assert queue_name("plain-name_1.x") == "plain-name_1.x"
+    assert len({queue_name(name) for name in names}) == len(names)
+    assert {queue_name(name) for name in names} <= set(spool.shared(path).queues())
+
+
+def test_size_purge_and_delete(connect: Callable[..., Connection], path: Path) -> None:
+    connection = connect()
+    for queue in (Queue("tea"), Queue("reply", auto_delete=True)):
+        bound = queue(connection)
+        for _ in range(3):
+            Producer(connection).publish("x", routing_key=queue.name, declare=[queue])
+        assert bound.queue_declare().message_count == 3
+        assert bound.purge() == 3
+        assert bound.queue_declare(passive=True).message_count == 0
+        bound.delete()
+        with pytest.raises(connection.channel_errors):
+            bound.queue_declare(passive=True)
+    assert "tea" not in spool.shared(path).queues()
+
+
+def test_a_queue_whose_messages_are_held_is_not_deleted(connect: Callable[..., Connection]) -> None:
+    connection = connect()
+    Producer(connection).publish("x", routing_key="tea", declare=[Queue("tea")])
+    with connection.channel() as channel:
+        assert channel.basic_get("tea")
+        with pytest.raises(spool.QueueNotEmpty):
+            Queue("tea")(connection).delete()
+
+
+def test_bytes_and_their_types_travel(connect: Callable[..., Connection]) -> None:
+    connection, held = connect(), list[Any]()
+    Producer(connection).publish(b"\x00\xff", routing_key="tea", declare=[Queue("tea")], content_encoding="binary",
+                                 content_type="application/data", compression="zlib")  # fmt: skip
+    with Consumer(connection, [Queue("tea")], on_message=held.append, accept=["application/data"]):
+        connection.drain_events(timeout=1)
+    assert held[0].decode() == b"\x00\xff"
+
+
+def test_an_operator_s_options_of_a_queue_remain(connect: Callable[..., Connection], path: Path) -> None:
+    spool.shared(path).create_queue("tea", retry_delay=7.0)
+    Producer(connect()).publish("x", routing_key="tea", declare=[Queue("tea")])
+    options = {"xaspool": {"durability": "none"}}
+    Producer(connect()).publish("x", routing_key="milk", declare=[Queue("milk", queue_arguments=options)])
+    queues = spool.shared(path).queues()
+    assert (queues["tea"].retry_delay, queues["milk"].durability) == (7.0, "none")
+
+
+@pytest.mark.parametrize(
+    "url", ["xaspool://", "xaspool:///", "xaspool://host/dir", "xaspool:///dir?x=1", "xaspool://dir"]
+)
+def test_a_url_without_an_absolute_path_is_refused(url: str) -> None:
+    with pytest.raises(spool.InvalidArgument, match=r"e\.g\. xaspool:///var/spool/shop"):
+        Connection(url).connect()
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(spool.SpoolError, match="file"):
+        Connection(f"xaspool://{tmp_path}/file").connect()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_rights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(spool.SpoolError, match="closed"):
+        Connection(f"xaspool://{tmp_path}/closed/space").connect()
