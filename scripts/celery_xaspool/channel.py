@@ -1,6 +1,7 @@
 """Channels: queues, deliveries and acknowledgements. A delivery is a claim: the death of its worker ends it at once."""
 
 import logging
+import os
 from base64 import b64decode, b64encode
 from collections import deque
 from concurrent.futures import Future, wait
@@ -287,10 +288,11 @@ class Channel(virtual.Channel):
 
     def close(self) -> None:
         if not self.closed:
+            is_copy = self.connection.pid != os.getpid()  # in a forked child, no request will be finished
             with suppress(spool.SpoolError):
                 self.flush()
             super().close()
-            wait(list(self._unfinished))
+            wait(() if is_copy else list(self._unfinished))
             if "claims" in self.__dict__:
                 self.claims.close()
 

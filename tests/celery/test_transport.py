@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 import spool
 from celery_xaspool.names import queue_name
 from tests.celery.workers import until
+from tests.users import OWNER, acting_as
 
 
 @pytest.fixture
@@ -290,8 +292,11 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
         Connection(f"xaspool://{tmp_path}/file").connect()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_rights_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(spool.SpoolError, match="closed"):
-        Connection(f"xaspool://{tmp_path}/closed/space").connect()
+@pytest.mark.root
+def test_a_directory_without_rights_is_refused_with_advice(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        Connection(f"xaspool://{tmp_path}/space").connect()  # this user may, and now all modules are imported
+        with acting_as(OWNER), pytest.raises(spool.SpoolError, match=r"sudo install -d"):
+            Connection(f"xaspool://{place}/space").connect()
+        spool.shared(tmp_path / "space").close()
