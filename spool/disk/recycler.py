@@ -34,6 +34,11 @@ _STOCK_FILL = b"\xff"  # not zeros: a copy of the space may have holes instead, 
 STOCKED_BYTES = _STOCK * _STOCK_BYTES
 
 
+def _chance() -> int:
+    """Return a number that differs between processes."""
+    return int.from_bytes(os.urandom(4), "big")
+
+
 class Recycler:
     """The consumed files in ``free/`` that this process knows. Other processes also add and take files."""
 
@@ -41,7 +46,7 @@ class Recycler:
         self.disk = disk
         self._files: list[tuple[int, str]] = []  # (size in bytes, name), sorted
         self._misses = 0
-        self._chance = int.from_bytes(os.urandom(4), "big")
+        self._chance = _chance()
         self._mutex = threading.Lock()
         self.refresh()
 
