@@ -28,7 +28,7 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
     Every thread gets the same object, even if different paths lead to the directory. A forked child opens a separate
     space with its first call.
 
-    Nobody needs to close the space, because the interpreter closes it at its exit. A call of ``close``, or the end of a
+    The interpreter closes the space at its exit, so a program need not close it. A call of ``close``, or the end of a
     ``with`` block, closes the space for all parts of the program: their calls on the old object raise NotOpen. The next
     call of this function then opens the space again, also after an exception in the middle of a call has closed it.
 

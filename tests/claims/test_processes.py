@@ -169,7 +169,7 @@ def test_x14_claims_work_beside_two_processes_that_commit_all_the_while(tmp_path
 
 
 class Pressed(Exception):
-    """What a signal handler raises."""
+    """A signal handler raises this exception."""
 
 
 @pytest.fixture
