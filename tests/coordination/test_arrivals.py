@@ -290,7 +290,8 @@ def test_no_message_of_ten_thousand_is_missed(space: spool.Space, arrivals: spoo
         for name in "abcd":
             stack.enter_context(program(PUTTER, space.path, name, "2500"))
         while len(found) < 10_000:
-            for queue in wait(arrivals):
+            assert readable(arrivals, LONG)
+            for queue in arrivals.ready():
                 while got := take_all(space, queue):
                     found += got
     assert sorted(map(str, found)) == sorted(f"{name} {n}" for name in "abcd" for n in range(2500))
