@@ -1,5 +1,6 @@
 """The options --long and --deep, the skips of tests that this machine cannot run, and the fixtures of all tests."""
 
+import faulthandler
 import gc
 import logging
 import os
@@ -195,9 +196,29 @@ def _leader(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STDERR] = os.dup(2)
     config.option.long |= config.option.deep
     settings.load_profile("long" if config.option.long else "quick")
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
+
+
+_STDERR = pytest.StashKey[int]()
+_HANGS = 2  # times its time limit
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the process of a test that hangs although its time is over, and print where each thread is.
+
+    The time limit raises an exception in the test, once. A test, or the end of a test, can lose this exception.
+    """
+    mark = item.get_closest_marker("timeout")
+    limit = float(mark.args[0] if mark else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(_HANGS * limit, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection_finish() -> None:
@@ -208,13 +229,21 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process one file at a time, or the files whose tests belong together."""
+    """Give each process one file at a time, or the files whose tests belong together. A test that ended its process
+    does not run again."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
             return next((paths[0] for paths in TOGETHER if path.startswith(paths)), path)
+
+        def remove_node(self, node: Any) -> str | None:
+            crashed: str | None = super().remove_node(node)
+            for tests in self.workqueue.values():
+                if crashed in tests:
+                    tests[crashed] = True  # (otherwise the next process would crash in this test, too)
+            return crashed
 
     return ByFile(config, log)
 

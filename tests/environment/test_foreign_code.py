@@ -23,7 +23,7 @@ import pytest
 import spool
 import xa
 from spool.runtime import calls
-from tests import door
+from tests import alarms, door
 from tests.environment.pressed import NEW, OLD, expect_whole, furnish, opened
 from tests.environment.test_interrupts import HISTORIES, History, Lines, get, one_phase, prepare, put, transaction
 from tests.housekeepers import end_housekeeping
@@ -525,7 +525,7 @@ def test_x18_a_handler_that_puts_and_gets_does_so_while_a_get_waits(stocked: spo
         stocked.put("late", "end")
 
     stocked.purge("orders")
-    with handled(handler, signal.SIGALRM):
+    with alarms.handled(handler):
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         assert stocked.get("late", timeout=PATIENT_SECONDS).body == "end"
         signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -536,7 +536,7 @@ def test_x18_a_time_limit_ends_a_get_that_waits_and_the_space_goes_on(stocked: s
     def handler(number: int, frame: object) -> None:
         raise TimeLimit
 
-    with handled(handler, signal.SIGALRM):
+    with alarms.handled(handler):
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(TimeLimit):
             stocked.get("late", timeout=None)

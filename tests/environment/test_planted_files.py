@@ -21,7 +21,7 @@ from spool.disk.stat import Guarantees
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.intake import Intake
 from spool.model.xid import Xid
-from tests import door
+from tests import alarms, door
 from tests.at_once import AT_ONCE
 
 PATIENCE_SECONDS = 20
@@ -189,13 +189,9 @@ def _nothing_hangs() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise AssertionError(f"it waited for more than {PATIENCE_SECONDS} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(PATIENCE_SECONDS)
-    try:
+    with alarms.handled(stop):
+        signal.alarm(PATIENCE_SECONDS)
         yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.every(7)

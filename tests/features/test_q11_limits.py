@@ -241,7 +241,7 @@ def test_q10_a_command_s_output_is_cut_and_its_background_processes_delay_nothin
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = tmp_path / "gate"
-    behind = f"(while [ ! -e {gate} ]; do sleep 0.01; done) &"
+    behind = f"(while [ -d {tmp_path} ] && [ ! -e {gate} ]; do sleep 0.01; done) &"
     with spool.create(path) as space:
         space.create_queue(
             "q", capacity_high="1 message", capacity_command=f"{behind} yes much | head -c 1000000; echo end; exit 3"

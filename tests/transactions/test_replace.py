@@ -18,7 +18,7 @@ import spool
 import spool.aio
 import xa
 from spool.format import batch as batches
-from tests import door
+from tests import alarms, door
 from tests.branches import voting
 from tests.clocks import LONG
 from tests.compaction import fill, small_compactions, tidy
@@ -364,17 +364,13 @@ def test_a_signal_in_the_middle_leaves_one_message(space: spool.Space) -> None:
     def stop(*_: object) -> None:
         raise Stop
 
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
+    with alarms.handled(stop):
         for n in range(300):
             with suppress(Stop):
                 signal.setitimer(signal.ITIMER_REAL, 0.0001 + n % 30 * 0.0001)
                 space.replace("orders", n, correlation_id="c")
-                signal.pause()
+                signal.setitimer(signal.ITIMER_REAL, 0)
             assert len(bodies(space)) <= 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     space.replace("orders", "last", correlation_id="c", timeout=0)
     assert bodies(space) == ["last"]
 
