@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,25 +31,37 @@ def worker(path: Path, *options: str) -> "Iterator[subprocess.Popen[str]]":
         process.communicate(timeout=SECONDS)
 
 
-def wait_for(result: Any, status: str) -> None:
+def status_of(result: Any) -> str:
+    result.refresh()
+    return str(result.status)
+
+
+def wait_until(has_come: Callable[[], bool]) -> None:
     pause = threading.Event()
     for _ in range(50 * SECONDS):
-        result.refresh()
-        if result.status == status:
+        if has_come():
             return
         pause.wait(0.02)
-    raise AssertionError(result)
+    raise AssertionError("it did not come")
+
+
+def wait_for(result: Any, status: str) -> None:
+    wait_until(lambda: status_of(result) == status)
+
+
+def wait_for_line(log: Path) -> None:
+    wait_until(lambda: log.exists() and log.read_text() != "")
 
 
 def test_the_task_of_a_killed_worker_is_ready_at_once_and_runs_elsewhere(path: Path, tmp_path: Path) -> None:
     result = jobs.hold.enqueue(str(tmp_path / "log"))
     spool.shared(path).change_queue("default", retry_delay=0)
     with worker(path) as first:
-        wait_for(result, "RUNNING")
+        wait_for_line(tmp_path / "log")  # (a message is claimed a moment before its attempt begins)
+        assert status_of(result) == "RUNNING"
         first.kill()
         first.wait(SECONDS)
-        result.refresh()
-        assert result.status == "READY"
+        assert status_of(result) == "READY"
     (tmp_path / "go").touch()
     with worker(path):
         wait_for(result, "SUCCESSFUL")
