@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 import spool
+from spool import sharing
 from spool.disk.disk import Disk
 from spool.model import codecs
 from tests.held import Gathering
@@ -76,6 +77,14 @@ def _handlers_of_signals_as_before() -> Iterator[None]:
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _shared_spaces() -> Iterator[None]:
+    """Close the spaces that ``spool.shared`` opened for the tests of the module, whose directories do not remain."""
+    yield
+    sharing._close_all()
+    sharing._spaces.clear()
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from tests.users import OWNER, acting_as
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "space"
-    spool.shared(tmp_path / "space").close()
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "space"
 
 
 @pytest.fixture
@@ -299,4 +298,3 @@ def test_a_directory_without_rights_is_refused_with_advice(tmp_path: Path) -> No
         Connection(f"xaspool://{tmp_path}/space").connect()  # this user may, and now all modules are imported
         with acting_as(OWNER), pytest.raises(spool.SpoolError, match=r"sudo install -d"):
             Connection(f"xaspool://{place}/space").connect()
-        spool.shared(tmp_path / "space").close()

@@ -8,7 +8,6 @@ import pytest
 from django.conf import settings
 from django.test import override_settings
 
-import spool
 from tests.django_backend import conf
 
 settings.configure(**{name: getattr(conf, name) for name in dir(conf) if name.isupper()})
@@ -21,5 +20,3 @@ def path(tmp_path: Path) -> Iterator[Path]:
     space = tmp_path / "space"
     with override_settings(TASKS=conf.tasks_in(space)):
         yield space
-    if space.exists():
-        spool.shared(space).close()

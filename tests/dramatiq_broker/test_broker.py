@@ -1,6 +1,5 @@
 """The broker, its consumer and its results, in one process."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,10 +14,8 @@ from tests.dramatiq_broker.app import App, working
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    yield App(tmp_path / "space")
-    if (tmp_path / "space").exists():
-        spool.shared(tmp_path / "space").close()
+def app(tmp_path: Path) -> App:
+    return App(tmp_path / "space")
 
 
 def words(space: spool.Space, queue: str = "default") -> list[object]:

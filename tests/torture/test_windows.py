@@ -1,7 +1,10 @@
 """The windows are where they are said to be: each opens and closes at the calls of a real engine on a real disk."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import spool
 from spool.intake import Intake
@@ -35,6 +38,13 @@ class Watched:
         return self.held[:]
 
 
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    watched = Watched(tmp_path)
+    with watched.space:
+        yield watched
+
+
 class _First(random.Random):
     """Lots that always say: hold it, at once."""
 
@@ -45,22 +55,19 @@ class _First(random.Random):
         return 0
 
 
-def test_a_put_passes_from_its_rename_over_its_flush_to_its_publication(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+def test_a_put_passes_from_its_rename_over_its_flush_to_its_publication(watched: Watched) -> None:
     seen = watched.windows_of(lambda: watched.space.put("orders", b"one"))
     assert seen == [windows.RENAME_TO_PUBLICATION, windows.FLUSH_TO_PUBLICATION]
     assert watched.windows_of(lambda: watched.space.stats("orders")) == []
 
 
-def test_a_get_looks_again_before_it_commits(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+def test_a_get_looks_again_before_it_commits(watched: Watched) -> None:
     watched.space.put("orders", b"one")
     seen = watched.windows_of(lambda: watched.space.get("orders"))
     assert seen == [windows.CLAIM_TO_SECOND_LOOK, windows.RENAME_TO_PUBLICATION, windows.FLUSH_TO_PUBLICATION]
 
 
-def test_two_phases_pass_the_vote_the_decision_and_the_move(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+def test_two_phases_pass_the_vote_the_decision_and_the_move(watched: Watched) -> None:
     xid = Xid(7, b"one", b"")
     branch = door.branch(watched.space, xid=xid)
     branch.put("orders", b"one")
@@ -69,16 +76,14 @@ def test_two_phases_pass_the_vote_the_decision_and_the_move(tmp_path: Path) -> N
     assert seen == [windows.RENAME_TO_PUBLICATION, windows.FLUSH_TO_PUBLICATION, windows.DECISION_TO_MOVE]
 
 
-def test_an_intake_commits_before_it_removes_the_dropped_file(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
-    (tmp_path / "space" / "drop" / "orders" / "one").write_bytes(b"one")
+def test_an_intake_commits_before_it_removes_the_dropped_file(watched: Watched) -> None:
+    Path(watched.space.path, "drop", "orders", "one").write_bytes(b"one")
     seen = watched.windows_of(lambda: Intake(watched.space).run(once=True))
     expected = [windows.RENAME_TO_PUBLICATION, windows.FLUSH_TO_PUBLICATION, windows.COMMIT_TO_REMOVAL]
     assert seen == expected
 
 
-def test_claims_and_names_are_written_down_before_they_happen_and_numbers_after(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+def test_claims_and_names_are_written_down_before_they_happen_and_numbers_after(watched: Watched) -> None:
     watched.space.put("orders", b"one")
     watched.space.get("orders")
     events = [record["event"] for record in history.read(watched.log)]
