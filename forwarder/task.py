@@ -214,7 +214,7 @@ def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
     if not chunk.in_order:
         return False
     effective = effective_outcome(chunk.policy, found.message, found.raw, outcome)
-    return chunk.policy.goes_back(effective, found.message.attempts)
+    return chunk.policy.goes_back(found.message, effective)
 
 
 def _conclude(branch: "TaskBranch", policy: OutcomePolicy, ended: list[EndedCall], block: Block) -> None:

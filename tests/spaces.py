@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import spool
+from tests import door
 from tests.at_once import AT_ONCE
 
 
@@ -54,3 +55,16 @@ def created(
         for name, bodies in messages.items():
             space.put_many(name, bodies)
         yield space
+
+
+def remove_by_hand(space: spool.Space, queue: str) -> None:
+    """Remove the table of a queue from ``space.toml``, as an edit by hand does. Other queues may still name the
+    queue."""
+    file = Path(space.path, "space.toml")
+    text = file.read_text()
+    [header] = [form for form in (f"[queues.{queue}]\n", f'[queues."{queue}"]\n') if form in text]
+    before, _, rest = text.partition(header)
+    _, bracket, after = rest.partition("[")
+    file.write_text(before + bracket + after)
+    door.housekeep(space)
+    assert queue not in space.queues()

@@ -1,11 +1,13 @@
 """Retries: after a failed attempt a message is delivered again later, moves to the error queue, or is dropped.
 
+A message is dropped only if its queue has no error queue. While a configured error queue is missing, the message
+remains in its queue, and is delivered again later.
+
 A commit without a flush records the outcome. So a power cut may lose the count of an attempt, but no message.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from spool.errors import QueueNotFound
@@ -22,66 +24,73 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
+MISSING_QUEUE_SECONDS = 60.0
+"""The shortest delay of a message that has failed for good and whose error queue does not exist."""
+
 _MOST_DOUBLINGS = 64
 
 
-def add_failed_attempt(
+def add_failure(
     batch: CommitBatch,
-    config: QueueConfig,
+    space: SpaceConfig,
+    queue: str,
     position: Position,
     attempts: int,
     reason: str,
     now: float,
     *,
+    id_: str,
+    is_final: bool = False,
     delay: float | None = None,
     not_before: float | None = None,
-    name: str = "a message",
 ) -> Mapping[str, Any] | None:
     """Add the outcome of a failed attempt to a batch. Return the changed fields, or None if the message is dropped.
 
     Args:
-        config: the options of the message's queue, from ``with_error_queue``.
+        queue: the queue of the message.
         attempts: the number of attempts that failed before this attempt.
         now: the time in seconds since the epoch.
+        id_: the id of the message, for the log.
+        is_final: whether the message has failed for good, even if attempts are left.
         delay: the seconds before the next attempt, instead of the queue's retry delay.
         not_before: the message's due time, in seconds since the epoch. The next attempt is not due before this time,
             even if the message was taken earlier by its id.
-        name: the message, as the log names it.
     """
-    if not is_last(config, attempts):
-        due = max(now + (retry_delay(config, attempts) if delay is None else delay), not_before or 0.0)
-        changes = {
-            "attempts": attempts + 1,
-            "not_before": due if due > now else None,
-            "failure_reason": storable(reason, LONGEST_REASON),
-        }
-    elif config.error_queue is not None:
-        changes = moved_to(config, attempts + 1, reason)
-    else:
-        failed = "one attempt" if attempts == 0 else f"{attempts + 1} attempts"
-        log.warning(
-            "%s of queue %s was dropped: %s failed (no error queue is set): %s", name, config.name, failed, reason
-        )
-        batch.remove(*position, 1, "failed")
-        return None
+    config = queue_config(space, queue)
+    missing = missing_queue(space, queue)
+    if is_final or is_last(config, attempts):
+        if missing is None and config.error_queue is not None:
+            changes = moved_to(config, attempts + 1, reason)
+            batch.update(*position, 1, changes)
+            return changes
+        if missing is None:
+            if is_final:
+                log.warning(
+                    "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s",
+                    id_, queue, reason,
+                )  # fmt: skip
+            else:
+                failed = "one attempt" if attempts == 0 else f"{attempts + 1} attempts"
+                log.warning(
+                    "message %s of queue %s was dropped: %s failed (no error queue is set): %s",
+                    id_, queue, failed, reason,
+                )  # fmt: skip
+            batch.remove(*position, 1, "failed")
+            return None
+        delay = max(retry_delay(config, attempts) if delay is None else delay, MISSING_QUEUE_SECONDS)
+        log.error(
+            "message %s of queue %s has failed for good, and remains in its queue for another attempt in %g s, because "
+            "queue %s does not exist: create it (spool-admin queue create %s): %s",
+            id_, queue, delay, missing, missing, reason,
+        )  # fmt: skip
+    due = max(now + (retry_delay(config, attempts) if delay is None else delay), not_before or 0.0)
+    changes = {
+        "attempts": attempts + 1,
+        "not_before": due if due > now else None,
+        "failure_reason": storable(reason, LONGEST_REASON),
+    }
     batch.update(*position, 1, changes)
     return changes
-
-
-def add_rejection(
-    batch: CommitBatch, config: QueueConfig, position: Position, attempts: int, reason: str, id_: str
-) -> None:
-    """Add the outcome of a final failure: the message moves to the error queue, or is dropped if the queue has none.
-
-    ``id_``: the id of the message, for the log. For the other arguments see ``add_failed_attempt``.
-    """
-    if config.error_queue is not None:
-        batch.update(*position, 1, moved_to(config, attempts + 1, reason))
-        return
-    log.warning(
-        "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s", id_, config.name, reason
-    )
-    batch.remove(*position, 1, "failed")
 
 
 def is_last(config: QueueConfig, attempts: int) -> bool:
@@ -124,27 +133,22 @@ def add_failure_outcome(
     delay: float | None = None,
     is_final: bool = False,
 ) -> None:
-    """Call ``add_failed_attempt``, or ``add_rejection`` after a final failure, if the message exists. Caller holds the
-    mutex."""
+    """Call ``add_failure`` for a message, if the message exists. The caller holds the mutex."""
     run = store.view.index.messages.find(position)
     if run is None:
         return
-    config = with_error_queue(settings.config, run.queue.name)
-    due, attempts = due_time(run.attributes, run.committed_at), run.attributes.get("attempts", 0)
-    id_ = message_id(*store.view.index.messages.branch_of(position))
-    if is_final:
-        add_rejection(batch, config, position, attempts, reason, id_)
-        return
-    add_failed_attempt(
+    add_failure(
         batch,
-        config,
+        settings.config,
+        run.queue.name,
         position,
-        attempts,
+        run.attributes.get("attempts", 0),
         reason,
         store.clock.now(),
+        id_=message_id(*store.view.index.messages.branch_of(position)),
+        is_final=is_final,
         delay=delay,
-        not_before=due,
-        name=f"message {id_}",
+        not_before=due_time(run.attributes, run.committed_at),
     )
 
 
@@ -153,17 +157,16 @@ def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
     return config.queues.get(queue) or QueueConfig(queue)
 
 
-def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
-    """Return the queue's options for a message that fails.
+def missing_queue(space: SpaceConfig, queue: str) -> str | None:
+    """Return the queue that an edit of the settings by hand has left out: the error queue, or ``queue`` itself.
 
-    If the error queue does not exist, messages have unlimited attempts: no program would find messages in a missing
-    queue, and the options do not allow to drop the messages.
+    While the queue is missing, a failed message remains in its place. Nobody would find the message in a missing error
+    queue, and the options of the message's queue do not allow to drop the message.
     """
-    found = queue_config(config, queue)
-    if found.error_queue is not None and found.error_queue not in config.queues:
-        log.error("queue %s has the error queue %s, which does not exist: create it", queue, found.error_queue)
-        return replace(found, retries=None, error_queue=None)
-    return found
+    if queue not in space.queues:
+        return queue
+    error_queue = space.queues[queue].error_queue
+    return None if error_queue is None or error_queue in space.queues else error_queue
 
 
 def count_failures(

@@ -228,7 +228,8 @@ class Claims:
         """Fail messages for good, in one commit: they move to the error queue at once, as after ``spool.Reject``.
 
         Without an error queue, the messages are dropped. The log names each dropped message, and ``QueueStats.failed``
-        counts it.
+        counts it. If the queue names an error queue that does not exist, an attempt is counted instead, and the
+        messages are due again after at least 60 s.
 
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is rejected.

@@ -29,6 +29,7 @@ class Cause(enum.StrEnum):
     REFUSED = "refused"  # like QUARANTINE, and an intake refused all these files
     IN_DOUBT = "in doubt"
     ROUTE_DOWN = "route down"
+    NO_ERROR_QUEUE = "no queue"  # the error queue of a queue is missing, so failed messages remain
     ERRORS = "errors"  # an error queue has messages that wait
     FAILING = "failing"  # messages fail for good now
     LATE = "late"
@@ -44,7 +45,8 @@ class Cause(enum.StrEnum):
 
 
 _BAD = {
-    Cause.STOPPED, Cause.STALE, Cause.DISK_FULL, Cause.DAMAGE, Cause.IN_DOUBT, Cause.ROUTE_DOWN, Cause.ERRORS,
+    Cause.STOPPED, Cause.STALE, Cause.DISK_FULL, Cause.DAMAGE, Cause.IN_DOUBT, Cause.ROUTE_DOWN, Cause.NO_ERROR_QUEUE,
+    Cause.ERRORS,
 }  # fmt: skip
 
 
@@ -55,6 +57,7 @@ class Trouble:
     queue, service: the queue and its service, for a trouble of one queue.
     count: the number of files, transactions, messages, decisions, findings, free inodes or free bytes.
     seconds: the age of the figures, of the oldest message or transaction, or of the recovery.
+    missing: the error queue that does not exist.
     """
 
     cause: Cause
@@ -62,6 +65,7 @@ class Trouble:
     service: str = ""
     count: int = 0
     seconds: float | None = None
+    missing: str = ""
 
 
 class Rates(NamedTuple):
@@ -95,6 +99,13 @@ def rates_between(was: Counted, now: Counted, seconds: float) -> Rates:
 def error_queues(metrics: "SpaceMetrics") -> set[str]:
     """Return the queues to which other queues move their failed messages."""
     return {role.error_queue for role in metrics.roles.values() if role.error_queue is not None}
+
+
+def missing_error_queue(metrics: "SpaceMetrics", queue: str) -> str:
+    """Return the error queue of a queue if the error queue does not exist; otherwise ""."""
+    role = metrics.roles.get(queue)
+    found = None if role is None else role.error_queue
+    return "" if found is None or found in metrics.queues else found
 
 
 def waiting(metrics: "SpaceMetrics", queue: str) -> int:
@@ -131,6 +142,7 @@ def queue_causes(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> dict[st
     for name, stats in metrics.queues.items():
         kinds = (
             (Cause.QUARANTINE, stats.quarantined), (Cause.IN_DOUBT, stats.in_doubt), (Cause.ROUTE_DOWN, name in down),
+            (Cause.NO_ERROR_QUEUE, missing_error_queue(metrics, name)),
             (Cause.ERRORS, name in errors and stats.ready + stats.delayed),
             (Cause.FAILING, name in rates and rates[name].failed),
             (Cause.LATE, name not in errors and (stats.oldest_age or 0.0) > LATE_SECONDS),
@@ -200,5 +212,7 @@ def _of_queues(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> Iterator[
         for cause in causes:
             if cause is Cause.LATE:
                 yield Trouble(cause, name, count=waiting(metrics, name), seconds=metrics.queues[name].oldest_age)
+            elif cause is Cause.NO_ERROR_QUEUE:
+                yield Trouble(cause, name, missing=missing_error_queue(metrics, name))
             elif cause in (Cause.ERRORS, Cause.FAILING):
                 yield Trouble(cause, name, count=waiting(metrics, name))

@@ -49,6 +49,9 @@ def sentence(trouble: Trouble, name: Callable[[str], str]) -> str:
         case Cause.ROUTE_DOWN:
             left = plural(count, "message waits", "messages wait")
             return f"The service {name(trouble.service)} of queue {queue} is down; {left}."
+        case Cause.NO_ERROR_QUEUE:
+            return (f"Queue {queue} has the error queue {name(trouble.missing)}, which does not exist: create it. "
+                    f"Until then, messages that have failed for good remain in queue {queue}.")  # fmt: skip
         case Cause.ERRORS:
             return f"Error queue {queue} has {plural(count, 'failed message')}."
         case Cause.FAILING:

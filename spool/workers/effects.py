@@ -16,7 +16,7 @@ from spool.model.checks import one_of
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.no_effect import warn_of_put
-from spool.policies.retries import add_failed_attempt, add_rejection, is_last, with_error_queue
+from spool.policies.retries import add_failure, is_last, missing_queue, queue_config
 from spool.transactions.validation import check_headers, check_size, with_times_of_queue
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
@@ -68,12 +68,18 @@ class OutcomePolicy:
     @classmethod
     def of(cls, space: SpaceConfig, queue: str, on_failure: OnFailure = "reject") -> Self:
         """Return the policy for the messages of a queue, from the options of the queue and its space."""
-        return cls(with_error_queue(space, queue), space, on_failure)
+        return cls(queue_config(space, queue), space, on_failure)
 
-    def goes_back(self, outcome: Outcome, attempts: int) -> bool:
-        """Return whether the message remains in its queue. ``attempts``: how many attempts failed before this
-        attempt."""
-        return isinstance(outcome, Retried) and not is_last(self.queue, attempts)
+    def goes_back(self, message: Message, outcome: Outcome) -> bool:
+        """Return whether the message remains in its queue after this outcome."""
+        has_failed = isinstance(outcome, Rejected) and not self.deletes(message, outcome)
+        if has_failed or (isinstance(outcome, Retried) and is_last(self.queue, message.attempts)):
+            return missing_queue(self.space, self.queue.name) is not None
+        return isinstance(outcome, Retried)
+
+    def deletes(self, message: Message, outcome: Rejected) -> bool:
+        """Return whether a rejection deletes the message, because the failure queue gets the service's reply."""
+        return self.on_failure == "delete" and outcome.reply is not None and message.failure_queue is not None
 
 
 def record(
@@ -90,7 +96,7 @@ def record(
     """
     outcome = effective_outcome(policy, message, raw, outcome)
     if isinstance(outcome, Rejected):
-        return _reject(batch, policy, message, outcome), outcome.reason
+        return _reject(batch, policy, message, outcome, now), outcome.reason
     if isinstance(outcome, Retried):
         return _retry(batch, policy, message, outcome, now), outcome.reason
     if isinstance(outcome, Passed):
@@ -151,27 +157,36 @@ def _answers(message: Message, raw: bytes, outcome: Outcome) -> list[tuple[str, 
     return [] if answer is None or queue is None else [(queue, len(answer.body))]
 
 
-def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Rejected) -> Effect:
-    """Put the reply into the failure queue and move the request to the error queue, if these queues are set."""
-    is_answered = False
-    if outcome.reply is not None and message.failure_queue is not None:
+def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Rejected, now: float) -> Effect:
+    """Put the reply into the failure queue and move the request to the error queue, if these queues are set.
+
+    While the error queue is missing, the request remains in its queue, and gets no reply yet.
+    """
+    goes_back = policy.goes_back(message, outcome)
+    if outcome.reply is not None and message.failure_queue is not None and not goes_back:
         _answer(batch, policy, message.failure_queue, message, outcome.reply)
-        is_answered = True
-    if is_answered and policy.on_failure == "delete":
+    if policy.deletes(message, outcome):
         batch.remove(*message.position, 1, "failed")
     else:
-        add_rejection(batch, policy.queue, message.position, message.attempts, outcome.reason, message.id)
-    return Effect.REJECTED
+        _fail(batch, policy, message, outcome.reason, now, is_final=True)
+    return Effect.RETRIED if goes_back else Effect.REJECTED
 
 
 def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Retried, now: float) -> Effect:
-    changes = add_failed_attempt(
-        batch, policy.queue, message.position, message.attempts, outcome.reason, now,
-        delay=outcome.delay, name=f"message {message.id}",
-    )  # fmt: skip
+    changes = _fail(batch, policy, message, outcome.reason, now, delay=outcome.delay)
     if changes is None:
         return Effect.DROPPED
     return Effect.DEAD_LETTERED if "queue" in changes else Effect.RETRIED
+
+
+def _fail(
+    batch: CommitBatch, policy: OutcomePolicy, message: Message, reason: str, now: float, *, delay: float | None = None,
+    is_final: bool = False,
+) -> Mapping[str, Any] | None:  # fmt: skip
+    return add_failure(
+        batch, policy.space, policy.queue.name, message.position, message.attempts, reason, now,
+        id_=message.id, is_final=is_final, delay=delay,
+    )  # fmt: skip
 
 
 def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:

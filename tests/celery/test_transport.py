@@ -15,6 +15,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 import spool
 from celery_xaspool.names import queue_name
 from tests.celery.workers import until
+from tests.spaces import remove_by_hand
 from tests.users import OWNER, acting_as
 
 
@@ -190,6 +191,18 @@ def test_a_rejected_message_moves_to_the_error_queue(connect: Callable[..., Conn
         channel.basic_get("tea").reject()
     [failed] = spool.shared(path).browse("failed")
     assert failed.failure_reason == "the consumer rejected the message"
+
+
+def test_a_rejected_message_remains_while_its_error_queue_is_missing(
+    connect: Callable[..., Connection], path: Path
+) -> None:
+    connection = connect(queue={"error_queue": "failed"})
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
+    with connection.channel() as channel:
+        message = channel.basic_get("tea")
+        remove_by_hand(spool.shared(path), "failed")
+        message.reject()
+    assert (spool.shared(path).stats("tea").delayed, spool.shared(path).stats("tea").failed) == (1, 0)
 
 
 def test_the_message_of_a_killed_consumer_is_delivered_as_redelivered(

@@ -20,6 +20,7 @@ from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock, timed
 from tests.full import no_room
 from tests.held import PATIENT_SECONDS, committed_here
+from tests.spaces import remove_by_hand
 
 
 @pytest.fixture
@@ -575,3 +576,35 @@ def test_x14_an_error_queue_that_was_deleted_meanwhile_is_not_used(space: spool.
             pass
     assert future.result(PATIENT_SECONDS) is None
     assert [(one.body, one.attempts) for one in space.browse("rare")] == [("one", 1)]
+
+
+def reject(taken: list[spool.Message], claims: spool.Claims) -> Any:
+    return claims.reject(taken, "no such cake")
+
+
+def fail(taken: list[spool.Message], claims: spool.Claims) -> Any:
+    return claims.fail(*taken, "no such cake", delay=0)
+
+
+@pytest.mark.parametrize(("missing", "end"), [("failed", reject), ("failed", fail), ("rare", reject)])
+def test_x14_a_message_whose_error_queue_is_missing_remains_for_another_attempt(
+    space: spool.Space, claims: spool.Claims, clock: SimulatedClock, caplog: pytest.LogCaptureFixture,
+    missing: str, end: Callable[[list[spool.Message], spool.Claims], Any],
+) -> None:  # fmt: skip
+    options: Any = {"error_queue": "failed", "retries": 0, "retry_delay": 0, "retry_delay_max": None}
+    space.create_queue("rare", create_missing=True, **options)
+    space.put("rare", "stone")
+    taken = claims.take("rare")
+    remove_by_hand(space, missing)
+    end(taken, claims).result(PATIENT_SECONDS)
+    assert (
+        f"queue {missing} does not exist: create it (spool-admin queue create {missing}): no such cake" in caplog.text
+    )
+    space.create_queue(missing, **(options if missing == "rare" else {}))
+    assert [(one.body, one.attempts, one.failure_reason) for one in space.browse("rare")] == [
+        ("stone", 1, "no such cake")
+    ]
+    assert claims.take("rare") == [], "the message is not due at once"
+    clock.sleep(60.0)
+    end(claims.take("rare"), claims).result(PATIENT_SECONDS)
+    assert bodies(space.browse("failed")) == ["stone"]

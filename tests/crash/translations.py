@@ -11,7 +11,6 @@ from forwarder.pipelines.stages import Stage, Way
 from spool.coordination.locks import coordinator_byte
 from spool.model.message import Message
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.policies.retries import with_error_queue
 from spool.remote import branch as remote
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
@@ -89,7 +88,7 @@ def _round(space: spool.Space, expected: Expectation, disk: SimulatedDisk) -> No
     raw = next(task.messages([held])).raw
     message = Message(held.id, held.queue, raw.decode(), held.committed_at, held.position, held.attributes)
     known = store.settings.known.config
-    policy = OutcomePolicy(with_error_queue(known, "a"), known)
+    policy = OutcomePolicy.of(known, "a")
     record(door.batch(task), policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
     with _translated(expected):
         assert task.prepare() is not None

@@ -11,6 +11,7 @@ from dramatiq.results.errors import ResultFailure, ResultMissing, ResultTimeout
 import spool
 from tests import children
 from tests.dramatiq_broker.app import App, working
+from tests.spaces import remove_by_hand
 
 
 @pytest.fixture
@@ -97,6 +98,17 @@ def test_a_body_that_is_no_message_of_dramatiq_moves_to_the_dead_letter_queue(ap
     (dead,) = app.broker.space.browse("default.XQ")
     assert dead.failure_reason is not None
     assert dead.failure_reason.startswith("not a message of Dramatiq")
+
+
+def test_a_message_that_fails_for_good_remains_while_its_dead_letter_queue_is_missing(app: App) -> None:
+    app.fail.send()
+    space = app.broker.space
+    with closing(app.broker.consume("default")) as consumer:
+        delivery = next(consumer)
+        assert delivery is not None
+        remove_by_hand(space, "default.XQ")
+        consumer.nack(delivery)
+    assert (space.stats("default").delayed, space.stats("default").failed) == (1, 0)
 
 
 def test_a_message_for_a_queue_of_another_program_is_kept_and_not_consumed_here(app: App) -> None:

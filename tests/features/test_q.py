@@ -174,8 +174,10 @@ def test_q08_an_error_queue_that_is_not_there_loses_nothing(
     with space.transaction() as tx:
         tx.get("q")
         tx.rollback()
-    assert "errors, which does not exist: create it" in caplog.text
+    assert "because queue errors does not exist: create it (spool-admin queue create errors)" in caplog.text
+    assert (space.stats("q").delayed, space.stats("q").failed) == (1, 0)
     space.create_queue("errors")
+    space.change(next(space.browse("q")).id, not_before=None)
     with space.transaction() as tx:
         tx.get("q")
         tx.rollback()

@@ -66,6 +66,9 @@ CASES: Mapping[str, tuple[spool.SpaceMetrics, list[str]]] = {
     "a service that is down": (replace(queues(orders=queue_stats(ready=2, delayed=1)), states={DOWN: 1}), [
         "The service http://shop of queue orders is down; 3 messages wait."]),
     "a service that was down": (metrics(states={DOWN: 0}), []),
+    "an error queue that does not exist": (metrics(queues={"orders": queue_stats()}), [
+        "Queue orders has the error queue errors, which does not exist: create it. Until then, messages that have "
+        "failed for good remain in queue orders."]),
     "ready messages of an error queue": (queues(errors=queue_stats(ready=1)), [
         "Error queue errors has 1 failed message."]),
     "delayed messages of an error queue": (queues(errors=queue_stats(delayed=2)), [

@@ -19,10 +19,10 @@ from forwarder.round import Route, TaskDied
 from forwarder.services import Request
 from forwarder.task import Block, Chunk
 from spool.workers.handler import Conclusion
-from spool.workers.outcome import Outcome, Retried, of_value
+from spool.workers.outcome import Outcome, Rejected, Replied, Retried, of_value
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
 from tests.shown import bodies
-from tests.spaces import space_with
+from tests.spaces import remove_by_hand, space_with
 
 WAIT = 60.0
 
@@ -254,6 +254,27 @@ def test_q11_a_message_that_failed_for_good_moves_even_into_a_full_error_queue(
     effects = driver.run(service)
     assert (effects["delivered"], sum(effects.values())) == (2, 3)
     assert bodies(driver.space, "errors") == ["there", "bad"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [raising(ValueError("no such article")), lambda message: Rejected("never", Replied(b"no"))],
+    ids=["retries", "reject"],
+)
+def test_q11_a_message_that_failed_for_good_waits_until_its_missing_error_queue_exists(
+    driver: Driver, answer: Function
+) -> None:
+    driver.space.put("work", "bad")
+    remove_by_hand(driver.space, "errors")
+    assert driver.run(answer) == {"retried": 1}
+    stats = driver.space.stats("work")
+    assert (attempts(driver.space), stats.delayed, stats.failed) == ([1], 1, 0)
+    assert bodies(driver.space, "failures") == [], "the rejection has no effect yet"
+    driver.space.create_queue("errors")
+    [waiting] = driver.space.browse("work")
+    driver.space.change(waiting.id, not_before=None)
+    driver.run(answer)
+    assert bodies(driver.space, "errors") == ["bad"]
 
 
 def test_c05_a_full_queue_that_one_message_alone_names_delays_no_other(driver: Driver) -> None:
