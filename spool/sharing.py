@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import Unpack
 
-from spool.errors import SpoolError
+from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.model.options import SpaceOptions
 from spool.opening import check_same, create
 from spool.runtime import calls
@@ -32,6 +32,10 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
     ``with`` block, closes the space for all parts of the program: their calls on the old object raise NotOpen. The next
     call of this function then opens the space again, also after an exception in the middle of a call has closed it.
 
+    After a failed flush has stopped the space, the next call closes the stopped space, and opens the space again. The
+    first process that opens the space repairs it; until every process has closed the stopped space, the call raises
+    SpaceStopped.
+
     Args:
         path: the directory.
         options: see ``spool.SpaceOptions``. The options of each call must equal the options of the space. Options that
@@ -39,20 +43,32 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
 
     Raises:
         SpaceExists: the space has other options.
+        SpaceStopped: a flush failed, and another process has not closed the space since. A later call can succeed.
         ProtocolError: a finalizer or a similar function called this in the middle of an opening of its thread.
         The other errors of ``spool.create``.
     """
     root = os.path.realpath(path)
     space = _spaces.get(root)
-    if space is not None and not options and not core_of(space).store.closed:
+    if space is not None and not options and _is_usable(space):
         return space
     with calls.deferred(), _lock:
         space = _spaces.get(root)
-        if space is None or core_of(space).store.closed:
+        if space is None or not _is_usable(space):
+            if space is not None:
+                space.close()
             space = _spaces[root] = _open(root, options)
         elif options:
             check_same(root, core_of(space).store.settings.current().config, options)
         return space
+
+
+def _is_usable(space: Space) -> bool:
+    """Return whether the space is open, and no failed flush has stopped the space."""
+    try:
+        core_of(space).store.check_usable()
+    except (NotOpen, SpaceStopped):
+        return False
+    return True
 
 
 def _open(root: str, options: SpaceOptions) -> Space:

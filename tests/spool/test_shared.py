@@ -92,6 +92,22 @@ def test_a_space_that_was_closed_or_torn_is_opened_again(path: Path) -> None:
     assert spool.shared(path).get("orders").body == "one"
 
 
+def test_a_space_that_has_stopped_is_opened_again_once_every_process_has_closed_it(path: Path) -> None:
+    space = spool.shared(path)
+    space.create_queue("orders")
+    space.put("orders", "one")
+    with spool.open(path) as other:  # as another process
+        door.store(space).stop()
+        for _ in range(2):
+            with pytest.raises(spool.SpaceStopped):
+                spool.shared(path)
+        with pytest.raises(spool.NotOpen):
+            space.get("orders")
+        with pytest.raises(spool.SpaceStopped):
+            other.get("orders")
+    assert spool.shared(path).get("orders").body == "one"
+
+
 def test_an_opening_that_fails_leaves_nothing(path: Path) -> None:
     path.write_text("a file")
     with pytest.raises(spool.NotASpace):
