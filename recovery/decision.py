@@ -70,6 +70,7 @@ class Reason(enum.StrEnum):
     OWNER_DIED = "owner died", "its owner died before it voted"
     OWNER_LIVES = "owner lives", "its owner works on it"
     HOLDER_DIED = "holder died", "the process that worked on these messages died"
+    NO_ATTEMPT = "no attempt", "the process that died worked on no message"
     UNFINISHED_COPY = "unfinished copy", "an unfinished copy"
     INTAKE_DIED = "intake died", "dropped files; the next spool-intake finishes them"
     INTAKE_LIVES = "intake lives", "an intake works on it"
@@ -112,6 +113,12 @@ class Decision:
     queue: str = ""
     count: int = 0
     cause: str = ""
+
+    @property
+    def is_told(self) -> bool:
+        """Return whether a report has this decision. A report leaves out work in progress, and unneeded files of
+        processes that died without work."""
+        return self.kind is not Kind.ALIVE and self.reason is not Reason.NO_ATTEMPT
 
     @property
     def detail(self) -> str:

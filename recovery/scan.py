@@ -89,7 +89,8 @@ class _Scan:
         index, is_complete = self._index(published)
         refused = [xid for xid in prepared.whole if heuristic_fact(index, xid) == ROLLED_BACK]
         decided = self._carry_out(branches.decide_votes(prepared, adopted, files, index.adopted, refused))
-        self._carry_out(unfinished.decide(active, unnamed, alone=self._alone))
+        attempts = unfinished.with_attempts(disk, active, index)
+        self._carry_out(unfinished.decide(active, unnamed, attempts, alone=self._alone))
         self._carry_out(unfinished.decide_foreign([*prepared.foreign, *_foreign(names, issued)]))
         if self._alone and not self._dry:
             bring_up_to_date(self._store.files, index, agrees=is_complete)
@@ -142,7 +143,7 @@ class _Scan:
         return index, not missing
 
     def _report(self, decisions: Iterable[Decision], action: str | None = None) -> None:
-        self._findings += [decision.finding(action) for decision in decisions if decision.kind is not Kind.ALIVE]
+        self._findings += [decision.finding(action) for decision in decisions if decision.is_told]
 
     def _carry_out(self, decisions: list[Decision]) -> list[Decision]:
         """Report the decisions and carry them out; return them.

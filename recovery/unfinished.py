@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from spool.admin.findings import Kind
 from spool.coordination.locks import LockFile, capture_byte, xid_byte
 from spool.disk.disk import Disk
+from spool.index import Index
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.policies.claim_journal import all_journals, read_journal
@@ -78,18 +79,32 @@ def highest_named(disk: Disk, active: ActiveFiles) -> int:
 # -- deciding ---------------------------------------------------------------------------------------------------------
 
 
-def decide(active: ActiveFiles, unnamed: Collection[str], *, alone: bool) -> list[Decision]:
+def with_attempts(disk: Disk, active: ActiveFiles, index: Index) -> frozenset[Xid]:
+    """Return the branches whose journals name an existing message for which an attempt has begun."""
+    return frozenset(
+        xid
+        for xid in active.journals
+        if any(
+            True
+            for number, first, count in read_journal(disk, xid).begun
+            for _ in index.messages.live_runs(number, first, first + count)
+        )
+    )
+
+
+def decide(active: ActiveFiles, unnamed: Collection[str], attempts: Collection[Xid], *, alone: bool) -> list[Decision]:
     """Decide about each entry of ``active/``: about journals first, because `count_journal` also removes the branch.
 
     Args:
         unnamed: the paths of commits that have no committed name.
+        attempts: from ``with_attempts``.
         alone: whether no other process has the space open, so that no copy is in progress.
     """
     decisions = []
     for xid in active.journals:
         if xid in active.spare and not alone:
             continue  # a live process keeps the file for its next transaction
-        dead = Kind.COUNTED, Reason.HOLDER_DIED, Step.COUNT
+        dead = Kind.COUNTED, Reason.HOLDER_DIED if xid in attempts else Reason.NO_ATTEMPT, Step.COUNT
         decisions.append(_about_branch(active, xid, layout.claim_journal(xid), dead))
     for xid in active.branches:
         dead = Kind.ROLLED_BACK, Reason.OWNER_DIED, Step.REMOVE

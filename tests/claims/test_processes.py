@@ -90,6 +90,37 @@ def test_x14_the_holder_of_a_message_is_killed_while_no_process_has_the_space_op
     assert not list((path / layout.ACTIVE).iterdir())
 
 
+def all_ended(claims: spool.Claims) -> None:
+    taken = claims.take("orders", 4)
+    for message in taken:
+        claims.begin(message)
+    claims.remove(taken[:2]).result(PATIENT_SECONDS)
+    claims.release(taken[2:])
+
+
+@pytest.mark.parametrize(
+    ("act", "count"),
+    [
+        (lambda claims: claims.take("orders", 4), 0),
+        (all_ended, 0),
+        (lambda claims: claims.begin(claims.take("orders")[0]), 1),
+    ],
+    ids=["only taken", "all ended", "begun"],
+)
+def test_the_recovery_tells_of_a_killed_holder_only_if_an_attempt_was_counted(
+    path: Path, act: Callable[[spool.Claims], object], count: int
+) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", range(4))
+    with another(act, path):
+        pass
+    assert [finding.kind for finding in spool.plan_recovery(path).findings] == ["counted"] * count
+    with spool.open(path) as space:
+        assert [finding.kind for finding in space.recovery.findings] == ["counted"] * count
+        assert sum(message.attempts for message in space.browse("orders")) == count
+    assert not list((path / layout.ACTIVE).iterdir())
+
+
 @pytest.mark.parametrize("led", [False, True])
 def test_x14_two_processes_take_ten_thousand_messages_each_exactly_once(path: Path, tmp_path: Path, led: bool) -> None:
     """Each process notes the messages that it has acknowledged; afterwards each message is noted once."""

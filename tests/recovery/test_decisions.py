@@ -180,7 +180,7 @@ ACTIVE = unfinished.ActiveFiles(
 
 
 def test_unfinished_work_of_dead_processes_ends_and_work_of_live_processes_continues() -> None:
-    assert _steps(unfinished.decide(ACTIVE, (), alone=True)) == [
+    assert _steps(unfinished.decide(ACTIVE, (), (), alone=True)) == [
         (layout.claim_journal(FOREIGN), Step.COUNT),
         (layout.claim_journal(OURS), Step.LEAVE),
         (layout.active(FOREIGN), Step.REMOVE),
@@ -194,16 +194,18 @@ def test_unfinished_work_of_dead_processes_ends_and_work_of_live_processes_conti
 
 def test_an_ended_journal_beside_other_processes_is_left_for_their_next_transaction() -> None:
     active = dataclasses.replace(ACTIVE, spare=frozenset({FOREIGN}))
-    assert layout.claim_journal(FOREIGN) not in dict(_steps(unfinished.decide(active, (), alone=False)))
-    assert dict(_steps(unfinished.decide(active, (), alone=True)))[layout.claim_journal(FOREIGN)] is Step.COUNT
+    assert layout.claim_journal(FOREIGN) not in dict(_steps(unfinished.decide(active, (), (), alone=False)))
+    assert dict(_steps(unfinished.decide(active, (), (), alone=True)))[layout.claim_journal(FOREIGN)] is Step.COUNT
 
 
 def test_a_copy_beside_other_processes_may_be_in_progress() -> None:
-    assert "active/x.copy" not in dict(_steps(unfinished.decide(ACTIVE, (), alone=False)))
+    assert "active/x.copy" not in dict(_steps(unfinished.decide(ACTIVE, (), (), alone=False)))
 
 
 def test_a_commit_without_a_name_is_no_unfinished_branch() -> None:
-    assert layout.active(FOREIGN) not in dict(_steps(unfinished.decide(ACTIVE, {layout.active(FOREIGN)}, alone=True)))
+    assert layout.active(FOREIGN) not in dict(
+        _steps(unfinished.decide(ACTIVE, {layout.active(FOREIGN)}, (), alone=True))
+    )
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
