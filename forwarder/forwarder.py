@@ -21,8 +21,8 @@ from forwarder.services import Service
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
 from forwarder.task import Block, Chunk, run
 from spool import open as open_space
+from spool.model.text import one_line
 from spool.workers.effects import OnFailure
-from spool.workers.outcome import one_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from forwarder.cores import cores
 from forwarder.java import JavaNotFound, find_java
 from spool.engine import deferred
-from spool.workers.outcome import describe, one_line
+from spool.model.text import one_line
+from spool.workers.outcome import describe
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -36,9 +36,10 @@ from spool.engine.tasks import (
 )
 from spool.errors import SpoolError
 from spool.model.position import Position
+from spool.model.text import one_line
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
-from spool.workers.outcome import Outcome, Retried, describe, of_error, one_line
+from spool.workers.outcome import Outcome, Retried, describe, of_error
 from spool.workers.states import Event, State, end_of_call, next_state
 from spool.workers.tracing import API, Process, begin_process, note_error
 

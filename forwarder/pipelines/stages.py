@@ -14,7 +14,8 @@ from forwarder.services import MAX_REPLY, Service
 from forwarder.services.python import PythonCaller
 from spool.errors import InvalidArgument
 from spool.model.message import Message
-from spool.workers.outcome import NewMessage, Outcome, Reject, Rejected, Retried, Translated, of_error, one_line
+from spool.model.text import one_line
+from spool.workers.outcome import NewMessage, Outcome, Reject, Rejected, Retried, Translated, of_error
 
 log = logging.getLogger("spool.forwarder")
 

@@ -24,7 +24,8 @@ from typing import IO
 from forwarder.services.service import MAX_REPLY, Caller, Request, Service, ServiceError
 from forwarder.time_limits import GRACE_SECONDS
 from spool.model.message import Message
-from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, one_line, too_large, took_too_long
+from spool.model.text import one_line
+from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe, too_large, took_too_long
 
 REFUSALS = frozenset({os.EX_DATAERR, os.EX_NOINPUT, os.EX_NOUSER, os.EX_NOHOST, os.EX_PROTOCOL, os.EX_NOPERM})
 """Exit statuses for a wrong message: every further attempt would end with the same status (sysexits.h)."""

@@ -21,7 +21,8 @@ import spool
 from forwarder.services.proxies import is_refusal, proxy_for
 from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError
 from spool.model.message import Message
-from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, one_line, replied, too_large
+from spool.model.text import one_line
+from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, replied, too_large
 from spool.workers.tracing import API, ClientCall, begin_client_call, note_error
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from urllib.parse import parse_qsl
 from forwarder.services.service import FIELD_NAMES, MAX_REPLY, Request, Service, ServiceError, field_of, is_field
 from forwarder.time_limits import GRACE_SECONDS
 from spool.model.message import Message
-from spool.workers.outcome import Outcome, Rejected, Retried, of_value, one_line
+from spool.model.text import one_line
+from spool.workers.outcome import Outcome, Rejected, Retried, of_value
 
 if TYPE_CHECKING:
     import confluent_kafka

@@ -8,8 +8,9 @@ from typing import Any
 
 from forwarder.services.service import MAX_REPLY, Caller, Request, Service
 from forwarder.time_limits import TimeLimit
+from spool.model.text import one_line
 from spool.workers.functions import find_function
-from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
+from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 from spool.workers.tracing import API, note_error
 
 

@@ -19,7 +19,8 @@ from spool.errors import Full, InvalidArgument, MessageInUse, QueueNotFound, Spo
 from spool.model.codecs import Encoded
 from spool.model.message import Message
 from spool.model.options import PutOptions
-from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried, describe, one_line
+from spool.model.text import one_line
+from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried, describe
 
 log = logging.getLogger("spool.forwarder")
 

@@ -40,7 +40,7 @@ class Delivery(MessageProxy):
         """Move the message to the dead-letter queue, with the exception as the reason."""
         error = self._exception
         reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
-        self._end(partial(self._claims.reject, reason=" ".join(reason.split())))
+        self._end(partial(self._claims.reject, reason=reason))
 
     def _end(self, act: "Callable[[list[spool.Message]], Future[None]]") -> None:
         try:

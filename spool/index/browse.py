@@ -19,11 +19,11 @@ from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import Segment
 from spool.model.checks import ValueCheck, check, seconds, text
-from spool.model.message import LONGEST_REASON, PUT_OPTIONS, attributes_of, failure_time, parse_message_id
+from spool.model.message import PUT_OPTIONS, attributes_of, failure_time, parse_message_id
 from spool.model.options import MessageFilters
 from spool.model.order import Key
 from spool.model.position import Position
-from spool.model.text import shown
+from spool.model.text import LONGEST_REASON, shown
 
 
 class Slice(NamedTuple):

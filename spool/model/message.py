@@ -31,7 +31,6 @@ from spool.model.text import shown
 from spool.model.xid import BRANCH_ID_BYTES
 
 DEFAULT_PRIORITY = 50
-LONGEST_REASON = 1000  # in characters; people read the reason, and each copy of the message has the reason
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 from spool.errors import QueueNotFound
 
+LONGEST_REASON = 1000  # in characters; people read the reason, and each copy of the message has the reason
+
 _MOST_CHARACTERS = 80
 _MOST_LISTED = 20
 
@@ -53,6 +55,15 @@ def storable(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
         return str(value)[:most].encode("utf-8", "backslashreplace").decode()[:most]
     except BaseException:  # (``__str__`` raised it, not Ctrl-C, which waits for the end of a rollback)
         return ""
+
+
+def one_line(text: object) -> str:
+    """Return a text as a reason: one line of at most ``LONGEST_REASON`` characters that UTF-8 can express.
+
+    Each white space is one blank, and other control characters are escaped. The reason is empty for an exception whose
+    ``__str__`` fails.
+    """
+    return printable(" ".join(storable(text, 8 * LONGEST_REASON).split()))[:LONGEST_REASON]
 
 
 def class_name(value: object) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
-from spool.model.message import LONGEST_REASON, due_time, message_id
+from spool.model.message import due_time, message_id
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
-from spool.model.text import storable
+from spool.model.text import one_line
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
 from spool.store.settings import Settings
@@ -56,7 +56,7 @@ def add_failure(
         not_before: the message's due time, in seconds since the epoch. The next attempt is not due before this time,
             even if the message was taken earlier by its id.
     """
-    config = queue_config(space, queue)
+    config, reason = queue_config(space, queue), one_line(reason)
     missing = missing_queue(space, queue)
     if is_final or is_last(config, attempts):
         if missing is None and config.error_queue is not None:
@@ -87,7 +87,7 @@ def add_failure(
     changes = {
         "attempts": attempts + 1,
         "not_before": due if due > now else None,
-        "failure_reason": storable(reason, LONGEST_REASON),
+        "failure_reason": reason,
     }
     batch.update(*position, 1, changes)
     return changes
@@ -119,7 +119,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
         "expires_at": None,
         "origin_queue": origin.name,
         "origin_attempts": attempts,
-        "failure_reason": storable(reason, LONGEST_REASON),
+        "failure_reason": reason,
     }
 
 

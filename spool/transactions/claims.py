@@ -215,7 +215,7 @@ class Claims:
         attempt is never before the due time of the message.
 
         Args:
-            reason: the text that the message gets as its ``failure_reason``.
+            reason: the text that the message gets as its ``failure_reason``, in one line.
             delay: the seconds before the next attempt, instead of the queue's retry delay.
 
         Raises:

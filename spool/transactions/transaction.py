@@ -26,10 +26,10 @@ from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_request import BranchRequest, CommitRequest
 from spool.log.futures import Promises
-from spool.model.message import LONGEST_REASON, Message, MessageId
+from spool.model.message import Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges
-from spool.model.text import class_name, storable
+from spool.model.text import LONGEST_REASON, class_name, storable
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import calls

@@ -18,6 +18,7 @@ from spool.log.quota import room_in
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.position import Position
+from spool.model.text import one_line
 from spool.policies.retries import queue_config
 from spool.runtime.calls import step
 from spool.store.store import Store
@@ -29,7 +30,7 @@ from spool.transactions.transaction import TransactionState
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.handler import Conclusion
-from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
+from spool.workers.outcome import Outcome, Passed, Rejected, Retried
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.run import Run
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state

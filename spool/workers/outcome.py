@@ -7,10 +7,10 @@ from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
 from spool.model.codecs import encode
-from spool.model.message import LONGEST_REASON, attributes_of, check_content_type
+from spool.model.message import attributes_of, check_content_type
 from spool.model.options import PutOptions
 from spool.model.settings import check_queue_name
-from spool.model.text import class_name, shown, storable
+from spool.model.text import class_name, one_line, shown
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay is reduced to this limit, because a mistake of a service must not delay a message for
@@ -220,11 +220,3 @@ def describe(error: BaseException) -> str:
     """Return a description of an exception, for use as a reason."""
     text, name = one_line(error), class_name(error)
     return one_line(f"{name}: {text}" if text else name)
-
-
-def one_line(text: object) -> str:
-    """Return a text as a reason: one line of at most ``LONGEST_REASON`` characters that UTF-8 can express.
-
-    The reason is empty for an exception whose ``__str__`` fails.
-    """
-    return " ".join(storable(text, 8 * LONGEST_REASON).split())[:LONGEST_REASON]

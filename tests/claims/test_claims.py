@@ -608,3 +608,15 @@ def test_x14_a_message_whose_error_queue_is_missing_remains_for_another_attempt(
     clock.sleep(60.0)
     end(claims.take("rare"), claims).result(PATIENT_SECONDS)
     assert bodies(space.browse("failed")) == ["stone"]
+
+
+def test_x14_a_reason_is_one_line_without_control_characters(space: spool.Space, claims: spool.Claims) -> None:
+    space.put_many("orders", ["apple", "stone"])
+    apple, stone = claims.take("orders", 2)
+    reason = "the oven\n\tis \x1b[31mcold\x00" + "!" * 2_000
+    claims.fail(apple, reason).result(PATIENT_SECONDS)
+    claims.reject([stone], reason).result(PATIENT_SECONDS)
+    for message in (*space.browse("orders"), *space.browse("errors")):
+        assert message.failure_reason is not None
+        assert message.failure_reason.startswith("the oven is \\x1b[31mcold\\x00!")
+        assert len(message.failure_reason) == 1_000

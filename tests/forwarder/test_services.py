@@ -10,8 +10,9 @@ import pytest
 
 from forwarder.services import PythonService, Request, Service, ServiceError, named_as, parse
 from forwarder.services.python import PythonCaller
-from spool.model.message import LONGEST_REASON, Message
+from spool.model.message import Message
 from spool.model.position import Position
+from spool.model.text import LONGEST_REASON
 from spool.workers.outcome import Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
 
 

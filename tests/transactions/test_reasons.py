@@ -9,8 +9,7 @@ import pytest
 
 import spool
 import xa
-from spool.model.message import LONGEST_REASON
-from spool.model.text import class_name
+from spool.model.text import LONGEST_REASON, class_name
 from tests.branches import xid
 from tests.spaces import space_with
 
