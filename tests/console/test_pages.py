@@ -194,7 +194,7 @@ def test_an_error_queue_counts_its_messages_by_reason_and_each_count_leads_to_th
         line = text.partition("by reason: ")[2].partition("</p>")[0]
         links = dict(re.findall(r'<a href="([^"]*)#messages">(.*?)</a>', line))
         words = [
-            "RuntimeError: HTTP 503 &lt;busy&gt;\\nthe service is down for main… (3)",
+            "RuntimeError: HTTP 503 &lt;busy&gt; the service is down for maint… (3)",
             "RuntimeError: five soups (2)",
         ]
         assert list(links.values())[:2] == words
