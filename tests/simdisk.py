@@ -9,14 +9,14 @@ import os
 import random
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
 from spool.coordination import locks, requests
 from spool.disk import Disk
 from spool.disk.durability import durability_of
-from spool.disk.kernel import Unsupported
+from spool.disk.kernel import ProcessLock, Unsupported
 from spool.disk.memory import ALL_THREADS, WORD_BYTES, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem, Guarantees
 from spool.store import feed
@@ -367,11 +367,15 @@ class SimulatedDisk(Disk):
         return holders[0] if holders else ""
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
-        return [f"process {pid:x} ({program})" for pid, program in self.locking_processes(handle, start)]
-
-    def locking_processes(self, handle: int, start: int) -> list[tuple[int, str]]:
         found = _others(self._handle(handle), Lock(handle, start, start + 1, False))
-        return [(id(self.machine.handles[lock.handle].process), "simulated") for lock in found]
+        return [f"process {id(self.machine.handles[lock.handle].process):x} (simulated)" for lock in found]
+
+    def process_locks(self, handles: Iterable[int]) -> list[ProcessLock]:
+        return [
+            ProcessLock(handle, lock.start, lock.stop - 1, id(self.machine.handles[lock.handle].process), "simulated")
+            for handle in handles
+            for lock in self._handle(handle).locks
+        ]
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:

@@ -2,12 +2,12 @@
 
 A claim is a lock, and only the lock decides whether a message is held. The journal has the details for people. A plain
 get holds its message only while it commits, and writes no journal. ``spool.Claims`` has a journal of the messages that
-are being handled. For any other message, the kernel knows the process that has the lock.
+are being handled. For any other claimed message, the kernel knows the process that has the lock.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from spool.coordination.locks import xid_byte
@@ -42,6 +42,9 @@ class Holder:
     since: float | None = None
 
 
+_UNNAMED = Holder(CLAIMED)
+
+
 def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Holder]:
     """Return the holders of a queue's messages, by message id, in the order in which the messages were put."""
     held = by_position(disk, shared, view)
@@ -50,17 +53,19 @@ def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Hol
         for position in sorted(held):
             run = view.index.messages.find(position)
             if run is not None and run.queue.name == queue:
-                by_id[message_id(*view.index.messages.branch_of(position))] = held[position]
-    return by_id
+                by_id[message_id(*view.index.messages.branch_of(position))] = position
+    name_processes(shared, held, by_id.values())
+    return {id_: held[position] for id_, position in by_id.items()}
 
 
 def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder]:
     """Return the holders of all held messages, in all queues.
 
-    The call does not list the prepared branches again, but uses the last listing.
+    The call does not list the prepared branches again, but uses the last listing. For the process of a claim that no
+    journal names, see ``name_processes``.
     """
     claimed = shared.claims.positions()
-    held_by = {position: Holder(CLAIMED) for position in claimed}
+    held_by = dict.fromkeys(claimed, _UNNAMED)
     places = sorted(claimed)
     for xid in all_journals(disk) if claimed else ():
         if shared.xids.is_free(xid_byte(xid)):
@@ -76,13 +81,11 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
     return held_by
 
 
-def with_process(shared: Shared, holder: Holder, position: Position) -> Holder:
-    """Return the holder of a message with its process. If no journal names the process, the kernel is asked, which
-    takes some milliseconds."""
-    if holder.state != CLAIMED or holder.pid is not None:
-        return holder
-    pid, program = shared.claims.holder(position) or (None, None)
-    return replace(holder, pid=pid, program=program)
+def name_processes(shared: Shared, held: dict[Position, Holder], wanted: Iterable[Position]) -> None:
+    """Add the processes to the holders of these messages that no journal names: ask the kernel once for all of them."""
+    unnamed = [position for position in wanted if position in held and held[position] == _UNNAMED]
+    for position, (pid, program) in shared.claims.processes(unnamed).items():
+        held[position] = Holder(CLAIMED, pid=pid, program=program)
 
 
 def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:

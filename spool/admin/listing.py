@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
-from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, with_process
+from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, name_processes
 from spool.errors import BadMessageId, CorruptedFile
 from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
@@ -30,7 +30,7 @@ class QueueEntry(NamedTuple):
     id, position: the id and the position of the message; None if the whole table of the message is damaged.
     state: ready, delayed, claimed, in doubt or damaged.
     message: the message; None if the message is damaged.
-    holder: the transaction that holds the message; None if no transaction holds it.
+    holder: the transaction or process that holds the message; None if the message is not held.
     damage: the problem and advice; None if the message can be read.
     body_bytes: the size of the stored body in bytes; None if the message is damaged.
     body_cut: whether the body of ``message`` is only the first bytes of the stored body, because of ``preview``.
@@ -55,6 +55,8 @@ def entries_of(store: Store, queue: str, slices: list[Slice], preview: int | Non
     ``preview``: how many bytes of each body to read; None for whole bodies.
     """
     held = by_position(store.files.disk, store.shared, store.view)
+    listed = (Position(part.number, ordinal) for part in slices for ordinal in part.ordinals)
+    name_processes(store.shared, held, listed if held else ())
     for part in slices:
         for ordinal in part.ordinals:
             position = Position(part.number, ordinal)
@@ -81,8 +83,7 @@ def entry_of(store: Store, wanted_id: str, preview: int | None) -> QueueEntry:
     entry = None
     if position is not None and run is not None:
         held = by_position(store.files.disk, store.shared, store.view)
-        if position in held:
-            held[position] = with_process(store.shared, held[position], position)
+        name_processes(store.shared, held, [position])
         entry = _current_entry(store, run, position, held, preview)
     if entry is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")

@@ -17,7 +17,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import F_OFD_GETLK, F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
 from typing import Any
@@ -585,14 +585,12 @@ class Disk:
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         """Return the processes that lock the byte or the file, as in error texts: ``process 4711 (python3)``."""
-        return [f"process {pid} ({program})" for pid, program in self.locking_processes(handle, start)]
+        found = [lock for lock in self.process_locks([handle]) if lock.first <= start <= lock.last]
+        return [f"process {pid} ({program})" for pid, program in dict.fromkeys(lock[3:] for lock in found)]
 
-    def locking_processes(self, handle: int, start: int) -> list[tuple[int, str]]:
-        """Return the processes that lock the byte or the file, each with its id and its program's name.
-
-        Processes that this user may not see are left out.
-        """
-        return kernel.lock_holders(self._checked(handle), start)
+    def process_locks(self, handles: Iterable[int]) -> list[kernel.ProcessLock]:
+        """Return the locks of these files with their processes; see ``kernel.process_locks``."""
+        return kernel.process_locks(map(self._checked, handles))
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:

@@ -12,8 +12,9 @@ import re
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 renameat2 = _libc.renameat2  # returns 0, or sets ctypes.get_errno()
@@ -212,18 +213,32 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
         pass
 
 
-def lock_holders(descriptor: int, start: int) -> list[tuple[int, str]]:
-    """Return the processes that lock the byte or the whole file, each with its id and its program's name."""
+class ProcessLock(NamedTuple):
+    """A byte range of a file that a process has locked: the file's descriptor, and the first and the last byte."""
+
+    descriptor: int
+    first: int
+    last: int
+    pid: int
+    program: str
+
+
+def process_locks(descriptors: Iterable[int]) -> list[ProcessLock]:
+    """Return the locks of these files, of all processes that this user may see. The call takes some 10 ms for each
+    thousand of descriptors that the processes of the machine have open."""
+    by_inode = {str(os.fstat(descriptor).st_ino): descriptor for descriptor in descriptors}
     # A line of /proc/<pid>/fdinfo, e.g. ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, ends with inode and range.
-    locked = re.compile(rf"^lock:.*:{os.fstat(descriptor).st_ino} (\d+) (\d+|EOF)$", re.MULTILINE)
+    locked = re.compile(rf"^lock:.*:({'|'.join(by_inode)}) (\d+) (\d+|EOF)$", re.MULTILINE)
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             ranges = [held for entry in os.scandir(f"/proc/{pid}/fdinfo") for held in locked.findall(_text(entry.path))]
-            if any(int(first) <= start and (last == "EOF" or start <= int(last)) for first, last in ranges):
-                found.append((int(pid), _text(f"/proc/{pid}/comm").strip()))
+            program = _text(f"/proc/{pid}/comm").strip() if ranges else ""
         except OSError:
             continue  # the process has ended, or belongs to another user
+        for inode, first, last in ranges:
+            end = 2**63 - 1 if last == "EOF" else int(last)
+            found.append(ProcessLock(by_inode[inode], int(first), end, int(pid), program))
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spool.admin import quarantined
 from spool.admin.findings import Finding, Kind, RecoveryRecord
-from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, typed
+from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, name_processes, typed
 from spool.admin.stats import QueueStats, last_stats, queue_stats
 from spool.disk.disk import Disk
 from spool.model import layout
@@ -168,6 +168,7 @@ def _in_doubt(store: Store) -> list[OpenTransaction]:
 def _claims(store: Store) -> list[OpenTransaction]:
     """List the active transactions that hold messages, the oldest first."""
     held = by_position(store.files.disk, store.shared, store.view)
+    name_processes(store.shared, held, list(held))
     taken: dict[Holder, Counter[str]] = {}
     with store.view.mutex:
         for position, holder in held.items():

@@ -294,7 +294,10 @@ def test_x14_an_administrator_sees_the_process_that_holds_a_message(path: Path) 
             assert [None if holder is None else (holder.state, holder.pid) for holder in seen] == [
                 ("claimed", child), ("claimed", child), None
             ]  # fmt: skip
-            assert [holder.pid for holder in space.holders("orders").values()] == [None, child]
+            assert [holder.pid for holder in space.holders("orders").values()] == [child, child]
+            assert [entry.holder for entry in space.entries("orders")] == seen
+            of_metrics = [(each.pid, each.takes) for each in space.metrics().transactions]
+            assert of_metrics == [(child, {"orders": 1})] * 2
         with space.claims() as claims:
             claims.take("orders", 3)
             holder = space.entry(taken_only).holder
