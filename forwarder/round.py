@@ -241,10 +241,11 @@ def queues_into(route: Route) -> list[str]:
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
     """Count an attempt now for the only message of a chunk, whose task died after `seconds`."""
     held, limit = chunk.stretches[0], chunk.service.watched
-    reason = f"the worker that handled it died: {error}"
+    reason, died = f"the worker that handled it died: {error}", True
     if limit is not None and seconds >= limit + GRACE_SECONDS:
+        died = False
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
-    queue = engine.count_failure(held.position, reason)
+    queue = engine.count_failure(held.position, reason, died=died)
     effect = Effect.DROPPED if queue is None else Effect.RETRIED if queue == held.queue else Effect.DEAD_LETTERED
     block = Block()
     block.count(effect, reason, held.position)

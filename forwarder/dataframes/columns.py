@@ -53,6 +53,7 @@ COLUMNS: Mapping[str, tuple[DataType, bool]] = {
     "headers": (MapType(_TEXT, _TEXT, valueContainsNull=False), False),
     "group": (_TEXT, True),
     "attempts": (IntegerType(), False),
+    "deaths": (IntegerType(), False),
     "origin_queue": (_TEXT, True),
     "origin_attempts": (IntegerType(), False),
     "failure_reason": (_TEXT, True),

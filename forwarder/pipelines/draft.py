@@ -16,7 +16,7 @@ _TRAVELLING = (
     "priority", "correlation_id", "reply_queue", "failure_queue", "user_code", "client_id", "application_key",
     "headers", "group", "expires_at",
 )  # fmt: skip
-_OF_ITS_ATTEMPTS = ("attempts", "failure_reason", "failed_at", "origin_queue", "origin_attempts")
+_OF_ITS_ATTEMPTS = ("attempts", "deaths", "failure_reason", "failed_at", "origin_queue", "origin_attempts")
 _TIMES = {"delay": "not_before", "not_before": "delay", "time_to_live": "expires_at", "expires_at": "time_to_live"}
 
 

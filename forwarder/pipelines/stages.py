@@ -156,7 +156,7 @@ class Stage(Service):
         out: list[NewMessage] = []
         notes: list[str] = []
         later: Retried | None = None
-        taken = False
+        taken, failures = False, draft.message.attempts - draft.message.deaths
         for way in self.ways:
             try:
                 if not way.takes(draft.message):
@@ -166,7 +166,7 @@ class Stage(Service):
                 outcome = failed.outcome
                 if way.name:
                     outcome = replace(outcome, reason=one_line(f"route {way.name}: {outcome.reason}"))
-                if isinstance(outcome, Retried) and (not way.alone or draft.message.attempts < self.retries):
+                if isinstance(outcome, Retried) and (not way.alone or failures < self.retries):
                     later = later or outcome
                 elif not way.alone:
                     return outcome

@@ -344,8 +344,7 @@ class Administration:
         Returns the changed message. Raises BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
-        moved = bulk.change_to({"queue": queue, "attempts": 0})  # (the message keeps its delay)
-        bulk.act_on(self._store, self._owners, message_id, moved)
+        bulk.act_on(self._store, self._owners, message_id, bulk.move_to(queue))
         return delivery.find_message(self._store, message_id)
 
     @public_call("changing a message")

@@ -46,14 +46,24 @@ def change_to(changes: Mapping[str, Any]) -> Edit:
     return lambda run: changes
 
 
+def move_to(queue: str) -> Edit:
+    """Move messages to the queue, with their delay. All attempts are permitted again."""
+    return lambda run: _moved(run, queue)
+
+
 def redrive_to(queue: str | None) -> Edit:
     """Move messages to the queue; if `queue` is None, each to its original queue. All attempts are permitted again."""
 
     def edit(run: Run) -> Mapping[str, Any]:
-        changes = {"queue": queue or run.attributes["origin_queue"], "attempts": 0, "not_before": None}
-        return changes | ({"origin_attempts": 0} if run.attributes.get("origin_attempts") else {})
+        moved = _moved(run, queue or run.attributes["origin_queue"], "origin_attempts")
+        return moved | {"not_before": None}
 
     return edit
+
+
+def _moved(run: Run, queue: str, *counts: str) -> dict[str, Any]:
+    cleared = {count: 0 for count in ("deaths", *counts) if run.attributes.get(count)}
+    return {"queue": queue, "attempts": 0, **cleared}
 
 
 def waits_after_a_failure(now: float) -> Callable[[Mapping[str, Any]], bool]:

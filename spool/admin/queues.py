@@ -39,6 +39,7 @@ log = logging.getLogger("spool")
 
 _MOST_OF_A_GROUP = 255
 _REFERRING = ("error_queue", "reply_queue", "failure_queue")
+_LIMITS = ("retries", "deaths")
 
 
 def add_queues(
@@ -127,7 +128,7 @@ def change_queue(
         else:
             _protect_drop_folder(store.files.disk, name)
         warn_of_queue(changed, [option for option, value in given.items() if value is not None])
-        return _with_warning(changed) if {"retries", "error_queue"} & options.keys() else changed
+        return _with_warning(changed) if {*_LIMITS, "error_queue"} & options.keys() else changed
 
 
 def _flush_all(store: Store) -> None:
@@ -172,12 +173,14 @@ def _change(
 
 def _with_warning(config: QueueConfig) -> QueueConfig:
     """Warn if a queue deletes the messages that have used up their attempts."""
-    if config.retries is not None and config.error_queue is None:
-        log.warning(
-            "queue %s has retries, %d, and no error_queue: a message that fails more often is deleted",
-            config.name,
-            config.retries,
-        )
+    for limit in _LIMITS:
+        if getattr(config, limit) is not None and config.error_queue is None:
+            log.warning(
+                "queue %s has %s, %d, and no error_queue: a message that fails more often is deleted",
+                config.name,
+                limit,
+                getattr(config, limit),
+            )
     return config
 
 

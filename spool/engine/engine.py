@@ -418,15 +418,16 @@ class Engine:
         return Room(least)
 
     @public_call("counting an attempt")
-    def count_failure(self, position: Position, reason: str) -> str | None:
+    def count_failure(self, position: Position, reason: str, *, died: bool = False) -> str | None:
         """Count a failed attempt for a message that the caller holds. The count needs no flush.
+        ``died``: whether the attempt ended with the death of its process.
 
         The message is available again later, moves to the error queue, or is dropped.
 
         Returns:
             The queue that has the message now; None if the message was dropped.
         """
-        count_failures(self._store, [position], reason, self._store.deadline())
+        count_failures(self._store, [position], reason, self._store.deadline(), died=died)
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(position)
         return None if run is None else run.queue.name

@@ -24,8 +24,8 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "priority": (int,), "not_before": _NUMBER, "delay": _NUMBER, "expires_at": _NUMBER, "time_to_live": _NUMBER,
     "correlation_id": _TEXT, "client_id": _TEXT, "application_key": _TEXT, "reply_queue": _TEXT,
     "failure_queue": _TEXT, "user_code": (int,), "headers": (dict,), "codec": _TEXT, "content_type": _TEXT,
-    "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,), "before": (list,),
-    "group": _TEXT, "origin_attempts": (int,), "failed_at": _NUMBER,
+    "attempts": (int,), "deaths": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,),
+    "before": (list,), "group": _TEXT, "origin_attempts": (int,), "failed_at": _NUMBER,
 }  # fmt: skip
 _NO_FIELDS: dict[str, Any] = {}  # most messages have no control fields, and share this value
 _OR_NONE = (int, float, type(None))

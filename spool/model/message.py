@@ -36,8 +36,8 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 FIELDS = (
     "id", "queue", "body", "content_type", "priority", "enqueued_at", "not_before", "expires_at", "correlation_id",
-    "reply_queue", "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position",
-    "origin_queue", "failure_reason", "group", "origin_attempts", "failed_at",
+    "reply_queue", "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "deaths",
+    "position", "origin_queue", "failure_reason", "group", "origin_attempts", "failed_at",
 )  # fmt: skip
 
 
@@ -187,6 +187,9 @@ class Message:
         "group", None, "The group whose messages are handled one after the other, or None."
     )
     attempts: Final[int] = _field("attempts", 0, "The number of failed attempts in this queue.")
+    deaths: Final[int] = _field(
+        "deaths", 0, "How many of these attempts ended with the death of a process, if the queue limits deaths."
+    )
     origin_queue: Final[str | None] = _field(
         "origin_queue", None, "The queue that it came from when it moved to an error queue; None: it did not."
     )

@@ -78,6 +78,7 @@ class QueueOptions(TypedDict, total=False):
     order: "str | list[str] | tuple[str, ...] | None"
     out_of_order: "str | list[str] | tuple[str, ...] | None"
     retries: int | None
+    deaths: int | None
     retry_delay: float | None
     retry_delay_max: float | None
     first_delay: float | None

@@ -130,6 +130,11 @@ class QueueConfig:
         None, number(2**31, optional=True),
         "How many attempts may follow the first failed attempt of a message; without this option, there is no limit.",
     )  # fmt: skip
+    deaths: int | None = _option(
+        None, number(2**31, optional=True),
+        "How many deaths of processes that were handling it a message survives; these deaths then do not count for "
+        "{retries}. Without this option, a death counts as any failed attempt.",
+    )  # fmt: skip
     retry_delay: float = _option(1.0, DELAY, "How long a message is hidden after a failed attempt.")
     retry_delay_max: float | None = _option(
         300.0, DELAY._replace(optional=True),

@@ -425,7 +425,9 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the prepared branch holds the messages
             settle_all(store, deadline)
             catch_up(store)
-            retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)
+            retries.count_failures(
+                store, _live(store.view, ranges), "the process that held it died", deadline, died=True
+            )
         for name in (layout.claim_journal(xid), layout.active(xid)):
             unlink_unless_gone(store.files.disk, name)
         return True

@@ -24,7 +24,7 @@ def warn_of_queue(config: QueueConfig, given: Container[str]) -> None:
 
 def _of_queue(config: QueueConfig) -> Iterator[tuple[str, str]]:
     """Yield the queue options without an effect, each with the reason."""
-    if config.retries == 0:
+    if config.retries == 0 and not config.deaths:
         why = "retries is 0, so no message has another attempt"
         yield from (("retry_delay", why), ("retry_delay_max", why))
     elif not config.retry_delay:

@@ -35,7 +35,7 @@ def add_failure(
     space: SpaceConfig,
     queue: str,
     position: Position,
-    attempts: int,
+    fields: Mapping[str, Any],
     reason: str,
     now: float,
     *,
@@ -43,22 +43,25 @@ def add_failure(
     is_final: bool = False,
     delay: float | None = None,
     not_before: float | None = None,
+    died: bool = False,
 ) -> Mapping[str, Any] | None:
     """Add the outcome of a failed attempt to a batch. Return the changed fields, or None if the message is dropped.
 
     Args:
         queue: the queue of the message.
-        attempts: the number of attempts that failed before this attempt.
+        fields: the stored control fields of the message, with the numbers of earlier attempts and deaths.
         now: the time in seconds since the epoch.
         id_: the id of the message, for the log.
         is_final: whether the message has failed for good, even if attempts are left.
         delay: the seconds before the next attempt, instead of the queue's retry delay.
         not_before: the message's due time, in seconds since the epoch. The next attempt is not due before this time,
             even if the message was taken earlier by its id.
+        died: whether the attempt ended with the death of its process.
     """
+    attempts = fields.get("attempts", 0)
     config, reason = queue_config(space, queue), one_line(reason)
     missing = missing_queue(space, queue)
-    if is_final or is_last(config, attempts):
+    if is_final or is_last(config, fields, died=died):
         if missing is None and config.error_queue is not None:
             changes = moved_to(config, attempts + 1, reason)
             batch.update(*position, 1, changes)
@@ -89,13 +92,21 @@ def add_failure(
         "not_before": due if due > now else None,
         "failure_reason": reason,
     }
+    if died and config.deaths is not None:
+        changes["deaths"] = fields.get("deaths", 0) + 1
     batch.update(*position, 1, changes)
     return changes
 
 
-def is_last(config: QueueConfig, attempts: int) -> bool:
-    """Return whether the attempt that has just failed is the last attempt that the message may have."""
-    return config.retries is not None and attempts + 1 > config.retries
+def is_last(config: QueueConfig, fields: Mapping[str, Any], *, died: bool = False) -> bool:
+    """Return whether the attempt that has just failed is the last attempt that the message may have.
+
+    For the arguments see ``add_failure``.
+    """
+    deaths = fields.get("deaths", 0)
+    if died and config.deaths is not None:
+        return bool(deaths >= config.deaths)
+    return config.retries is not None and fields.get("attempts", 0) - deaths >= config.retries
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
@@ -112,7 +123,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     queue. The message has no due time and does not expire, because the message waits for an administrator.
     """
     assert origin.error_queue is not None
-    return {
+    changes = {
         "queue": origin.error_queue,
         "attempts": 0,
         "not_before": None,
@@ -121,6 +132,9 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
         "origin_attempts": attempts,
         "failure_reason": reason,
     }
+    if origin.deaths is not None:
+        changes["deaths"] = 0
+    return changes
 
 
 def add_failure_outcome(
@@ -132,6 +146,7 @@ def add_failure_outcome(
     *,
     delay: float | None = None,
     is_final: bool = False,
+    died: bool = False,
 ) -> None:
     """Call ``add_failure`` for a message, if the message exists. The caller holds the mutex."""
     run = store.view.index.messages.find(position)
@@ -142,13 +157,14 @@ def add_failure_outcome(
         settings.config,
         run.queue.name,
         position,
-        run.attributes.get("attempts", 0),
+        run.attributes,
         reason,
         store.clock.now(),
         id_=message_id(*store.view.index.messages.branch_of(position)),
         is_final=is_final,
         delay=delay,
         not_before=due_time(run.attributes, run.committed_at),
+        died=died,
     )
 
 
@@ -170,11 +186,18 @@ def missing_queue(space: SpaceConfig, queue: str) -> str | None:
 
 
 def count_failures(
-    store: Store, positions: Iterable[Position], reason: str, deadline: Deadline, held_by: Xid | None = None
+    store: Store,
+    positions: Iterable[Position],
+    reason: str,
+    deadline: Deadline,
+    held_by: Xid | None = None,
+    *,
+    died: bool = False,
 ) -> None:
     """Count a failed attempt for each of these messages that still exists, in one commit without a flush.
 
     Skip the messages of prepared branches, except the messages of ``held_by``, a branch that is being rolled back.
+    ``died``: whether the attempts ended with the death of their process.
     """
     places = list(positions)
     while True:
@@ -183,7 +206,7 @@ def count_failures(
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:
-                    add_failure_outcome(batch, store, settings, position, reason)
+                    add_failure_outcome(batch, store, settings, position, reason, died=died)
         if batch.is_empty:
             return
         try:

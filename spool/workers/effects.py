@@ -22,8 +22,8 @@ from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied
 
 _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
 _OF_ITS_QUEUE = (
-    "attempts", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "failed_at", "top",
-    "before",
+    "attempts", "deaths", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "failed_at",
+    "top", "before",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class OutcomePolicy:
     def goes_back(self, message: Message, outcome: Outcome) -> bool:
         """Return whether the message remains in its queue after this outcome."""
         has_failed = isinstance(outcome, Rejected) and not self.deletes(message, outcome)
-        if has_failed or (isinstance(outcome, Retried) and is_last(self.queue, message.attempts)):
+        if has_failed or (isinstance(outcome, Retried) and is_last(self.queue, stored_fields(message))):
             return missing_queue(self.space, self.queue.name) is not None
         return isinstance(outcome, Retried)
 
@@ -184,7 +184,7 @@ def _fail(
     is_final: bool = False,
 ) -> Mapping[str, Any] | None:  # fmt: skip
     return add_failure(
-        batch, policy.space, policy.queue.name, message.position, message.attempts, reason, now,
+        batch, policy.space, policy.queue.name, message.position, stored_fields(message), reason, now,
         id_=message.id, is_final=is_final, delay=delay,
     )  # fmt: skip
 
