@@ -21,6 +21,7 @@ from celery_xaspool.names import TRANSIENT, create_queue, mailbox, queue_name
 log = logging.getLogger("celery_xaspool")
 
 _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets no limit is deleted after this time
+_FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 _PRIORITIES = 100
 
 
@@ -248,16 +249,39 @@ class Channel(virtual.Channel):
     def _take(self, queue: str, most: int) -> list[dict[str, Any]]:
         """Claim messages, and return them as kombu's payloads."""
         name, box = self.address(queue)
-        return [self._payload(message) for message in self.claims.take(name, most, correlation_id=box)]
+        payloads: list[dict[str, Any]] = []
+        while messages := self.claims.take(name, most - len(payloads), correlation_id=box):
+            found = [payload for payload in map(self._payload, messages) if payload is not None]
+            payloads += found
+            if len(found) == len(messages):  # otherwise a caller would see fewer messages than the queue has
+                break
+        return payloads
 
-    def _payload(self, message: spool.Message) -> dict[str, Any]:
-        self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
-        payload: dict[str, Any] = loads(message.body)
+    def _payload(self, message: spool.Message) -> dict[str, Any] | None:
+        """Return a claimed message as kombu's payload; None if the message is no message of kombu."""
         tag = f"{message.id}.{next(self._tags)}"
-        payload["properties"]["delivery_tag"] = tag
-        payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
+        try:
+            payload: dict[str, Any] = loads(message.body)
+            payload["properties"]["delivery_tag"] = tag
+            payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
+        except Exception as error:
+            self._set_aside(message, f"{type(error).__name__}: {error}")
+            return None
+        self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
         self.delivered[tag] = message
         return payload
+
+    def _set_aside(self, message: spool.Message, error: str) -> None:
+        """Move a message of another framework to the error queue. Without an error queue, delay the message; if a
+        further failure would drop the message, hold it until the channel closes."""
+        advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
+        reason = f"not a message of Celery, so {advice} ({error})"
+        log.error("message %s of queue %s: %s", message.id, message.queue, reason)
+        config = self.space.queues()[message.queue]
+        if config.error_queue is not None:
+            self.follow_up(self.claims.reject([message], reason), [message])
+        elif config.retries is None:
+            self.follow_up(self.claims.fail(message, reason, delay=_FOREIGN_SECONDS), [message])
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 

@@ -12,15 +12,20 @@ from django_xaspool.backend import RESULTS, XaspoolBackend
 from django_xaspool.results import of_message, task_result
 from django_xaspool.tasks import TaskContext, TaskResult, TaskResultStatus, normalize_json, task_finished, task_started
 
+_FOREIGN_SECONDS = 60.0  # the delay of a message of another framework
+
 
 def run(backend: XaspoolBackend, message: spool.Message) -> None:
     """Run the task of a message. A task that fails moves to the queue of failed tasks, and its traceback is kept.
 
     Raises:
         spool.Reject: the task failed. The record of the failure is durable.
-        spool.Retry: the task asks for another attempt.
+        spool.Retry: the task asks for another attempt, or the message belongs to another framework.
         ImportError, TypeError: this program has no such task. The message returns, because another program may have it.
     """
+    if not (isinstance(message.body, dict) and "task" in message.body):
+        advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
+        raise spool.Retry(f"not a task of Django, so {advice}", delay=_FOREIGN_SECONDS)
     began = time.time()
     running = of_message(backend.alias, message, TaskResultStatus.RUNNING, started_at=began)
     running.worker_ids[-1] = f"{os.uname().nodename}:{os.getpid()}"

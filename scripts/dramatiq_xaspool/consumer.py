@@ -3,6 +3,7 @@
 The claims end with the process, so another worker gets the messages of a dead worker at once.
 """
 
+import logging
 import select
 import threading
 from collections.abc import Callable, Iterable
@@ -14,6 +15,10 @@ from dramatiq.broker import Consumer, MessageProxy
 from dramatiq.errors import DecodeError
 
 import spool
+
+log = logging.getLogger("dramatiq_xaspool")
+
+_FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 
 
 class Delivery(MessageProxy):
@@ -60,7 +65,7 @@ class XaspoolConsumer(Consumer):
     """
 
     def __init__(self, space: spool.Space, queue: str, prefetch: int, timeout: float) -> None:
-        self._queue, self._timeout = queue, timeout
+        self._space, self._queue, self._timeout = space, queue, timeout
         self._places = threading.Semaphore(prefetch)
         self._claims = space.claims()
         self._arrivals = space.arrivals([queue])
@@ -82,12 +87,25 @@ class XaspoolConsumer(Consumer):
         return delivery
 
     def _take(self) -> Delivery | None:
-        for claimed in self._claims.take(self._queue, 1):
+        while taken := self._claims.take(self._queue, 1):
+            (claimed,) = taken
             try:
                 return Delivery(self._claims, claimed, self._places)
             except DecodeError as error:
-                self._claims.reject([claimed], f"not a message of Dramatiq: {error.error}").result()
+                self._set_aside(claimed, f"{type(error.error).__name__}: {error.error}")
         return None
+
+    def _set_aside(self, claimed: spool.Message, error: str) -> None:
+        """Move a message of another framework to the error queue. Without an error queue, delay the message; if a
+        further failure would drop the message, hold it until the consumer closes."""
+        advice = f"another framework uses the queue {self._queue}: give each framework separate queues"
+        reason = f"not a message of Dramatiq, so {advice} ({error})"
+        log.error("message %s of queue %s: %s", claimed.id, self._queue, reason)
+        config = self._space.queues()[self._queue]
+        if config.error_queue is not None:
+            self._claims.reject([claimed], reason).result()
+        elif config.retries is None:
+            self._claims.fail(claimed, reason, delay=_FOREIGN_SECONDS).result()
 
     # Dramatiq passes the messages that __next__ returned.
 

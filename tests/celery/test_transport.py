@@ -205,6 +205,25 @@ def test_a_rejected_message_remains_while_its_error_queue_is_missing(
     assert (spool.shared(path).stats("tea").delayed, spool.shared(path).stats("tea").failed) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [({}, "tea"), ({"retries": 0}, "tea"), ({"retries": 0, "error_queue": "failed"}, "failed")],
+    ids=["unlimited", "no retries", "error queue"],
+)
+def test_a_message_of_another_framework_delays_no_other_and_is_never_dropped(
+    connect: Callable[..., Connection], path: Path, caplog: pytest.LogCaptureFixture, options: Any, place: str
+) -> None:
+    connection, tea = connect(queue=options), Queue("tea")
+    Producer(connection).publish("green", routing_key="tea", declare=[tea])
+    space = spool.shared(path)
+    foreign = [space.put("tea", body) for body in (b'{"queue_name": "tea", "args": []}', {"task": "shop.add"}, b"\xff")]
+    Producer(connection).publish("black", routing_key="tea")
+    assert bodies(connection, tea(connection)) == ["green", "black"]
+    connection.release()
+    assert [message.id for message in space.browse(place)] == foreign
+    assert "another framework uses the queue tea: give each framework separate queues" in caplog.text
+
+
 def test_the_message_of_a_killed_consumer_is_delivered_as_redelivered(
     connect: Callable[..., Connection], path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import dramatiq
 import pytest
@@ -98,6 +99,20 @@ def test_a_body_that_is_no_message_of_dramatiq_moves_to_the_dead_letter_queue(ap
     (dead,) = app.broker.space.browse("default.XQ")
     assert dead.failure_reason is not None
     assert dead.failure_reason.startswith("not a message of Dramatiq")
+
+
+@pytest.mark.parametrize("options", [{}, {"retries": 0}], ids=["unlimited", "no retries"])
+def test_a_message_of_another_framework_is_never_dropped(
+    app: App, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    space = app.broker.space
+    space.create_queue("default", **options)  # as another framework does: without an error queue
+    foreign = [space.put("default", body) for body in ('{"body": "W1tdXQ==", "properties": {}}', {"task": "shop.add"})]
+    app.note.send("first")
+    with working(app):
+        app.until_told(1)
+    assert [message.id for message in space.browse("default")] == foreign
+    assert "another framework uses the queue default: give each framework separate queues" in caplog.text
 
 
 def test_a_message_that_fails_for_good_remains_while_its_dead_letter_queue_is_missing(app: App) -> None:
