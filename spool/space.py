@@ -365,6 +365,10 @@ class Space(Administration):
         The message may be ready, delayed or claimed. Expired messages, and messages of transactions that have not
         committed, are not found. This also holds for the transaction of the caller.
 
+        The first search reads the table of each large file of the queue: some 0.5 ms for every 4,096 compacted
+        messages. Later searches read only the tables that may have the correlation id. For this, the memory has four
+        bytes for each of at most two million correlation ids; with more ids, each search also reads the other tables.
+
         Args:
             timeout: the seconds to wait until such a message exists; 0 does not wait, and None waits for ever.
 

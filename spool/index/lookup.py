@@ -16,7 +16,7 @@ from spool.index.body_files import FileCache
 from spool.index.commit import FileRef
 from spool.index.queue import Queue
 from spool.index.run import Run
-from spool.index.segment import HASH_BYTES, Piece, Segment, find_correlation, find_id, pack_position
+from spool.index.segment import HASH_BYTES, Piece, Segment, find_correlation, find_id, hash_prefixes, pack_position
 from spool.model.order import cuts
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
@@ -25,6 +25,11 @@ _Read = TypeVar("_Read")
 _FromSegment = Callable[[Segment, CompactedTable, Piece], Run]
 
 REFILL_MESSAGES = 256  # the number of a segment's messages that become runs at once
+
+
+MOST_PREFIXES = 1 << 21
+"""The number of correlation ids for which all segments together keep a prefix of four bytes. The searches read the
+tables of further segments."""
 
 
 class BranchIds:
@@ -243,12 +248,18 @@ class MessageTable:
         self, queue: Queue, correlation_id: str
     ) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
         """Yield the messages of segments whose correlation ids have the hash of this correlation id."""
-        for segment in [segment for segment in queue.all_segments() if segment.correlated]:
+        hashed = correlation_hash(correlation_id)
+        for segment in [segment for segment in queue.all_segments() if segment.may_have(hashed)]:
             keys = self._or_dropped(self._cache.keys, segment)
-            wanted = set() if keys is None else set(find_correlation(keys[1], correlation_hash(correlation_id)))
+            wanted = set() if keys is None else set(find_correlation(keys[1], hashed))
+            if keys is not None and segment.prefixes is None and self._prefixes() < MOST_PREFIXES:
+                segment.prefixes = hash_prefixes(keys[1])
             if wanted:
                 table = self.table_of(segment)
                 yield segment, table, [piece for piece in segment.pieces(table) if piece.run in wanted]
+
+    def _prefixes(self) -> int:
+        return sum(len(segment.prefixes) for segment in self.segments if segment.prefixes is not None)
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
         """Return whether a run of the queue has the message with this id, or a message with this correlation id. If

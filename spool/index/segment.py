@@ -2,9 +2,12 @@
 
 A segment is one section of a file that a compaction wrote: messages of one queue in the order of delivery. Each message
 keeps the position from its original commit. The memory has only the segment's bounds, its counts, and one bit for each
-message.
+message. After a search by correlation id, the memory also has four bytes of the hash of each correlation id, so that
+the next searches need not read the table of a segment without the id.
 """
 
+import struct
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -40,13 +43,14 @@ class Segment:
     low, high: the lowest position, and the end of the highest range of positions, both packed by ``pack_position``.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of the next message. If ``delayed`` is true, the key begins with the message's due time.
+    prefixes: the prefixes of the hashes of all correlation ids, sorted; None before the first search.
     cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end before each
         position.
     """
 
     __slots__ = (
         "bytes", "correlated", "cuts", "delayed", "entry", "expires", "file", "high", "key", "live", "low", "next_row",
-        "oldest", "queue", "removed", "rows",
+        "oldest", "prefixes", "queue", "removed", "rows",
     )  # fmt: skip
 
     def __init__(self, queue: QueueOrder, file: FileRef, entry: SectionEntry, table: CompactedTable) -> None:
@@ -62,6 +66,7 @@ class Segment:
         self.oldest = min(table.origins.times)
         self.low, self.high = places.starts[0], max(places.ends)
         self.correlated = bool(table.correlations)
+        self.prefixes: array[int] | None = None
         self.cuts = [cut for attributes in table.attributes for cut in cuts(attributes)]
         self.expires = self.next_expiry(table)
         self.delayed = False
@@ -77,6 +82,14 @@ class Segment:
             for piece in self.pieces(table)
         )
         return min((time for time in times if time is not None), default=None)
+
+    def may_have(self, hashed: bytes) -> bool:
+        """Return False if no message of the segment has a correlation id with this hash."""
+        if self.prefixes is None:
+            return self.correlated
+        (prefix,) = _PREFIX.unpack(hashed)
+        at = bisect_left(self.prefixes, prefix)
+        return at < len(self.prefixes) and self.prefixes[at] == prefix
 
     def remove(self, row: int, count: int, size: int) -> None:
         """Remove ``count`` live messages, whose bodies have ``size`` bytes in total."""
@@ -146,6 +159,8 @@ def pack_position(number: int, ordinal: int) -> int:
 
 _ORDINAL_BYTES, _RUN_BYTES = 4, 4
 HASH_BYTES = 8
+_PREFIX = struct.Struct(f">I{HASH_BYTES - 4}x")
+_PREFIX_OF_ENTRY = struct.Struct(f">I{HASH_BYTES - 4 + _RUN_BYTES}x")
 
 
 def pack_ids(entries: list[tuple[bytes, int, int]]) -> bytes:
@@ -169,6 +184,11 @@ def find_id(packed: bytes, branch: bytes, ordinal: int) -> int | None:
 def pack_correlations(entries: list[tuple[bytes, int]]) -> bytes:
     """Sort the entries (hash of a correlation id, run); return them as bytes."""
     return b"".join(hashed + run.to_bytes(_RUN_BYTES, "big") for hashed, run in sorted(entries))
+
+
+def hash_prefixes(packed: bytes) -> "array[int]":
+    """Return the first four bytes of each hash in the entries, as numbers in ascending order."""
+    return array("I", dict.fromkeys(prefix for (prefix,) in _PREFIX_OF_ENTRY.iter_unpack(packed)))
 
 
 def find_correlation(packed: bytes, hashed: bytes) -> list[int]:

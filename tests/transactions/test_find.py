@@ -9,6 +9,8 @@ import pytest
 
 import spool
 import spool.aio
+from spool.index import lookup
+from spool.index.body_files import FileCache
 from spool.transactions import finding
 from tests import door
 from tests.clocks import LONG, MovedClock, PatientClock, timed
@@ -97,6 +99,31 @@ def test_a_message_of_a_prepared_branch_is_found_once_the_branch_is_committed() 
         assert body(space) == "old", "it is in doubt"
         commit(other)
         assert body(space) == "new"
+
+
+@pytest.mark.parametrize("limit", [lookup.MOST_PREFIXES, 8])
+def test_only_the_first_search_for_an_absent_key_reads_the_tables_of_the_segments(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(lookup, "MOST_PREFIXES", limit)
+    read: list[object] = []
+    keys = FileCache.keys
+    monkeypatch.setattr(FileCache, "keys", lambda self, *args: read.append(args) or keys(self, *args))
+    with small_compactions():
+        for n in range(40):
+            space.put("orders", n, correlation_id=f"key {n}")
+        while tidy(space):
+            pass
+    segments = len(door.store(space).view.index.messages.segments)
+    assert segments >= 8
+    counts = []
+    for key in ("absent", "also absent"):
+        read.clear()
+        assert body(space, key) is None
+        counts.append(len(read))
+    without = segments - 2 if limit == 8 else 0  # two segments of four messages have reached the limit
+    assert counts == [segments, without]
+    assert [body(space, f"key {n}") for n in range(40)] == [*range(40)]
 
 
 def test_compacted_messages_are_found_and_remain_in_their_segments(space: spool.Space) -> None:
