@@ -84,6 +84,20 @@ def get(path: Path, opened: ExitStack) -> Action:
     return alone_and_in_a_transaction
 
 
+def claims(path: Path, opened: ExitStack) -> Action:
+    space = opened.enter_context(spool.open(path))
+    space.put_many("orders", [b"one", b"two", b"three"])
+
+    def acknowledge_and_fail() -> None:
+        with space.claims() as claims:
+            one, two, _ = claims.take("orders", 3)
+            claims.begin(one)
+            claims.remove([one]).result()
+            claims.fail(two, "it broke").result()
+
+    return acknowledge_and_fail
+
+
 def two_phases(path: Path, opened: ExitStack) -> Action:
     space = opened.enter_context(spool.open(path))
 
@@ -137,6 +151,7 @@ TRACED = [
     ("A put", put, {"Transaction.put", "check_room", "Mirror.flush_both", "write_empty"}),
     ("A put that another process commits", posted_put, set()),
     ("A get", get, {"read_commit", "SoughtMessages.wake"}),
+    ("A claim, and its acknowledgement", claims, set()),
     ("A two-phase commit", two_phases, set()),
     ("A transaction over a space and a database", global_transaction, set()),
     ("Opening a space", opening, {"finish_dead_writer"}),
