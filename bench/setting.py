@@ -92,7 +92,7 @@ ONCE = Sizes(
 
 # The peers in the targets of the cases on ext4 with a journal.
 _DATABASE_MEGABYTES = 300  # the size of an empty database
-_ON_JOURNAL = ("raw append", "xaspool", "SQLite", "Redis", "PostgreSQL")
+_ON_JOURNAL = ("raw append", "xaspool", "SQLite", "SimpleBroker", "persist-queue", "Redis", "PostgreSQL")
 
 
 @dataclass

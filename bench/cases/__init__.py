@@ -29,7 +29,7 @@ _OF_ANY_DISK = (
 _NOT_ON_JOURNAL = ("1000", "asyncio")
 
 CASES: tuple[Case, ...] = (
-    *calls.CASES, *_OF_ANY_DISK, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL),
+    *calls.CASES, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL), *_OF_ANY_DISK,
     *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
     *spark.CASES, *forward.CASES, *web.CASES, *workers.CASES, *network.CASES,
 )  # fmt: skip

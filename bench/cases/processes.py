@@ -8,7 +8,7 @@ processes about 0.8 times as many.
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from operator import methodcaller
@@ -20,8 +20,9 @@ from bench.peers.base import Line, Peer
 from bench.setting import Bench
 from bench.table import Chart, Outcome, Row, Verdict
 
-_PAIR = Row("pair", "1 producing + 1 consuming process, 1 a commit", "≥ 1.0 × PostgreSQL SKIP LOCKED")
+_PAIR = Row("pair", "1 producing + 1 consuming process, 1 a commit", "≥ 0.9 × SQLite")
 _FOUR = Row("processes", "4 producing + 4 consuming processes, 1 a commit", "≥ 1.0 × PostgreSQL SKIP LOCKED")
+_FOUR_SQLITE = Row("processes-sqlite", _FOUR.case, "≥ 1.7 × SQLite")
 _MANY = Row(
     "many", "16 producing + 16 consuming processes, 1 a commit", "≥ 0.8 × 4 + 4; slowest process ≥ 0.3 × the mean"
 )
@@ -73,15 +74,18 @@ def _busy(team: "Team") -> str:
     return f"{1000 * statistics.median(team.busy):.2f} ms of processor a message"
 
 
-def _measure(row: Row, of_each: int, bench: Bench) -> Iterator[Result]:
-    teams = {name: Team(peer, row.key, of_each) for name, peer in bench.peers.items() if peer.concurrent}
+def _measure(targets: Sequence[tuple[Row, str, float]], of_each: int, bench: Bench) -> Iterator[Result]:
+    """``targets``: rows, each with a contender and the least ratio."""
+    key = targets[0][0].key
+    teams = {name: Team(peer, key, of_each) for name, peer in bench.peers.items() if peer.concurrent}
     rates = _in_turns(teams, bench)
     figures = {name: Figure(name, found, "messages/s", bench.peers[name].durable) for name, found in rates.items()}
     words = f"through {of_each} + {of_each} processes, 1 a commit: messages a second"
-    yield Chart(row.key, words, list(figures.values()))
+    yield Chart(key, words, list(figures.values()))
     ours = figures.pop("xaspool", None)
     if ours:
-        yield compare(row, ours, list(figures.values()), "PostgreSQL", 1.0, _busy(teams["xaspool"]))
+        for row, against, least in targets:
+            yield compare(row, ours, list(figures.values()), against, least, _busy(teams["xaspool"]))
 
 
 class Team:
@@ -152,7 +156,12 @@ def _work(peer: Peer, queue: str, put: Put | None, orders: Connection) -> None:
 
 
 CASES = (
-    *(Case(row.key, (row,), partial(_measure, row, count)) for row, count in ((_PAIR, 1), (_FOUR, 4))),
+    Case(_PAIR.key, (_PAIR,), partial(_measure, [(_PAIR, "SQLite", 0.9)], 1)),
+    Case(
+        _FOUR.key,
+        (_FOUR, _FOUR_SQLITE),
+        partial(_measure, [(_FOUR, "PostgreSQL", 1.0), (_FOUR_SQLITE, "SQLite", 1.7)], 4),
+    ),
     Case(_MANY.key, (_MANY,), _measure_many),
     Case(_PUTTERS.key, (_PUTTERS,), partial(_measure_putters, _PUTTERS, _PUT, 1.2)),
     Case(_TWO_PHASES.key, (_TWO_PHASES,), partial(_measure_putters, _TWO_PHASES, _PUT_IN_TWO_PHASES, 1.0)),

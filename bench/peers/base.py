@@ -1,5 +1,6 @@
 """The interface of a contender: a peer, which may be missing, and the lines to the peer's queues."""
 
+import base64
 import importlib.metadata
 import importlib.util
 import os
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 BODY = os.urandom(1024)
+MIXED = [os.urandom(200 + 700 * place % 2_801) for place in range(97)]  # bodies of 200 to 3,000 bytes
 _LOST_SECONDS = 60
 
 
@@ -17,11 +19,16 @@ class Missing(Exception):
 
 
 class Line(ABC):
-    """A connection of one caller to one queue. Only one thread at a time may use the line."""
+    """A connection of one caller to one queue. Only one thread at a time may use the line.
+
+    body: the body of each message that the next call puts.
+    """
+
+    body: bytes = BODY
 
     @abstractmethod
     def put(self, count: int) -> None:
-        """Put ``count`` messages of 1 KiB in one commit."""
+        """Put ``count`` messages in one commit."""
 
     @abstractmethod
     def get(self, count: int) -> int:
@@ -106,6 +113,11 @@ def need(module: str, package: str) -> None:
     """Raise Missing, with the way to install the package, if the Python package is not installed."""
     if importlib.util.find_spec(module) is None:
         raise Missing(f"not here: pip install '.[bench]' (it needs {package})")
+
+
+def text_of(body: bytes) -> str:
+    """Return a text of as many bytes, for peers that accept only text."""
+    return base64.b64encode(body[: 3 * len(body) // 4]).decode()
 
 
 def release(package: str) -> str:

@@ -1,6 +1,6 @@
 """diskcache.Deque with synchronous=2."""
 
-from bench.peers.base import BODY, Line, Peer
+from bench.peers.base import Line, Peer
 
 
 class DiskCache(Peer):
@@ -22,11 +22,11 @@ class DiskCacheLine(Line):
 
     def put(self, count: int) -> None:
         if count == 1:
-            self.deque.append(BODY)
+            self.deque.append(self.body)
             return
         with self.deque.transact():
             for _ in range(count):
-                self.deque.append(BODY)
+                self.deque.append(self.body)
 
     def get(self, count: int) -> int:
         if count == 1:

@@ -1,6 +1,6 @@
 """The queue under huey's SqliteHuey, with fsync=True; enqueue and dequeue without huey's own work for a task."""
 
-from bench.peers.base import BODY, Line, Peer
+from bench.peers.base import Line, Peer
 
 
 class Huey(Peer):
@@ -22,7 +22,7 @@ class HueyLine(Line):
 
     def put(self, count: int) -> None:
         for _ in range(count):
-            self.storage.enqueue(BODY)
+            self.storage.enqueue(self.body)
 
     def get(self, count: int) -> int:
         for place in range(count):

@@ -1,10 +1,6 @@
 """litequeue: it always uses synchronous=NORMAL, so a commit is in the log, but not on the disk."""
 
-import base64
-
-from bench.peers.base import BODY, Line, Peer
-
-_TEXT = base64.b64encode(BODY[:768]).decode()  # 1 KiB of text, because litequeue accepts only text
+from bench.peers.base import Line, Peer, text_of
 
 
 class LiteQueue(Peer):
@@ -30,7 +26,7 @@ class LiteQueueLine(Line):
 
     def put(self, count: int) -> None:
         for _ in range(count):
-            self.queue.put(_TEXT)
+            self.queue.put(text_of(self.body))
 
     def get(self, count: int) -> int:
         for place in range(count):

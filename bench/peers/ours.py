@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import spool
 import xa
-from bench.peers.base import BODY, Line, Peer
+from bench.peers.base import Line, Peer
 
 
 class Ours(Peer):
@@ -33,22 +33,21 @@ class OurLine(Line):
 
     def put(self, count: int) -> None:
         if count == 1:
-            self.space.put(self.queue, BODY)
+            self.space.put(self.queue, self.body)
         else:
-            self.space.put_many(self.queue, [BODY] * count)
+            self.space.put_many(self.queue, [self.body] * count)
 
     def get(self, count: int) -> int:
         try:
             found = self.space.get_many(self.queue, count)
         except spool.Empty:
             return 0
-        assert len(found[0].body) == len(BODY)
         return len(found)
 
     def put_each(self, count: int) -> None:
         with self.space.transaction() as transaction:
             for _ in range(count):
-                transaction.put(self.queue, BODY)
+                transaction.put(self.queue, self.body)
 
     def get_each(self, count: int) -> int:
         with self.space.transaction() as transaction:
@@ -63,7 +62,7 @@ class OurLine(Line):
     def put_in_two_phases(self) -> None:
         xid = xa.Xid(1, self.run, b"%d" % next(self.branches))
         self.manager.start(xid)
-        self.space.put(self.queue, BODY)
+        self.space.put(self.queue, self.body)
         self.manager.end(xid)
         self.manager.prepare(xid)
         self.manager.commit(xid)

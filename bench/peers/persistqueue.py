@@ -1,6 +1,6 @@
 """persist-queue's SQLiteAckQueue: a get and its acknowledgement are two commits."""
 
-from bench.peers.base import BODY, Line, Peer
+from bench.peers.base import Line, Peer
 
 _CLEAR_EVERY = 500
 
@@ -27,7 +27,7 @@ class PersistQueueLine(Line):
 
     def put(self, count: int) -> None:
         for _ in range(count):
-            self.queue.put(BODY)
+            self.queue.put(self.body)
 
     def get(self, count: int) -> int:
         import persistqueue

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bench.peers.base import BODY, Line, Missing, Peer, descendants, need, release
+from bench.peers.base import Line, Missing, Peer, descendants, need, release
 
 _PUT = "insert into {} (body) select unnest(%s::bytea[])"
 # Materialized, because PostgreSQL may run a subquery once per row, and would then delete too many rows.
@@ -105,7 +105,7 @@ class PostgreSQLLine(Line):
         self.run, self.branches = os.urandom(8).hex(), itertools.count()
 
     def put(self, count: int) -> None:
-        self.db.execute(self.sql_put, ([BODY] * count,), binary=True)
+        self.db.execute(self.sql_put, ([self.body] * count,), binary=True)
 
     def get(self, count: int) -> int:
         return len(self.db.execute(self.sql_get, (count,), binary=True).fetchall())

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import time
 
-from bench.peers.base import BODY, Line, Missing, Peer, descendants, need, release
+from bench.peers.base import Line, Missing, Peer, descendants, need, release
 
 
 class Redis(Peer):
@@ -63,7 +63,7 @@ class RedisLine(Line):
         raise Missing("its server did not answer within ten seconds")
 
     def put(self, count: int) -> None:
-        self.client.rpush(self.queue, *([BODY] * count))
+        self.client.rpush(self.queue, *([self.body] * count))
 
     def get(self, count: int) -> int:
         return len(self.client.lpop(self.queue, count) or ())

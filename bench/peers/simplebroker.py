@@ -1,10 +1,6 @@
 """SimpleBroker: a queue in SQLite, durable by its default synchronous=FULL."""
 
-import base64
-
-from bench.peers.base import BODY, Line, Peer
-
-_TEXT = base64.b64encode(BODY[:768]).decode()  # 1 KiB of text, because SimpleBroker accepts only text
+from bench.peers.base import Line, Peer, text_of
 
 
 class SimpleBroker(Peer):
@@ -26,7 +22,7 @@ class SimpleBrokerLine(Line):
 
     def put(self, count: int) -> None:
         for _ in range(count):
-            self.queue.write(_TEXT)
+            self.queue.write(text_of(self.body))
 
     def get(self, count: int) -> int:
         for place in range(count):

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 
-from bench.peers.base import BODY, Line, Peer
+from bench.peers.base import Line, Peer
 
 _PUT_ONE = "insert into queue (body) values (?)"
 _GET_ONE = "delete from queue where id = (select id from queue order by id limit 1) returning body"
@@ -30,7 +30,7 @@ class SQLiteLine(Line):
 
     def put(self, count: int) -> None:
         self.db.execute("begin immediate")
-        self.db.executemany(_PUT_ONE, [(BODY,)] * count)
+        self.db.executemany(_PUT_ONE, [(self.body,)] * count)
         self.db.execute("commit")
 
     def get(self, count: int) -> int:
@@ -44,7 +44,7 @@ class SQLiteLine(Line):
     def put_each(self, count: int) -> None:
         self.db.execute("begin immediate")
         for _ in range(count):
-            self.db.execute(_PUT_ONE, (BODY,))
+            self.db.execute(_PUT_ONE, (self.body,))
         self.db.execute("commit")
 
     def get_each(self, count: int) -> int:
