@@ -102,6 +102,14 @@ class QueueArrivals:
         due = self._next_due()
         return None if due is None else max(0.0, due - self._store.clock.now())
 
+    def wake(self) -> None:
+        """Make the descriptor readable for all queues, e.g. because the program can take messages again.
+
+        Any thread may call this method. It has no effect after ``close``, and in a forked child.
+        """
+        with calls.deferred():
+            self._announce(set(self._words))
+
     def close(self) -> None:
         """Close the descriptor. Remove it from a loop before."""
         with calls.deferred(), self._mutex:

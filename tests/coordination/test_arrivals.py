@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,18 @@ def test_a_message_that_was_not_taken_is_named_again(arrivals: spool.QueueArriva
         assert wait(arrivals) == {"orders"}
 
 
+def test_any_thread_can_let_the_program_look_into_all_queues_again(arrivals: spool.QueueArrivals) -> None:
+    assert not readable(arrivals)
+    for _ in range(2):
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(100):
+                threads.submit(arrivals.wake)
+        assert wait(arrivals) == {"orders", "mail"}
+        assert not readable(arrivals)
+    arrivals.close()
+    arrivals.wake()  # has no effect
+
+
 def test_messages_that_others_hold_are_not_named_all_the_while(
     arrivals: spool.QueueArrivals, other: spool.Space
 ) -> None:
@@ -405,6 +418,7 @@ def test_in_a_forked_child_arrivals_are_closed_and_those_of_the_parent_are_not(
         for call in (arrivals.fileno, arrivals.ready):
             with pytest.raises(spool.NotOpen):
                 call()
+        arrivals.wake()  # has no effect
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.eventfd_read(handle)
         signal.alarm(int(LONG))
