@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from functools import cached_property
+from multiprocessing.connection import wait
 from typing import Any
 
 from kombu.transport import virtual
@@ -12,7 +13,6 @@ import spool
 from celery_xaspool.bindings import Bindings
 from celery_xaspool.channel import Channel
 from celery_xaspool.names import BINDINGS, TRANSIENT, create_queue, space_path
-from celery_xaspool.watch import Watch
 
 _DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
 
@@ -36,15 +36,12 @@ class Transport(virtual.Transport):
         self.transient: set[str] = set()  # the transient queues that this connection has declared
         self.seconds: dict[str, float | None] = {}  # how long a message for a queue may wait
         self.loop: Any = None
+        self._arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         _allow_mingle_and_gossip()
 
     @cached_property
     def bindings(self) -> Bindings:
         return Bindings(self.space)
-
-    @cached_property
-    def watch(self) -> Watch:
-        return Watch(self.space)
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
@@ -56,10 +53,6 @@ class Transport(virtual.Transport):
         if self.pid != os.getpid():
             return  # a forked child has a copy of its parent's connection
         super().close_connection(connection)
-        if "watch" in self.__dict__:
-            if self.loop is not None:
-                self.loop.remove(self.watch)
-            self.watch.close()
         self.loop = None
         if "bindings" in self.__dict__:
             self.bindings.close()
@@ -73,34 +66,45 @@ class Transport(virtual.Transport):
     # -- deliveries --------------------------------------------------------------------------------------------------
 
     def follow_queues(self) -> None:
-        """Watch the queues that the channels consume now."""
-        self.watch.follow({queue for channel in self.channels for queue in channel.consumed()})
+        """Watch the queues that the channels consume now, instead of the earlier ones."""
+        if self.pid != os.getpid():
+            return  # a forked child shares the event loop's descriptors with its parent
+        if self._arrivals is not None:
+            if self.loop is not None:
+                self.loop.remove(self._arrivals)
+            self._arrivals.close()
+        queues = {queue for channel in self.channels for queue in channel.consumed()}
+        self._arrivals = self.space.arrivals(queues) if queues else None
+        if self._arrivals is not None and self.loop is not None:
+            self.loop.add_reader(self._arrivals, self._deliver_some)
 
     def wake(self) -> None:
-        """Let the event loop deliver and acknowledge again."""
-        if self.loop is not None:
-            self.watch.wake()
+        """Let the event loop deliver and acknowledge again. Any thread may call this."""
+        if (arrivals := self._arrivals) is not None:
+            arrivals.wake()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none comes in ``timeout`` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            self.watch.clear()
+            if self._arrivals is not None:
+                self._arrivals.ready()
             if any(channel.deliver(1) for channel in list(self.channels)):
                 return
             seconds = None if until is None else until - time.monotonic()
             if seconds is not None and seconds <= 0:
                 raise TimeoutError("no message came in time")
-            self.watch.wait(seconds)
+            wait([] if self._arrivals is None else [self._arrivals.fileno()], seconds)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         # Deliveries happen in a callback of a descriptor and not in a tick of the loop: the pool looks for work in a
         # tick, too, in any order, and would sleep on a task that a later tick delivers.
         self.loop = loop
-        loop.add_reader(self.watch, self._on_readable)
+        self.follow_queues()
 
-    def _on_readable(self) -> None:
-        self.watch.clear()
+    def _deliver_some(self) -> None:
+        if self._arrivals is not None:
+            self._arrivals.ready()
         delivered = []
         for channel in list(self.channels):
             channel.flush()
