@@ -4,10 +4,8 @@ The claims end with the process, so another worker gets the messages of a dead w
 """
 
 import select
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
-from functools import partial
 
 from dramatiq import Message
 from dramatiq.broker import Consumer, MessageProxy
@@ -17,36 +15,15 @@ import spool
 
 
 class Delivery(MessageProxy):
-    """A message of Dramatiq, and the claimed message of the space. Until its end, a delivery has one of ``places``."""
+    """A message of Dramatiq, and the claimed message of the space."""
 
-    def __init__(self, claims: spool.Claims, claimed: spool.Message, places: threading.Semaphore) -> None:
+    def __init__(self, claims: spool.Claims, claimed: spool.Message) -> None:
         super().__init__(Message.decode(claimed.body))
-        self._claims, self._claimed, self._places = claims, claimed, places
+        self._claims, self.claimed = claims, claimed
 
     def begin(self) -> None:
         """Note that an actor begins. From now on, the death of this process counts an attempt."""
-        self._claims.begin(self._claimed)
-
-    def release(self) -> None:
-        """Return the message to its place in the queue."""
-        self._places.release()
-        self._claims.release([self._claimed])
-
-    def remove(self) -> None:
-        """Remove the message. The removal is durable when this call returns."""
-        self._end(self._claims.remove)
-
-    def reject(self) -> None:
-        """Move the message to the dead-letter queue, with the exception as the reason."""
-        error = self._exception
-        reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
-        self._end(partial(self._claims.reject, reason=reason))
-
-    def _end(self, act: "Callable[[list[spool.Message]], Future[None]]") -> None:
-        try:
-            act([self._claimed]).result()
-        finally:
-            self._places.release()
+        self._claims.begin(self.claimed)
 
 
 class XaspoolConsumer(Consumer):
@@ -60,49 +37,52 @@ class XaspoolConsumer(Consumer):
     """
 
     def __init__(self, space: spool.Space, queue: str, prefetch: int, timeout: float) -> None:
-        self._queue, self._timeout = queue, timeout
-        self._places = threading.Semaphore(prefetch)
+        self._queue, self._prefetch, self._timeout = queue, prefetch, timeout
         self._claims = space.claims()
         self._arrivals = space.arrivals([queue])
         self._poll = select.poll()
-        self._poll.register(self._arrivals.fileno(), select.POLLIN)
+        self._poll.register(self._arrivals, select.POLLIN)
 
     def __next__(self) -> Delivery | None:
-        if not self._places.acquire(timeout=self._timeout):
-            return None
-        delivery = None
-        try:
+        delivery = self._take()
+        if delivery is None and self._poll.poll(self._timeout * 1000):
+            self._arrivals.ready()
             delivery = self._take()
-            if delivery is None and self._poll.poll(self._timeout * 1000):
-                self._arrivals.ready()
-                delivery = self._take()
-        finally:
-            if delivery is None:
-                self._places.release()
         return delivery
 
     def _take(self) -> Delivery | None:
-        for claimed in self._claims.take(self._queue, 1):
-            try:
-                return Delivery(self._claims, claimed, self._places)
-            except DecodeError as error:
-                self._claims.reject([claimed], f"not a message of Dramatiq: {error.error}").result()
+        if self._claims.held < self._prefetch:
+            for claimed in self._claims.take(self._queue, 1):
+                try:
+                    return Delivery(self._claims, claimed)
+                except DecodeError as error:
+                    self._claims.reject([claimed], f"not a message of Dramatiq: {error.error}").result()
         return None
 
     # Dramatiq passes the messages that __next__ returned.
 
     def ack(self, message: Delivery) -> None:  # type: ignore[override]
-        """Remove a message whose actor has ended."""
-        message.remove()
+        """Remove a message whose actor has ended. The removal is durable when this call returns."""
+        self._end(message, self._claims.remove([message.claimed]))
 
     def nack(self, message: Delivery) -> None:  # type: ignore[override]
-        """Move a failed message to the dead-letter queue."""
-        message.reject()
+        """Move a failed message to the dead-letter queue, with the exception as the reason."""
+        error = message._exception
+        reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
+        self._end(message, self._claims.reject([message.claimed], reason))
+
+    def _end(self, message: Delivery, commit: "Future[None]") -> None:
+        try:
+            commit.result()
+        except spool.SpoolError:
+            self._claims.release([message.claimed])
+            raise
+        finally:
+            self._arrivals.wake()  # the next message can be claimed
 
     def requeue(self, messages: Iterable[Delivery]) -> None:  # type: ignore[override]
         """Return messages that no actor has begun to their places in the queue."""
-        for message in messages:
-            message.release()
+        self._claims.release(message.claimed for message in messages)
 
     def close(self) -> None:
         """Return all other claimed messages to their places in the queue."""
