@@ -16,11 +16,13 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
 import spool
+from celery_xaspool.bindings import Binding
 from celery_xaspool.names import TRANSIENT, create_queue, mailbox, queue_name
 
 log = logging.getLogger("celery_xaspool")
 
 _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets no limit is deleted after this time
+_SHORTEST_SECONDS = 0.001
 _PRIORITIES = 100
 
 
@@ -96,11 +98,11 @@ class Channel(virtual.Channel):
     ) -> None:
         arguments = kwargs.get("arguments") or {}
         milliseconds = arguments.get("x-message-ttl")
-        self.connection.seconds[queue] = None if milliseconds is None else milliseconds / 1000
+        seconds = None if milliseconds is None else max(milliseconds / 1000, _SHORTEST_SECONDS)
         if exclusive or auto_delete:
-            self.connection.transient.add(queue)
+            self.connection.transient[queue] = _TRANSIENT_SECONDS if seconds is None else seconds
             return
-        options: dict[str, Any] = {"retry_delay": 0.0, "on_expiry": "drop"}
+        options: dict[str, Any] = {"retry_delay": 0.0, "on_expiry": "drop", "time_to_live": seconds}
         if arguments.get("x-max-priority"):
             options["order"] = ("priority", "fifo")
         if not durable:
@@ -138,7 +140,7 @@ class Channel(virtual.Channel):
         self.state.queue_bindings_delete(queue)
         self.connection.bindings.unbind(queue)
         self._purge(queue)
-        self.connection.transient.discard(queue)
+        self.connection.transient.pop(queue, None)
         if box is None:
             self.space.delete_queue(name)
 
@@ -150,10 +152,8 @@ class Channel(virtual.Channel):
         return super().typeof(exchange, default)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
-        self.connection.bindings.bind(
-            exchange, self.typeof(exchange).type, routing_key or "", pattern, queue,
-            self.connection.seconds.get(queue), owned=queue in self.connection.transient,
-        )  # fmt: skip
+        type, seconds = self.typeof(exchange).type, self.connection.transient.get(queue)
+        self.connection.bindings.bind(Binding(exchange, type, routing_key or "", pattern, queue, seconds))
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **kwargs: Any
@@ -164,7 +164,7 @@ class Channel(virtual.Channel):
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
         """Return the routing keys, patterns and queues of an exchange."""
         table = self.connection.bindings.of(exchange)
-        self.connection.seconds.update({binding.queue: binding.seconds for binding in table})
+        self.connection.transient.update({row.queue: row.seconds for row in table if row.seconds is not None})
         return [(binding.key, binding.pattern, binding.queue) for binding in table]
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
@@ -183,14 +183,14 @@ class Channel(virtual.Channel):
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """Put a message. The put joins the transaction of the caller, if the caller has one in this space."""
         name, box = self.address(queue)
-        seconds, expiration = self.connection.seconds.get(queue), message["properties"].get("expiration")
+        put: dict[str, Any] = {}
+        expiration = message["properties"].get("expiration")
         if expiration and not (message.get("headers") or {}).get("expires"):
-            seconds = int(expiration) / 1000  # (a worker revokes an expired task, so that nobody waits for its result)
-        if box is not None and seconds is None:
-            seconds = _TRANSIENT_SECONDS
-        put: dict[str, Any] = {"time_to_live": None if seconds is None else max(seconds, 0.001)}
+            # (a worker revokes an expired task, so that nobody waits for its result)
+            put["time_to_live"] = max(int(expiration) / 1000, _SHORTEST_SECONDS)
         if box is not None:
             put["correlation_id"] = box
+            put.setdefault("time_to_live", self.connection.transient.get(queue, _TRANSIENT_SECONDS))
         else:
             if self.space.queues()[name].order[0] == "priority":
                 put["priority"] = 1 + self._get_message_priority(message)

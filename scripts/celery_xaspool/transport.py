@@ -33,8 +33,7 @@ class Transport(virtual.Transport):
         super().__init__(client, **kwargs)
         self.path = space_path(client.hostname)
         self.native_eta = bool(client.transport_options.get("native_eta", True))
-        self.transient: set[str] = set()  # the transient queues that this connection has declared
-        self.seconds: dict[str, float | None] = {}  # how long a message for a queue may wait
+        self.transient: dict[str, float] = {}  # the known transient queues: how long a message may wait, in seconds
         self.loop: Any = None
         self._arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         _allow_mingle_and_gossip()
