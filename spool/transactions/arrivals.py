@@ -107,8 +107,9 @@ class QueueArrivals:
 
         Any thread may call this method. It has no effect after ``close``, and in a forked child.
         """
-        with calls.deferred():
-            self._announce(set(self._words))
+        if len(self._ready) < len(self._words):  # (otherwise the descriptor is readable already)
+            with calls.deferred():
+                self._announce(set(self._words))
 
     def close(self) -> None:
         """Close the descriptor. Remove it from a loop before."""
