@@ -2,13 +2,12 @@
 
 import logging
 import os
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import deque
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime
-from functools import cached_property, partial
-from itertools import count
+from functools import partial
 from typing import Any
 
 from kombu.transport import virtual
@@ -27,18 +26,15 @@ _PRIORITIES = 100
 
 
 class QoS(virtual.QoS):
-    """The unacknowledged deliveries of a channel."""
+    """The unacknowledged deliveries of a channel. A channel that is closed releases them with its claims."""
 
     def __init__(self, channel: "Channel", prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._on_collect.cancel()  # the end of the process releases the claims
-        self.held: dict[str, spool.Message] = {}
-
-    def can_consume(self) -> bool:
-        return not self.prefetch_count or len(self.held) < self.prefetch_count
+        self.held: dict[str, spool.Message] = self._delivered  # by delivery tag
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        self.held[delivery_tag] = self.channel.delivered.pop(delivery_tag)
+        """Do nothing: the channel noted the delivery when it claimed the message."""
 
     def ack(self, delivery_tag: str) -> None:
         if (message := self.held.pop(delivery_tag, None)) is not None:
@@ -47,42 +43,33 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if (message := self.held.pop(delivery_tag, None)) is None:
             return
+        claims = self.channel.claims
         if requeue:
-            self.channel.follow_up(self.channel.claims.fail(message, "the consumer returned the message"), [message])
+            request = claims.fail(message, "the consumer returned the message")
         else:
-            self.channel.follow_up(
-                self.channel.claims.reject([message], "the consumer rejected the message"), [message]
-            )
-        self.channel.connection.wake()  # the consumer has room
+            request = claims.reject([message], "the consumer rejected the message")
+        self.channel.follow_up(request, [message])
+        if (arrivals := self.channel.connection.arrivals) is not None:
+            arrivals.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
-        held, self.held = self.held, {}
-        with suppress(spool.SpoolError):  # the space is closed, so the claims are released already
-            self.channel.claims.release(list(held.values()))
-
-    def restore_unacked_once(self, stderr: Any = None) -> None:
-        if self.held:
-            self.restore_unacked()
+        held = [self.held.pop(tag) for tag in list(self.held)]
+        self.channel.claims.release(held)
 
 
 class Channel(virtual.Channel):
     QoS = QoS
+    do_restore = False
     supports_fanout = True
-    body_encoding = None
     max_priority = _PRIORITIES - 1
-    _tags = count(1)
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self.space: spool.Space = connection.space
-        self.delivered: dict[str, spool.Message] = {}  # by delivery tag, until the consumer gets the message
+        self.claims = self.space.claims()
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, tuple[str, bool]] = {}  # by consumer tag: the queue, and whether it needs no acks
-
-    @cached_property
-    def claims(self) -> "spool.Claims":
-        return self.space.claims()
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -167,18 +154,11 @@ class Channel(virtual.Channel):
         self.connection.transient.update({row.queue: row.seconds for row in table if row.seconds is not None})
         return [(binding.key, binding.pattern, binding.queue) for binding in table]
 
-    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
-        if not exchange:
-            return [routing_key]
-        return self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, default)
-
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+    def encode_body(self, body: Any, encoding: str | None = None) -> Any:
+        """Encode bytes only, so that administrators can read all other bodies."""
         return (b64encode(body).decode(), "base64") if isinstance(body, bytes) else (body, None)
-
-    def decode_body(self, body: Any, encoding: str | None = None) -> Any:
-        return b64decode(body) if encoding == "base64" else body
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """Put a message. The put joins the transaction of the caller, if the caller has one in this space."""
@@ -222,7 +202,6 @@ class Channel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         for payload in self._take(queue, 1):
             message = self.Message(payload, channel=self)
-            self.qos.append(message, message.delivery_tag)
             if no_ack:
                 self.qos.ack(message.delivery_tag)
             return message
@@ -230,17 +209,18 @@ class Channel(virtual.Channel):
 
     def deliver(self, most: int) -> int:
         """Deliver up to ``most`` messages to the consumers; return their number."""
-        done = 0
+        done, qos = 0, self.qos
         for consumer_tag, (queue, no_ack) in list(self._sources.items()):
             room = most - done
-            if not no_ack and self.qos.prefetch_count:
-                room = min(room, self.qos.prefetch_count - len(self.qos.held))
+            if not no_ack and qos.prefetch_count:
+                room = min(room, qos.prefetch_count - len(qos.held))
             for payload in self._take(queue, room) if room > 0 else ():
+                tag = payload["properties"]["delivery_tag"]
                 if consumer_tag not in self._sources:  # an earlier message has made the consumer cancel itself
-                    self.claims.release([self.delivered.pop(payload["properties"]["delivery_tag"])])
+                    self.claims.release([qos.held.pop(tag)])
                     continue
                 if no_ack:
-                    self.remove(self.delivered.pop(payload["properties"]["delivery_tag"]))
+                    qos.ack(tag)
                 self.connection.on_message_ready(self, payload, queue)
                 done += 1
         return done
@@ -248,24 +228,24 @@ class Channel(virtual.Channel):
     def _take(self, queue: str, most: int) -> list[dict[str, Any]]:
         """Claim messages, and return them as kombu's payloads."""
         name, box = self.address(queue)
-        return [self._payload(message) for message in self.claims.take(name, most, correlation_id=box)]
-
-    def _payload(self, message: spool.Message) -> dict[str, Any]:
-        self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
-        payload: dict[str, Any] = loads(message.body)
-        tag = f"{message.id}.{next(self._tags)}"
-        payload["properties"]["delivery_tag"] = tag
-        payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
-        self.delivered[tag] = message
-        return payload
+        held, payloads = self.qos.held, list[dict[str, Any]]()
+        for message in self.claims.take(name, most, correlation_id=box):
+            self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
+            payload = loads(message.body)
+            tag = f"{message.id}.{next(self._delivery_tags)}"
+            payload["properties"]["delivery_tag"] = tag
+            payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
+            held[tag] = message
+            payloads.append(payload)
+        return payloads
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
     def remove(self, message: spool.Message) -> None:
         """Remove an acknowledged message. In an event loop, the acknowledgements of one tick are one request."""
         self._acked.append(message)
-        if self.connection.loop is not None and self._sources:
-            self.connection.wake()
+        if self.connection.loop is not None and (arrivals := self.connection.arrivals) is not None:
+            arrivals.wake()
         else:
             self.flush()
 
@@ -293,8 +273,7 @@ class Channel(virtual.Channel):
                 self.flush()
             super().close()
             wait(() if is_copy else list(self._unfinished))
-            if "claims" in self.__dict__:
-                self.claims.close()
+            self.claims.close()
 
 
 def _eta(message: dict[str, Any]) -> float | None:

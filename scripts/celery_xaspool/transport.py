@@ -35,7 +35,7 @@ class Transport(virtual.Transport):
         self.native_eta = bool(client.transport_options.get("native_eta", True))
         self.transient: dict[str, float] = {}  # the known transient queues: how long a message may wait, in seconds
         self.loop: Any = None
-        self._arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
+        self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         _allow_mingle_and_gossip()
 
     @cached_property
@@ -68,32 +68,27 @@ class Transport(virtual.Transport):
         """Watch the queues that the channels consume now, instead of the earlier ones."""
         if self.pid != os.getpid():
             return  # a forked child shares the event loop's descriptors with its parent
-        if self._arrivals is not None:
+        if self.arrivals is not None:
             if self.loop is not None:
-                self.loop.remove(self._arrivals)
-            self._arrivals.close()
+                self.loop.remove(self.arrivals)
+            self.arrivals.close()
         queues = {queue for channel in self.channels for queue in channel.consumed()}
-        self._arrivals = self.space.arrivals(queues) if queues else None
-        if self._arrivals is not None and self.loop is not None:
-            self.loop.add_reader(self._arrivals, self._deliver_some)
-
-    def wake(self) -> None:
-        """Let the event loop deliver and acknowledge again. Any thread may call this."""
-        if (arrivals := self._arrivals) is not None:
-            arrivals.wake()
+        self.arrivals = self.space.arrivals(queues) if queues else None
+        if self.arrivals is not None and self.loop is not None:
+            self.loop.add_reader(self.arrivals, self._deliver_some)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none comes in ``timeout`` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            if self._arrivals is not None:
-                self._arrivals.ready()
+            if self.arrivals is not None:
+                self.arrivals.ready()
             if any(channel.deliver(1) for channel in list(self.channels)):
                 return
             seconds = None if until is None else until - time.monotonic()
             if seconds is not None and seconds <= 0:
                 raise TimeoutError("no message came in time")
-            wait([] if self._arrivals is None else [self._arrivals.fileno()], seconds)
+            wait([] if self.arrivals is None else [self.arrivals.fileno()], seconds)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         # Deliveries happen in a callback of a descriptor and not in a tick of the loop: the pool looks for work in a
@@ -102,14 +97,15 @@ class Transport(virtual.Transport):
         self.follow_queues()
 
     def _deliver_some(self) -> None:
-        if self._arrivals is not None:
-            self._arrivals.ready()
+        if (arrivals := self.arrivals) is None:
+            return
+        arrivals.ready()
         delivered = []
         for channel in list(self.channels):
             channel.flush()
             delivered.append(channel.deliver(_DELIVERIES_A_TICK))
         if max(delivered, default=0) >= _DELIVERIES_A_TICK:
-            self.wake()  # more messages may be ready
+            arrivals.wake()  # more messages may be ready
 
 
 def _allow_mingle_and_gossip() -> None:
