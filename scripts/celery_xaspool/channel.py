@@ -16,7 +16,7 @@ from kombu.utils.json import dumps, loads
 
 import spool
 from celery_xaspool.bindings import Binding
-from celery_xaspool.names import TRANSIENT, create_queue, mailbox, queue_name
+from celery_xaspool.names import TRANSIENT, create_queue, queue_name
 
 log = logging.getLogger("celery_xaspool")
 
@@ -78,7 +78,7 @@ class Channel(virtual.Channel):
         name = queue_name(queue)
         if queue not in self.connection.transient and name in self.space.queues():
             return name, None
-        return TRANSIENT, mailbox(queue)
+        return TRANSIENT, queue
 
     def _new_queue(
         self, queue: str, durable: bool = True, exclusive: bool = False, auto_delete: bool = False, **kwargs: Any
