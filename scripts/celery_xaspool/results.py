@@ -22,14 +22,6 @@ from celery_xaspool.names import RESULTS, create_queue, space_path
 _COUNTER_SECONDS = 60.0  # another part of the chord holds the counter only for the time of its commit
 
 
-class _Commit:
-    """The changes of a transaction, which the thread of the transaction can read before the commit."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}  # None: deleted
-        self.taken: set[str] = set()  # the keys whose messages the transaction has taken already
-
-
 class XaspoolBackend(KeyValueStoreBackend):
     implements_incr = True
     supports_autoexpire = True
@@ -51,38 +43,36 @@ class XaspoolBackend(KeyValueStoreBackend):
     # -- keys and values ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _one_commit(self) -> Iterator[_Commit]:
-        """Commit the changes of the block together, with everything that the block publishes in the same space."""
-        if (commit := getattr(self._here, "commit", None)) is not None:
-            yield commit
+    def _one_commit(self) -> Iterator[dict[str, Any]]:
+        """Commit the changes of the block together, with everything that the block publishes in the same space.
+
+        Yields the new values by key, which this thread can read before the commit; None: deleted.
+        """
+        if (changes := getattr(self._here, "changes", None)) is not None:
+            yield changes
             return
-        commit = self._here.commit = _Commit()
+        changes = self._here.changes = {}
         try:
             with self._space.transaction(timeout=None):
-                yield commit
-                for key, value in commit.values.items():
-                    self._write(key, value, key in commit.taken)
+                yield changes
+                for key, value in changes.items():
+                    self._write(key, value)
         finally:
-            self._here.commit = None
+            self._here.changes = None
 
-    def _write(self, key: str, value: Any, taken: bool = False) -> None:
-        """Write a value; None deletes it. ``taken``: the transaction has taken the earlier value already."""
-        space = self._space
-        seconds = self.expires if key.startswith(_text(self.task_keyprefix)) else self._chord_result_expires
+    def _write(self, key: str, value: Any) -> None:
+        """Write a value; None deletes it."""
         if value is None:
             with suppress(spool.Empty):
-                if not taken:
-                    space.get(RESULTS, correlation_id=key)
-        elif taken:
-            space.put(RESULTS, value, correlation_id=key, time_to_live=seconds or None)
+                self._space.get(RESULTS, correlation_id=key)
         else:
-            space.replace(RESULTS, value, correlation_id=key, time_to_live=seconds or None)
+            seconds = self.expires if key.startswith(_text(self.task_keyprefix)) else self._chord_result_expires
+            self._space.replace(RESULTS, value, correlation_id=key, time_to_live=seconds or None)
 
     def get(self, key: Any) -> Any:
         key = _text(key)
-        commit = getattr(self._here, "commit", None)
-        if commit is not None and key in commit.values:
-            return commit.values[key]
+        if key in (changes := getattr(self._here, "changes", None) or {}):
+            return changes[key]
         found = self._space.find(RESULTS, correlation_id=key)
         return None if found is None else found.body
 
@@ -90,8 +80,8 @@ class XaspoolBackend(KeyValueStoreBackend):
         return [self.get(key) for key in keys]
 
     def set(self, key: Any, value: Any) -> None:
-        if (commit := getattr(self._here, "commit", None)) is not None:
-            commit.values[_text(key)] = value
+        if (changes := getattr(self._here, "changes", None)) is not None:
+            changes[_text(key)] = value
         else:
             self._write(_text(key), value)
 
@@ -107,16 +97,14 @@ class XaspoolBackend(KeyValueStoreBackend):
     def incr(self, key: Any) -> int:
         """Count a part of a chord. The transaction holds the counter, so other parts wait for the commit."""
         key = _text(key)
-        with self._one_commit() as commit:
-            if key not in commit.taken:
+        with self._one_commit() as changes:
+            if key not in changes:
                 try:
-                    taken = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS)
+                    changes[key] = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS).body
                 except spool.Empty:
                     return sys.maxsize  # the chord is over; Celery logs that it was counted too often
-                commit.taken.add(key)
-                commit.values[key] = taken.body
-            value = int(commit.values[key]) + 1
-            commit.values[key] = str(value)
+            value = int(changes[key]) + 1
+            changes[key] = str(value)
             return value
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
