@@ -110,47 +110,26 @@ class XaspoolBackend(KeyValueStoreBackend):
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         self.set(self.get_key_for_group(group_id, ".s"), str(chord_size))
 
+    def store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        """Store a state or result. The result of a part of a chord is stored by the commit that counts the part."""
+        if state in states.READY_STATES and _is_part(request):
+            request.part_traceback = traceback
+            return result
+        return super().store_result(task_id, result, state, traceback, request, **kwargs)
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        if not request.group:
-            return
+        if not _is_part(request) or self.get_task_meta(request.id, cache=False)["status"] in states.READY_STATES:
+            return  # (an earlier run of this part, whose worker died before its ack, was counted)
         size = self.get_key_for_group(request.group, ".s")
         # Celery sets the size before it sends the last part. Before that, no count is large enough.
         request.chord["chord_size"] = int(self.get(size) or sys.maxsize)
         with self._one_commit():
+            super().store_result(request.id, result, state, request.get("part_traceback"), request)
             super().on_chord_part_return(request, state, result, **kwargs)
             if self.get(self.get_key_for_chord(request.group)) is None:  # this was the last part
                 self.delete(size)
-
-    def mark_as_done(self, task_id: str, result: Any, request: Any = None, *args: Any, **kwargs: Any) -> None:
-        if not _is_part(request):
-            super().mark_as_done(task_id, result, request, *args, **kwargs)
-        elif not self._is_counted(task_id):
-            with self._one_commit():
-                self.store_result(task_id, result, states.SUCCESS, request=request)  # the chord's body needs it
-                self.on_chord_part_return(request, states.SUCCESS, result)
-
-    def mark_as_failure(
-        self, task_id: str, exc: Any, traceback: Any = None, request: Any = None, store_result: bool = True,
-        call_errbacks: bool = True, state: str = states.FAILURE,
-    ) -> None:  # fmt: skip
-        is_part = _is_part(request)
-        if not (is_part and self._is_counted(task_id)):
-            with self._one_commit():
-                super().mark_as_failure(task_id, exc, traceback, request, store_result or is_part, False, state)
-        if request and call_errbacks and request.errbacks:  # after the commit, because they may take long
-            self._call_task_errbacks(request, exc, traceback)
-
-    def mark_as_revoked(
-        self, task_id: str, reason: str = "", request: Any = None, store_result: bool = True, **kwargs: Any
-    ) -> None:
-        is_part = _is_part(request)
-        if not (is_part and self._is_counted(task_id)):
-            with self._one_commit():
-                super().mark_as_revoked(task_id, reason, request, store_result or is_part, **kwargs)
-
-    def _is_counted(self, task_id: str) -> bool:
-        """Return whether an earlier run of this part of a chord, whose worker died before its ack, was counted."""
-        return self.get_task_meta(task_id, cache=False)["status"] in states.READY_STATES
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +164,7 @@ class XaspoolBackend(KeyValueStoreBackend):
 
 def _is_part(request: Any) -> bool:
     """Return whether a task is part of a chord."""
-    return bool(request and request.chord)
+    return bool(request and request.chord and request.group)
 
 
 def _text(key: Any) -> str:
