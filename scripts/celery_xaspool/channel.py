@@ -22,7 +22,6 @@ log = logging.getLogger("celery_xaspool")
 
 _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets no limit is deleted after this time
 _SHORTEST_SECONDS = 0.001
-_PRIORITIES = 100
 
 
 class QoS(virtual.QoS):
@@ -61,7 +60,7 @@ class Channel(virtual.Channel):
     QoS = QoS
     do_restore = False
     supports_fanout = True
-    max_priority = _PRIORITIES - 1
+    max_priority = 99
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)

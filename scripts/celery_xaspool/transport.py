@@ -68,14 +68,15 @@ class Transport(virtual.Transport):
         """Watch the queues that the channels consume now, instead of the earlier ones."""
         if self.pid != os.getpid():
             return  # a forked child shares the event loop's descriptors with its parent
-        if self.arrivals is not None:
+        arrivals, self.arrivals = self.arrivals, None
+        if arrivals is not None:
             if self.loop is not None:
-                self.loop.remove(self.arrivals)
-            self.arrivals.close()
-        queues = {queue for channel in self.channels for queue in channel.consumed()}
-        self.arrivals = self.space.arrivals(queues) if queues else None
-        if self.arrivals is not None and self.loop is not None:
-            self.loop.add_reader(self.arrivals, self._deliver_some)
+                self.loop.remove(arrivals)
+            arrivals.close()
+        if queues := {queue for channel in self.channels for queue in channel.consumed()}:
+            self.arrivals = self.space.arrivals(queues)
+            if self.loop is not None:
+                self.loop.add_reader(self.arrivals, self._deliver_some)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none comes in ``timeout`` seconds."""
