@@ -72,11 +72,12 @@ class XaspoolBroker(dramatiq.Broker):
         return message
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> XaspoolConsumer:
-        """Return a consumer, which claims up to ``prefetch`` messages. ``timeout``: milliseconds of a wait."""
+        """Return a consumer, which claims up to ``prefetch`` messages. ``timeout``: milliseconds of a wait.
+        Raises QueueNotFound if the queue was not declared."""
         return XaspoolConsumer(self._declared(queue_name), queue_name, prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
-        """Delete the messages of a declared queue, but not the messages that workers have claimed."""
+        """Delete the messages of a queue, but not the messages that workers have claimed. Raises QueueNotFound."""
         self._declared(queue_name).purge(queue_name)
 
     def flush_all(self) -> None:
@@ -89,7 +90,11 @@ class XaspoolBroker(dramatiq.Broker):
 
         Args:
             interval: milliseconds between two checks.
-            timeout: milliseconds; None for no limit. Later, QueueJoinTimeout is raised.
+            timeout: milliseconds; None for no limit.
+
+        Raises:
+            QueueJoinTimeout: the queue still has messages.
+            QueueNotFound: the queue was not declared.
         """
         space = self._declared(queue_name)
         until = float("inf") if timeout is None else time.monotonic() + timeout / 1000
@@ -108,11 +113,10 @@ class XaspoolBroker(dramatiq.Broker):
         """Return the space, in which the queue and its dead-letter queue exist."""
         space = self.space
         if queue_name not in space.queues():
-            failed = xq_name(queue_name)
-            space.create_queue(failed, exist_ok=True)
             space.create_queue(
-                queue_name, exist_ok=True, order="priority", retries=self._retries, retry_delay=0, error_queue=failed
-            )
+                queue_name, create_missing=True, exist_ok=True, order="priority", retries=self._retries, retry_delay=0,
+                error_queue=xq_name(queue_name),
+            )  # fmt: skip
         return space
 
     def _priority(self, actor_name: str) -> int:
