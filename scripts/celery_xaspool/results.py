@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -140,7 +140,7 @@ class XaspoolBackend(KeyValueStoreBackend):
         """Sleep until the result is committed. ``on_interval`` is called every ``interval`` seconds meanwhile."""
         key = _text(self.get_key_for_task(task_id))
         until, arrivals = None if timeout is None else time.monotonic() + timeout, None
-        with ExitStack() as ending:
+        try:
             while (meta := self.get_task_meta(task_id))["status"] not in states.READY_STATES:
                 if on_interval:
                     on_interval()
@@ -152,11 +152,14 @@ class XaspoolBackend(KeyValueStoreBackend):
                 if meta["status"] == states.PENDING:
                     self._space.find(RESULTS, correlation_id=key, timeout=seconds)
                 elif arrivals is None:  # a state like STARTED, which a later message replaces
-                    arrivals = ending.enter_context(self._space.arrivals([RESULTS]))
+                    arrivals = self._space.arrivals([RESULTS])
                 else:
                     wait([arrivals.fileno()], seconds)
                     arrivals.ready()
-        return meta
+            return meta
+        finally:
+            if arrivals is not None:
+                arrivals.close()
 
 
 def _is_part(request: Any) -> bool:
