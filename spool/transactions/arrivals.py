@@ -144,6 +144,7 @@ class QueueArrivals:
 
     def _disown(self) -> None:
         """Close the copy of the descriptor in a forked child. Another thread of the parent may have held the mutex."""
+        self._mutex = threading.Lock()
         event, self._event = self._event, -1
         if event >= 0:
             os.close(event)

@@ -435,6 +435,16 @@ def test_in_a_forked_child_arrivals_are_closed_and_those_of_the_parent_are_not(
         pass
 
 
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(arrivals: spool.QueueArrivals) -> None:
+    def act() -> None:
+        signal.alarm(int(LONG))
+        arrivals.wake()
+        arrivals.close()
+
+    with arrivals._mutex:  # as while the thread that watches announces a message
+        assert children.exit_code_of(act) == 0
+
+
 def test_a_signal_in_the_middle_loses_no_arrival(space: spool.Space, arrivals: spool.QueueArrivals) -> None:
     class Stop(Exception):
         pass
