@@ -25,12 +25,12 @@ _SHORTEST_SECONDS = 0.001
 
 
 class QoS(virtual.QoS):
-    """The unacknowledged deliveries of a channel. A channel that is closed releases them with its claims."""
+    """Ends the deliveries of a channel. A channel that is closed releases them with its claims."""
 
     def __init__(self, channel: "Channel", prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._on_collect.cancel()  # the end of the process releases the claims
-        self.held: dict[str, spool.Message] = self._delivered  # by delivery tag
+        self._delivered = self.held = channel.held
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Do nothing: the channel noted the delivery when it claimed the message."""
@@ -66,6 +66,7 @@ class Channel(virtual.Channel):
         super().__init__(connection, **kwargs)
         self.space: spool.Space = connection.space
         self.claims = self.space.claims()
+        self.held: dict[str, spool.Message] = {}  # the unacknowledged deliveries by delivery tag
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, tuple[str, bool]] = {}  # by consumer tag: the queue, and whether it needs no acks
@@ -208,18 +209,18 @@ class Channel(virtual.Channel):
 
     def deliver(self, most: int) -> int:
         """Deliver up to ``most`` messages to the consumers; return their number."""
-        done, qos = 0, self.qos
+        done, prefetch_count = 0, self.qos.prefetch_count
         for consumer_tag, (queue, no_ack) in list(self._sources.items()):
             room = most - done
-            if not no_ack and qos.prefetch_count:
-                room = min(room, qos.prefetch_count - len(qos.held))
+            if not no_ack and prefetch_count:
+                room = min(room, prefetch_count - len(self.held))
             for payload in self._take(queue, room) if room > 0 else ():
                 tag = payload["properties"]["delivery_tag"]
                 if consumer_tag not in self._sources:  # an earlier message has made the consumer cancel itself
-                    self.claims.release([qos.held.pop(tag)])
+                    self.claims.release([self.held.pop(tag)])
                     continue
                 if no_ack:
-                    qos.ack(tag)
+                    self.remove(self.held.pop(tag))
                 self.connection.on_message_ready(self, payload, queue)
                 done += 1
         return done
@@ -227,14 +228,14 @@ class Channel(virtual.Channel):
     def _take(self, queue: str, most: int) -> list[dict[str, Any]]:
         """Claim messages, and return them as kombu's payloads."""
         name, box = self.address(queue)
-        held, payloads = self.qos.held, list[dict[str, Any]]()
+        payloads: list[dict[str, Any]] = []
         for message in self.claims.take(name, most, correlation_id=box):
             self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
             payload = loads(message.body)
             tag = f"{message.id}.{next(self._delivery_tags)}"
             payload["properties"]["delivery_tag"] = tag
             payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
-            held[tag] = message
+            self.held[tag] = message
             payloads.append(payload)
         return payloads
 
