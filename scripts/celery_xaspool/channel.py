@@ -2,13 +2,12 @@
 
 import logging
 import os
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import deque
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime
-from functools import cached_property, partial
-from itertools import count
+from functools import partial
 from typing import Any
 
 from kombu.transport import virtual
@@ -16,28 +15,26 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
 import spool
-from celery_xaspool.names import TRANSIENT, create_queue, mailbox, queue_name
+from celery_xaspool.bindings import Binding
+from celery_xaspool.names import TRANSIENT, create_queue, queue_name
 
 log = logging.getLogger("celery_xaspool")
 
 _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets no limit is deleted after this time
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
-_PRIORITIES = 100
+_SHORTEST_SECONDS = 0.001
 
 
 class QoS(virtual.QoS):
-    """The unacknowledged deliveries of a channel."""
+    """Ends the deliveries of a channel. A channel that is closed releases them with its claims."""
 
     def __init__(self, channel: "Channel", prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._on_collect.cancel()  # the end of the process releases the claims
-        self.held: dict[str, spool.Message] = {}
-
-    def can_consume(self) -> bool:
-        return not self.prefetch_count or len(self.held) < self.prefetch_count
+        self._delivered = self.held = channel.held
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        self.held[delivery_tag] = self.channel.delivered.pop(delivery_tag)
+        """Do nothing: the channel noted the delivery when it claimed the message."""
 
     def ack(self, delivery_tag: str) -> None:
         if (message := self.held.pop(delivery_tag, None)) is not None:
@@ -46,42 +43,34 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if (message := self.held.pop(delivery_tag, None)) is None:
             return
+        claims = self.channel.claims
         if requeue:
-            self.channel.follow_up(self.channel.claims.fail(message, "the consumer returned the message"), [message])
+            request = claims.fail(message, "the consumer returned the message")
         else:
-            self.channel.follow_up(
-                self.channel.claims.reject([message], "the consumer rejected the message"), [message]
-            )
-        self.channel.connection.wake()  # the consumer has room
+            request = claims.reject([message], "the consumer rejected the message")
+        self.channel.follow_up(request, [message])
+        if (arrivals := self.channel.connection.arrivals) is not None:
+            arrivals.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
-        held, self.held = self.held, {}
-        with suppress(spool.SpoolError):  # the space is closed, so the claims are released already
-            self.channel.claims.release(list(held.values()))
-
-    def restore_unacked_once(self, stderr: Any = None) -> None:
-        if self.held:
-            self.restore_unacked()
+        held = [self.held.pop(tag) for tag in list(self.held)]
+        self.channel.claims.release(held)
 
 
 class Channel(virtual.Channel):
     QoS = QoS
+    do_restore = False
     supports_fanout = True
-    body_encoding = None
-    max_priority = _PRIORITIES - 1
-    _tags = count(1)
+    max_priority = 99
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self.space: spool.Space = connection.space
-        self.delivered: dict[str, spool.Message] = {}  # by delivery tag, until the consumer gets the message
+        self.claims = self.space.claims()
+        self.held: dict[str, spool.Message] = {}  # the unacknowledged deliveries by delivery tag
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, tuple[str, bool]] = {}  # by consumer tag: the queue, and whether it needs no acks
-
-    @cached_property
-    def claims(self) -> "spool.Claims":
-        return self.space.claims()
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -90,18 +79,18 @@ class Channel(virtual.Channel):
         name = queue_name(queue)
         if queue not in self.connection.transient and name in self.space.queues():
             return name, None
-        return TRANSIENT, mailbox(queue)
+        return TRANSIENT, queue
 
     def _new_queue(
         self, queue: str, durable: bool = True, exclusive: bool = False, auto_delete: bool = False, **kwargs: Any
     ) -> None:
         arguments = kwargs.get("arguments") or {}
         milliseconds = arguments.get("x-message-ttl")
-        self.connection.seconds[queue] = None if milliseconds is None else milliseconds / 1000
+        seconds = None if milliseconds is None else max(milliseconds / 1000, _SHORTEST_SECONDS)
         if exclusive or auto_delete:
-            self.connection.transient.add(queue)
+            self.connection.transient[queue] = _TRANSIENT_SECONDS if seconds is None else seconds
             return
-        options: dict[str, Any] = {"retry_delay": 0.0, "on_expiry": "drop"}
+        options: dict[str, Any] = {"retry_delay": 0.0, "on_expiry": "drop", "time_to_live": seconds}
         if arguments.get("x-max-priority"):
             options["order"] = ("priority", "fifo")
         if not durable:
@@ -139,7 +128,7 @@ class Channel(virtual.Channel):
         self.state.queue_bindings_delete(queue)
         self.connection.bindings.unbind(queue)
         self._purge(queue)
-        self.connection.transient.discard(queue)
+        self.connection.transient.pop(queue, None)
         if box is None:
             self.space.delete_queue(name)
 
@@ -151,10 +140,8 @@ class Channel(virtual.Channel):
         return super().typeof(exchange, default)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
-        self.connection.bindings.bind(
-            exchange, self.typeof(exchange).type, routing_key or "", pattern, queue,
-            self.connection.seconds.get(queue), owned=queue in self.connection.transient,
-        )  # fmt: skip
+        type, seconds = self.typeof(exchange).type, self.connection.transient.get(queue)
+        self.connection.bindings.bind(Binding(exchange, type, routing_key or "", pattern, queue, seconds))
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **kwargs: Any
@@ -165,33 +152,26 @@ class Channel(virtual.Channel):
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
         """Return the routing keys, patterns and queues of an exchange."""
         table = self.connection.bindings.of(exchange)
-        self.connection.seconds.update({binding.queue: binding.seconds for binding in table})
+        self.connection.transient.update({row.queue: row.seconds for row in table if row.seconds is not None})
         return [(binding.key, binding.pattern, binding.queue) for binding in table]
-
-    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
-        if not exchange:
-            return [routing_key]
-        return self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, default)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+    def encode_body(self, body: Any, encoding: str | None = None) -> Any:
+        """Encode bytes only, so that administrators can read all other bodies."""
         return (b64encode(body).decode(), "base64") if isinstance(body, bytes) else (body, None)
-
-    def decode_body(self, body: Any, encoding: str | None = None) -> Any:
-        return b64decode(body) if encoding == "base64" else body
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """Put a message. The put joins the transaction of the caller, if the caller has one in this space."""
         name, box = self.address(queue)
-        seconds, expiration = self.connection.seconds.get(queue), message["properties"].get("expiration")
+        put: dict[str, Any] = {}
+        expiration = message["properties"].get("expiration")
         if expiration and not (message.get("headers") or {}).get("expires"):
-            seconds = int(expiration) / 1000  # (a worker revokes an expired task, so that nobody waits for its result)
-        if box is not None and seconds is None:
-            seconds = _TRANSIENT_SECONDS
-        put: dict[str, Any] = {"time_to_live": None if seconds is None else max(seconds, 0.001)}
+            # (a worker revokes an expired task, so that nobody waits for its result)
+            put["time_to_live"] = max(int(expiration) / 1000, _SHORTEST_SECONDS)
         if box is not None:
             put["correlation_id"] = box
+            put.setdefault("time_to_live", self.connection.transient.get(queue, _TRANSIENT_SECONDS))
         else:
             if self.space.queues()[name].order[0] == "priority":
                 put["priority"] = 1 + self._get_message_priority(message)
@@ -223,7 +203,6 @@ class Channel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         for payload in self._take(queue, 1):
             message = self.Message(payload, channel=self)
-            self.qos.append(message, message.delivery_tag)
             if no_ack:
                 self.qos.ack(message.delivery_tag)
             return message
@@ -231,17 +210,18 @@ class Channel(virtual.Channel):
 
     def deliver(self, most: int) -> int:
         """Deliver up to ``most`` messages to the consumers; return their number."""
-        done = 0
+        done, prefetch_count = 0, self.qos.prefetch_count
         for consumer_tag, (queue, no_ack) in list(self._sources.items()):
             room = most - done
-            if not no_ack and self.qos.prefetch_count:
-                room = min(room, self.qos.prefetch_count - len(self.qos.held))
+            if not no_ack and prefetch_count:
+                room = min(room, prefetch_count - len(self.held))
             for payload in self._take(queue, room) if room > 0 else ():
+                tag = payload["properties"]["delivery_tag"]
                 if consumer_tag not in self._sources:  # an earlier message has made the consumer cancel itself
-                    self.claims.release([self.delivered.pop(payload["properties"]["delivery_tag"])])
+                    self.claims.release([self.held.pop(tag)])
                     continue
                 if no_ack:
-                    self.remove(self.delivered.pop(payload["properties"]["delivery_tag"]))
+                    self.remove(self.held.pop(tag))
                 self.connection.on_message_ready(self, payload, queue)
                 done += 1
         return done
@@ -259,7 +239,7 @@ class Channel(virtual.Channel):
 
     def _payload(self, message: spool.Message) -> dict[str, Any] | None:
         """Return a claimed message as kombu's payload; None if the message is no message of kombu."""
-        tag = f"{message.id}.{next(self._tags)}"
+        tag = f"{message.id}.{next(self._delivery_tags)}"
         try:
             payload: dict[str, Any] = loads(message.body)
             payload["properties"]["delivery_tag"] = tag
@@ -268,7 +248,7 @@ class Channel(virtual.Channel):
             self._set_aside(message, f"{type(error).__name__}: {error}")
             return None
         self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
-        self.delivered[tag] = message
+        self.held[tag] = message
         return payload
 
     def _set_aside(self, message: spool.Message, error: str) -> None:
@@ -288,8 +268,8 @@ class Channel(virtual.Channel):
     def remove(self, message: spool.Message) -> None:
         """Remove an acknowledged message. In an event loop, the acknowledgements of one tick are one request."""
         self._acked.append(message)
-        if self.connection.loop is not None and self._sources:
-            self.connection.wake()
+        if self.connection.loop is not None and (arrivals := self.connection.arrivals) is not None:
+            arrivals.wake()
         else:
             self.flush()
 
@@ -317,8 +297,7 @@ class Channel(virtual.Channel):
                 self.flush()
             super().close()
             wait(() if is_copy else list(self._unfinished))
-            if "claims" in self.__dict__:
-                self.claims.close()
+            self.claims.close()
 
 
 def _eta(message: dict[str, Any]) -> float | None:

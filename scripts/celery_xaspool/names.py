@@ -8,12 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 import spool
 
-TRANSIENT = "celery.transient"  # the messages of all transient queues, each queue a correlation id
+TRANSIENT = "celery.transient"  # the messages of all transient queues; the correlation id is the name of the queue
 BINDINGS = "celery.bindings"
 RESULTS = "celery.results"
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
-_LONGEST_TEXT = 255  # of a correlation id, in characters
 
 
 def space_path(url: str) -> str:
@@ -43,13 +42,4 @@ def queue_name(name: str) -> str:
     if _NAME.fullmatch(name) and name not in (TRANSIENT, BINDINGS, RESULTS):
         return name
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:100]
-    return f"{readable}-{_hash(name)}"
-
-
-def mailbox(name: str) -> str:
-    """Return the correlation id of a transient kombu queue."""
-    return name if 0 < len(name) <= _LONGEST_TEXT else _hash(name)
-
-
-def _hash(name: str) -> str:
-    return sha256(name.encode()).hexdigest()[:16]
+    return f"{readable}-{sha256(name.encode()).hexdigest()[:16]}"

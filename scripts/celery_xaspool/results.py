@@ -4,12 +4,12 @@ Results have a time to live, so nothing cleans up. The result of a part of a cho
 message of the chord's body are one commit. So no part is counted twice, and no body is lost.
 """
 
-import select
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from typing import Any
 
 from celery import states
@@ -20,14 +20,6 @@ import spool
 from celery_xaspool.names import RESULTS, create_queue, space_path
 
 _COUNTER_SECONDS = 60.0  # another part of the chord holds the counter only for the time of its commit
-
-
-class _Commit:
-    """The changes of a transaction, which the thread of the transaction can read before the commit."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}  # None: deleted
-        self.taken: set[str] = set()  # the keys whose messages the transaction has taken already
 
 
 class XaspoolBackend(KeyValueStoreBackend):
@@ -51,38 +43,36 @@ class XaspoolBackend(KeyValueStoreBackend):
     # -- keys and values ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _one_commit(self) -> Iterator[_Commit]:
-        """Commit the changes of the block together, with everything that the block publishes in the same space."""
-        if (commit := getattr(self._here, "commit", None)) is not None:
-            yield commit
+    def _one_commit(self) -> Iterator[dict[str, Any]]:
+        """Commit the changes of the block together, with everything that the block publishes in the same space.
+
+        Yields the new values by key, which this thread can read before the commit; None: deleted.
+        """
+        if (changes := getattr(self._here, "changes", None)) is not None:
+            yield changes
             return
-        commit = self._here.commit = _Commit()
+        changes = self._here.changes = {}
         try:
             with self._space.transaction(timeout=None):
-                yield commit
-                for key, value in commit.values.items():
-                    self._write(key, value, key in commit.taken)
+                yield changes
+                for key, value in changes.items():
+                    self._write(key, value)
         finally:
-            self._here.commit = None
+            self._here.changes = None
 
-    def _write(self, key: str, value: Any, taken: bool = False) -> None:
-        """Write a value; None deletes it. ``taken``: the transaction has taken the earlier value already."""
-        space = self._space
-        seconds = self.expires if key.startswith(_text(self.task_keyprefix)) else self._chord_result_expires
+    def _write(self, key: str, value: Any) -> None:
+        """Write a value; None deletes it."""
         if value is None:
             with suppress(spool.Empty):
-                if not taken:
-                    space.get(RESULTS, correlation_id=key)
-        elif taken:
-            space.put(RESULTS, value, correlation_id=key, time_to_live=seconds or None)
+                self._space.get(RESULTS, correlation_id=key)
         else:
-            space.replace(RESULTS, value, correlation_id=key, time_to_live=seconds or None)
+            seconds = self.expires if key.startswith(_text(self.task_keyprefix)) else self._chord_result_expires
+            self._space.replace(RESULTS, value, correlation_id=key, time_to_live=seconds or None)
 
     def get(self, key: Any) -> Any:
         key = _text(key)
-        commit = getattr(self._here, "commit", None)
-        if commit is not None and key in commit.values:
-            return commit.values[key]
+        if key in (changes := getattr(self._here, "changes", None) or {}):
+            return changes[key]
         found = self._space.find(RESULTS, correlation_id=key)
         return None if found is None else found.body
 
@@ -90,8 +80,8 @@ class XaspoolBackend(KeyValueStoreBackend):
         return [self.get(key) for key in keys]
 
     def set(self, key: Any, value: Any) -> None:
-        if (commit := getattr(self._here, "commit", None)) is not None:
-            commit.values[_text(key)] = value
+        if (changes := getattr(self._here, "changes", None)) is not None:
+            changes[_text(key)] = value
         else:
             self._write(_text(key), value)
 
@@ -107,62 +97,39 @@ class XaspoolBackend(KeyValueStoreBackend):
     def incr(self, key: Any) -> int:
         """Count a part of a chord. The transaction holds the counter, so other parts wait for the commit."""
         key = _text(key)
-        with self._one_commit() as commit:
-            if key not in commit.taken:
+        with self._one_commit() as changes:
+            if key not in changes:
                 try:
-                    taken = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS)
+                    changes[key] = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS).body
                 except spool.Empty:
                     return sys.maxsize  # the chord is over; Celery logs that it was counted too often
-                commit.taken.add(key)
-                commit.values[key] = taken.body
-            value = int(commit.values[key]) + 1
-            commit.values[key] = str(value)
+            value = int(changes[key]) + 1
+            changes[key] = str(value)
             return value
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         self.set(self.get_key_for_group(group_id, ".s"), str(chord_size))
 
+    def store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        """Store a state or result. The result of a part of a chord is stored by the commit that counts the part."""
+        if state in states.READY_STATES and _is_part(request):
+            request.part_traceback = traceback
+            return result
+        return super().store_result(task_id, result, state, traceback, request, **kwargs)
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        if not request.group:
-            return
+        if not _is_part(request) or self.get_task_meta(request.id, cache=False)["status"] in states.READY_STATES:
+            return  # (an earlier run of this part, whose worker died before its ack, was counted)
         size = self.get_key_for_group(request.group, ".s")
         # Celery sets the size before it sends the last part. Before that, no count is large enough.
         request.chord["chord_size"] = int(self.get(size) or sys.maxsize)
         with self._one_commit():
+            super().store_result(request.id, result, state, request.get("part_traceback"), request)
             super().on_chord_part_return(request, state, result, **kwargs)
             if self.get(self.get_key_for_chord(request.group)) is None:  # this was the last part
                 self.delete(size)
-
-    def mark_as_done(self, task_id: str, result: Any, request: Any = None, *args: Any, **kwargs: Any) -> None:
-        if not _is_part(request):
-            super().mark_as_done(task_id, result, request, *args, **kwargs)
-        elif not self._is_counted(task_id):
-            with self._one_commit():
-                self.store_result(task_id, result, states.SUCCESS, request=request)  # the chord's body needs it
-                self.on_chord_part_return(request, states.SUCCESS, result)
-
-    def mark_as_failure(
-        self, task_id: str, exc: Any, traceback: Any = None, request: Any = None, store_result: bool = True,
-        call_errbacks: bool = True, state: str = states.FAILURE,
-    ) -> None:  # fmt: skip
-        is_part = _is_part(request)
-        if not (is_part and self._is_counted(task_id)):
-            with self._one_commit():
-                super().mark_as_failure(task_id, exc, traceback, request, store_result or is_part, False, state)
-        if request and call_errbacks and request.errbacks:  # after the commit, because they may take long
-            self._call_task_errbacks(request, exc, traceback)
-
-    def mark_as_revoked(
-        self, task_id: str, reason: str = "", request: Any = None, store_result: bool = True, **kwargs: Any
-    ) -> None:
-        is_part = _is_part(request)
-        if not (is_part and self._is_counted(task_id)):
-            with self._one_commit():
-                super().mark_as_revoked(task_id, reason, request, store_result or is_part, **kwargs)
-
-    def _is_counted(self, task_id: str) -> bool:
-        """Return whether an earlier run of this part of a chord, whose worker died before its ack, was counted."""
-        return self.get_task_meta(task_id, cache=False)["status"] in states.READY_STATES
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +154,7 @@ class XaspoolBackend(KeyValueStoreBackend):
                 elif arrivals is None:  # a state like STARTED, which a later message replaces
                     arrivals = self._space.arrivals([RESULTS])
                 else:
-                    select.select([arrivals], [], [], seconds)
+                    wait([arrivals.fileno()], seconds)
                     arrivals.ready()
             return meta
         finally:
@@ -197,7 +164,7 @@ class XaspoolBackend(KeyValueStoreBackend):
 
 def _is_part(request: Any) -> bool:
     """Return whether a task is part of a chord."""
-    return bool(request and request.chord)
+    return bool(request and request.chord and request.group)
 
 
 def _text(key: Any) -> str:

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from functools import cached_property
+from multiprocessing.connection import wait
 from typing import Any
 
 from kombu.transport import virtual
@@ -12,7 +13,6 @@ import spool
 from celery_xaspool.bindings import Bindings
 from celery_xaspool.channel import Channel
 from celery_xaspool.names import BINDINGS, TRANSIENT, create_queue, space_path
-from celery_xaspool.watch import Watch
 
 _DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
 
@@ -33,18 +33,14 @@ class Transport(virtual.Transport):
         super().__init__(client, **kwargs)
         self.path = space_path(client.hostname)
         self.native_eta = bool(client.transport_options.get("native_eta", True))
-        self.transient: set[str] = set()  # the transient queues that this connection has declared
-        self.seconds: dict[str, float | None] = {}  # how long a message for a queue may wait
+        self.transient: dict[str, float] = {}  # the known transient queues: how long a message may wait, in seconds
         self.loop: Any = None
+        self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         _allow_mingle_and_gossip()
 
     @cached_property
     def bindings(self) -> Bindings:
         return Bindings(self.space)
-
-    @cached_property
-    def watch(self) -> Watch:
-        return Watch(self.space)
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
@@ -56,10 +52,6 @@ class Transport(virtual.Transport):
         if self.pid != os.getpid():
             return  # a forked child has a copy of its parent's connection
         super().close_connection(connection)
-        if "watch" in self.__dict__:
-            if self.loop is not None:
-                self.loop.remove(self.watch)
-            self.watch.close()
         self.loop = None
         if "bindings" in self.__dict__:
             self.bindings.close()
@@ -73,40 +65,48 @@ class Transport(virtual.Transport):
     # -- deliveries --------------------------------------------------------------------------------------------------
 
     def follow_queues(self) -> None:
-        """Watch the queues that the channels consume now."""
-        self.watch.follow({queue for channel in self.channels for queue in channel.consumed()})
-
-    def wake(self) -> None:
-        """Let the event loop deliver and acknowledge again."""
-        if self.loop is not None:
-            self.watch.wake()
+        """Watch the queues that the channels consume now, instead of the earlier ones."""
+        if self.pid != os.getpid():
+            return  # a forked child shares the event loop's descriptors with its parent
+        arrivals, self.arrivals = self.arrivals, None
+        if arrivals is not None:
+            if self.loop is not None:
+                self.loop.remove(arrivals)
+            arrivals.close()
+        if queues := {queue for channel in self.channels for queue in channel.consumed()}:
+            self.arrivals = self.space.arrivals(queues)
+            if self.loop is not None:
+                self.loop.add_reader(self.arrivals, self._deliver_some)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none comes in ``timeout`` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            self.watch.clear()
+            if self.arrivals is not None:
+                self.arrivals.ready()
             if any(channel.deliver(1) for channel in list(self.channels)):
                 return
             seconds = None if until is None else until - time.monotonic()
             if seconds is not None and seconds <= 0:
                 raise TimeoutError("no message came in time")
-            self.watch.wait(seconds)
+            wait([] if self.arrivals is None else [self.arrivals.fileno()], seconds)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         # Deliveries happen in a callback of a descriptor and not in a tick of the loop: the pool looks for work in a
         # tick, too, in any order, and would sleep on a task that a later tick delivers.
         self.loop = loop
-        loop.add_reader(self.watch, self._on_readable)
+        self.follow_queues()
 
-    def _on_readable(self) -> None:
-        self.watch.clear()
+    def _deliver_some(self) -> None:
+        if (arrivals := self.arrivals) is None:
+            return
+        arrivals.ready()
         delivered = []
         for channel in list(self.channels):
             channel.flush()
             delivered.append(channel.deliver(_DELIVERIES_A_TICK))
         if max(delivered, default=0) >= _DELIVERIES_A_TICK:
-            self.wake()  # more messages may be ready
+            arrivals.wake()  # more messages may be ready
 
 
 def _allow_mingle_and_gossip() -> None:

@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 import spool
-from django_xaspool.results import of_message, task_result
+from django_xaspool.results import record_of, task_result
 from django_xaspool.tasks import (
     BaseTaskBackend,
     Task,
@@ -68,8 +68,8 @@ class XaspoolBackend(BaseTaskBackend):
             **normalize_json({"task": task.module_path, "args": args, "kwargs": kwargs, "priority": task.priority}),
             "run_after": None if task.run_after is None else task.run_after.timestamp(),
         }
-        ready, now = TaskResultStatus.READY, time.time()
-        result = task_result(self.alias, uuid4().hex, body, queue=task.queue_name, status=ready, enqueued_at=now)
+        record = {"body": body, "queue": task.queue_name, "status": TaskResultStatus.READY, "enqueued_at": time.time()}
+        result = task_result(self.alias, uuid4().hex, record)
         put = partial(self._put, body, result)
         if self._database is not None and connections[self._database].in_atomic_block:
             transaction.on_commit(put, using=self._database)
@@ -98,30 +98,28 @@ class XaspoolBackend(BaseTaskBackend):
             TaskResultDoesNotExist: no task has the id, or the time to live of its result is over.
         """
         try:
-            found = self._find(result_id)
+            record = self._find(result_id)
         except spool.InvalidArgument:  # the id has a form that no task's id has
-            found = None
-        if found is None:
+            record = None
+        if record is None:
             raise TaskResultDoesNotExist(result_id)
-        return found
+        return task_result(self.alias, result_id, record)
 
-    def _find(self, id: str) -> TaskResult | None:
-        """Search the queues in the order in which a task passes through them. (Its last move is one commit.)"""
+    def _find(self, id: str) -> Any:
+        """Return the record of a task, or None: search the queues in the order in which a task passes through them.
+        (Its last move is one commit.)"""
         space = self.space_with()
         for queue in sorted(self.queues & space.queues().keys() or space.queues().keys() - {RESULTS, FAILED}):
             message = space.find(queue, correlation_id=id)
             if message is not None and (state := space.state(message)) != "gone":
-                running = state == "claimed"
-                return of_message(self.alias, message, TaskResultStatus.RUNNING if running else TaskResultStatus.READY)
-        ended = space.find(RESULTS, correlation_id=id)
-        if ended is not None:
-            return task_result(self.alias, id, **ended.body)
-        failed = space.find(FAILED, correlation_id=id)
-        if failed is None:
+                return record_of(message, TaskResultStatus.RUNNING if state == "claimed" else TaskResultStatus.READY)
+        if (ended := space.find(RESULTS, correlation_id=id)) is not None:
+            return ended.body
+        if (failed := space.find(FAILED, correlation_id=id)) is None:
             return None
         reason = f"{failed.origin_attempts} attempts failed; the last one: {failed.failure_reason}"
         errors = [{"exception_class_path": "spool.RequestFailed", "traceback": reason}]
-        return of_message(self.alias, failed, TaskResultStatus.FAILED, queue=failed.origin_queue, errors=errors)
+        return record_of(failed, TaskResultStatus.FAILED, queue=failed.origin_queue, errors=errors)
 
 
 def _checked(where: str, queues: set[str], given: Mapping[str, Any]) -> tuple[str, float, str | None]:

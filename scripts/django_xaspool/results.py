@@ -1,10 +1,12 @@
-"""Django's ``TaskResult`` of a waiting message, and of the record that an ended task leaves.
+"""Records of tasks, and the ``TaskResult`` of Django that each describes. A task that has ended leaves its record.
 
-The body of a message is a dict with ``task`` (its path), ``args``, ``kwargs``, ``priority`` and ``run_after`` (seconds
-since the epoch, or None). A record is a dict of the arguments of ``task_result``, without ``alias`` and ``id``.
+The body of a message is a dict with ``task`` (its path), ``args``, ``kwargs``, ``priority`` and ``run_after``. A record
+has the ``body``, the ``queue``, the ``status`` and ``enqueued_at``. If known, it also has ``started_at``,
+``finished_at``, ``worker_ids``, the ``value``, and ``errors``, each with the arguments of ``TaskError``. Times are in
+seconds since the epoch, or None.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +16,6 @@ from django.utils.module_loading import import_string
 
 import spool
 from django_xaspool.tasks import Task, TaskError, TaskResult, TaskResultStatus
-
-_UNKNOWN = "unknown"  # a worker of an earlier attempt, or of a running one
 
 
 def task_of(body: Any) -> Task:
@@ -28,47 +28,34 @@ def task_of(body: Any) -> Task:
     return found
 
 
-def task_result(
-    alias: str,
-    id: str,
-    body: Mapping[str, Any],
-    *,
-    queue: str,
-    status: str,
-    enqueued_at: float,
-    started_at: float | None = None,
-    finished_at: float | None = None,
-    worker_ids: Sequence[str] = (),
-    errors: Sequence[Mapping[str, str]] = (),
-    value: Any = None,
-) -> TaskResult:
-    """Return a result. Times are in seconds since the epoch. ``errors``: the arguments of each ``TaskError``."""
-    task = task_of(body)
+def task_result(alias: str, id: str, record: Mapping[str, Any]) -> TaskResult:
+    """Return the result that a record describes."""
+    body, started_at = record["body"], _moment(record.get("started_at"))
     result = TaskResult(
-        task=task.using(
-            priority=body["priority"], queue_name=queue, run_after=_moment(body["run_after"]), backend=alias
+        task=task_of(body).using(
+            priority=body["priority"], queue_name=record["queue"], run_after=_moment(body["run_after"]), backend=alias
         ),
         id=id,
-        status=TaskResultStatus(status),
-        enqueued_at=_moment(enqueued_at),
-        started_at=_moment(started_at),
-        last_attempted_at=_moment(started_at),
-        finished_at=_moment(finished_at),
+        status=TaskResultStatus(record["status"]),
+        enqueued_at=_moment(record["enqueued_at"]),
+        started_at=started_at,
+        last_attempted_at=started_at,
+        finished_at=_moment(record.get("finished_at")),
         args=body["args"],
         kwargs=body["kwargs"],
         backend=alias,
-        errors=[TaskError(**error) for error in errors],
-        worker_ids=list(worker_ids),
+        errors=[TaskError(**error) for error in record.get("errors", ())],
+        worker_ids=list(record.get("worker_ids", ())),
     )
-    object.__setattr__(result, "_return_value", value)  # as Django's own backends do
+    object.__setattr__(result, "_return_value", record.get("value"))  # as Django's own backends do
     return result
 
 
-def of_message(alias: str, message: spool.Message, status: str, **fields: Any) -> TaskResult:
-    """Return the result of a task that has not ended. Each failed attempt counts as one by an unknown worker."""
-    ids = [_UNKNOWN] * (message.attempts + (status == TaskResultStatus.RUNNING))
-    given = {"queue": message.queue, "enqueued_at": message.enqueued_at, "worker_ids": ids, **fields}
-    return task_result(alias, message.correlation_id or message.id, message.body, status=status, **given)
+def record_of(message: spool.Message, status: str, **fields: Any) -> dict[str, Any]:
+    """Return the record of a message's task. Each failed attempt counts as one by an unknown worker."""
+    ids = ["unknown"] * (message.attempts + (status == TaskResultStatus.RUNNING))
+    given = {"queue": message.queue, "enqueued_at": message.enqueued_at, "worker_ids": ids}
+    return {"body": message.body, "status": str(status), **given, **fields}
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -9,7 +9,7 @@ from django.db import close_old_connections
 
 import spool
 from django_xaspool.backend import RESULTS, XaspoolBackend
-from django_xaspool.results import of_message, task_result
+from django_xaspool.results import record_of, task_result
 from django_xaspool.tasks import TaskContext, TaskResult, TaskResultStatus, normalize_json, task_finished, task_started
 
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework
@@ -26,12 +26,13 @@ def run(backend: XaspoolBackend, message: spool.Message) -> None:
     if not (isinstance(message.body, dict) and "task" in message.body):
         advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
         raise spool.Retry(f"not a task of Django, so {advice}", delay=_FOREIGN_SECONDS)
-    began = time.time()
-    running = of_message(backend.alias, message, TaskResultStatus.RUNNING, started_at=began)
-    running.worker_ids[-1] = f"{os.uname().nodename}:{os.getpid()}"
+    record = record_of(message, TaskResultStatus.RUNNING, started_at=time.time())
+    record["worker_ids"][-1] = f"{os.uname().nodename}:{os.getpid()}"
+    running = task_result(backend.alias, message.correlation_id or message.id, record)
     task_started.send_robust(type(backend), task_result=running)
     try:
-        _end(backend, message, running, TaskResultStatus.SUCCESSFUL, value=_call(running))
+        record |= {"status": str(TaskResultStatus.SUCCESSFUL), "value": _call(running)}
+        _end(backend, running.id, record, spool.JOIN)
     except spool.Retry:
         raise
     except BaseException as error:
@@ -39,8 +40,9 @@ def run(backend: XaspoolBackend, message: spool.Message) -> None:
         path = f"{kind.__module__}.{kind.__qualname__}"
         traceback = "".join(format_exception(error)).encode(errors="backslashreplace").decode()  # any text, for JSON
         told = {"exception_class_path": path, "traceback": traceback}
+        record |= {"status": str(TaskResultStatus.FAILED), "value": None, "errors": [told]}
         # The record precedes the move. Until the move, the message shows that the task has not ended.
-        _end(backend, message, running, TaskResultStatus.FAILED, joins=False, errors=[told])
+        _end(backend, running.id, record, None)
         raise spool.Reject(f"{path}: {error}") from error
 
 
@@ -53,26 +55,15 @@ def _call(running: TaskResult) -> Any:
         close_old_connections()
 
 
-def _end(
-    backend: XaspoolBackend, message: spool.Message, running: TaskResult, status: str, *, joins: bool = True, **end: Any
-) -> None:
-    """Put the record of an end. ``joins``: whether the put joins the transaction of the message."""
-    record = {
-        "body": message.body,
-        "queue": message.queue,
-        "status": str(status),
-        "enqueued_at": message.enqueued_at,
-        "started_at": running.started_at.timestamp(),
-        "finished_at": time.time(),
-        "worker_ids": running.worker_ids,
-        **end,
-    }
+def _end(backend: XaspoolBackend, id: str, record: dict[str, Any], transaction: Any) -> None:
+    """Put the record of a task that has ended."""
+    record["finished_at"] = time.time()
     spool.current_space().put(
         RESULTS,
         record,
         content_type="application/json",
-        correlation_id=running.id,
+        correlation_id=id,
         time_to_live=backend.result_ttl,
-        transaction=spool.JOIN if joins else None,
+        transaction=transaction,
     )
-    task_finished.send_robust(type(backend), task_result=task_result(backend.alias, running.id, **record))
+    task_finished.send_robust(type(backend), task_result=task_result(backend.alias, id, record))

@@ -54,12 +54,10 @@ class XaspoolBroker(dramatiq.Broker):
             self.emit_after("declare_queue", queue_name)
 
     def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
-        """Put a message durably. ``delay``: milliseconds, without a limit.
+        """Put a message durably, or raise ``spool.SpoolError``, e.g. ``spool.Full``. ``delay``: milliseconds, without a
+        limit.
 
         The queue need not be declared, because its actors may be in other programs.
-
-        Raises:
-            spool.SpoolError: the message was not put, e.g. ``spool.Full``.
         """
         self.emit_before("enqueue", message, delay)
         self._space_with(message.queue_name).put(
@@ -75,17 +73,12 @@ class XaspoolBroker(dramatiq.Broker):
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> XaspoolConsumer:
         """Return a consumer, which claims up to ``prefetch`` messages. ``timeout``: milliseconds of a wait.
-
-        Raises:
-            QueueNotFound: the queue was not declared.
-        """
-        self._check_declared(queue_name)
-        return XaspoolConsumer(self._space_with(queue_name), queue_name, prefetch, timeout / 1000)
+        Raises QueueNotFound if the queue was not declared."""
+        return XaspoolConsumer(self._declared(queue_name), queue_name, prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
-        """Delete the messages of a declared queue, but not the messages that workers have claimed."""
-        self._check_declared(queue_name)
-        self._space_with(queue_name).purge(queue_name)
+        """Delete the messages of a queue, but not the messages that workers have claimed. Raises QueueNotFound."""
+        self._declared(queue_name).purge(queue_name)
 
     def flush_all(self) -> None:
         """Delete the messages of all declared queues, but not the messages that workers have claimed."""
@@ -96,37 +89,34 @@ class XaspoolBroker(dramatiq.Broker):
         """Wait until a queue has no message, also no delayed or claimed message.
 
         Args:
-            interval: milliseconds between two looks.
+            interval: milliseconds between two checks.
             timeout: milliseconds; None for no limit.
 
         Raises:
             QueueJoinTimeout: the queue still has messages.
             QueueNotFound: the queue was not declared.
         """
-        self._check_declared(queue_name)
-        space = self._space_with(queue_name)
+        space = self._declared(queue_name)
         until = float("inf") if timeout is None else time.monotonic() + timeout / 1000
-        while True:
-            stats = space.stats(queue_name)
-            if not stats.ready + stats.delayed + stats.claimed + stats.in_doubt:
-                return
+        while (stats := space.stats(queue_name)).ready + stats.delayed + stats.claimed + stats.in_doubt:
             if time.monotonic() >= until:
                 raise QueueJoinTimeout(queue_name)
             time.sleep(interval / 1000)
 
-    def _check_declared(self, queue_name: str) -> None:
+    def _declared(self, queue_name: str) -> spool.Space:
+        """Return the space with a declared queue. Raises QueueNotFound."""
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
+        return self._space_with(queue_name)
 
     def _space_with(self, queue_name: str) -> spool.Space:
         """Return the space, in which the queue and its dead-letter queue exist."""
         space = self.space
         if queue_name not in space.queues():
-            failed = xq_name(queue_name)
-            space.create_queue(failed, exist_ok=True)
             space.create_queue(
-                queue_name, exist_ok=True, order="priority", retries=self._retries, retry_delay=0, error_queue=failed
-            )
+                queue_name, create_missing=True, exist_ok=True, order="priority", retries=self._retries, retry_delay=0,
+                error_queue=xq_name(queue_name),
+            )  # fmt: skip
         return space
 
     def _priority(self, actor_name: str) -> int:

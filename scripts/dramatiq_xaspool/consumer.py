@@ -5,10 +5,8 @@ The claims end with the process, so another worker gets the messages of a dead w
 
 import logging
 import select
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
-from functools import partial
 
 from dramatiq import Message
 from dramatiq.broker import Consumer, MessageProxy
@@ -22,36 +20,15 @@ _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a que
 
 
 class Delivery(MessageProxy):
-    """A message of Dramatiq, and the claimed message of the space. Until its end, a delivery has one of ``places``."""
+    """A message of Dramatiq, and the claimed message of the space."""
 
-    def __init__(self, claims: spool.Claims, claimed: spool.Message, places: threading.Semaphore) -> None:
+    def __init__(self, claims: spool.Claims, claimed: spool.Message) -> None:
         super().__init__(Message.decode(claimed.body))
-        self._claims, self._claimed, self._places = claims, claimed, places
+        self._claims, self.claimed = claims, claimed
 
     def begin(self) -> None:
         """Note that an actor begins. From now on, the death of this process counts an attempt."""
-        self._claims.begin(self._claimed)
-
-    def release(self) -> None:
-        """Return the message to its place in the queue."""
-        self._places.release()
-        self._claims.release([self._claimed])
-
-    def remove(self) -> None:
-        """Remove the message. The removal is durable when this call returns."""
-        self._end(self._claims.remove)
-
-    def reject(self) -> None:
-        """Move the message to the dead-letter queue, with the exception as the reason."""
-        error = self._exception
-        reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
-        self._end(partial(self._claims.reject, reason=reason))
-
-    def _end(self, act: "Callable[[list[spool.Message]], Future[None]]") -> None:
-        try:
-            act([self._claimed]).result()
-        finally:
-            self._places.release()
+        self._claims.begin(self.claimed)
 
 
 class XaspoolConsumer(Consumer):
@@ -65,37 +42,30 @@ class XaspoolConsumer(Consumer):
     """
 
     def __init__(self, space: spool.Space, queue: str, prefetch: int, timeout: float) -> None:
-        self._space, self._queue, self._timeout = space, queue, timeout
-        self._places = threading.Semaphore(prefetch)
+        self._space, self._queue, self._prefetch, self._timeout = space, queue, prefetch, timeout
+        self._set_aside = 0  # the held messages of other frameworks
         self._claims = space.claims()
         self._arrivals = space.arrivals([queue])
         self._poll = select.poll()
-        self._poll.register(self._arrivals.fileno(), select.POLLIN)
+        self._poll.register(self._arrivals, select.POLLIN)
 
     def __next__(self) -> Delivery | None:
-        if not self._places.acquire(timeout=self._timeout):
-            return None
-        delivery = None
-        try:
+        delivery = self._take()
+        if delivery is None and self._poll.poll(self._timeout * 1000):
+            self._arrivals.ready()
             delivery = self._take()
-            if delivery is None and self._poll.poll(self._timeout * 1000):
-                self._arrivals.ready()
-                delivery = self._take()
-        finally:
-            if delivery is None:
-                self._places.release()
         return delivery
 
     def _take(self) -> Delivery | None:
-        while taken := self._claims.take(self._queue, 1):
+        while self._claims.held - self._set_aside < self._prefetch and (taken := self._claims.take(self._queue, 1)):
             (claimed,) = taken
             try:
-                return Delivery(self._claims, claimed, self._places)
+                return Delivery(self._claims, claimed)
             except DecodeError as error:
-                self._set_aside(claimed, f"{type(error.error).__name__}: {error.error}")
+                self._refuse(claimed, f"{type(error.error).__name__}: {error.error}")
         return None
 
-    def _set_aside(self, claimed: spool.Message, error: str) -> None:
+    def _refuse(self, claimed: spool.Message, error: str) -> None:
         """Move a message of another framework to the error queue. Without an error queue, delay the message; if a
         further failure would drop the message, hold it until the consumer closes."""
         advice = f"another framework uses the queue {self._queue}: give each framework separate queues"
@@ -106,21 +76,33 @@ class XaspoolConsumer(Consumer):
             self._claims.reject([claimed], reason).result()
         elif config.retries is None:
             self._claims.fail(claimed, reason, delay=_FOREIGN_SECONDS).result()
+        else:
+            self._set_aside += 1
 
     # Dramatiq passes the messages that __next__ returned.
 
     def ack(self, message: Delivery) -> None:  # type: ignore[override]
-        """Remove a message whose actor has ended."""
-        message.remove()
+        """Remove a message whose actor has ended. The removal is durable when this call returns."""
+        self._end(message, self._claims.remove([message.claimed]))
 
     def nack(self, message: Delivery) -> None:  # type: ignore[override]
-        """Move a failed message to the dead-letter queue."""
-        message.reject()
+        """Move a failed message to the dead-letter queue, with the exception as the reason."""
+        error = message._exception
+        reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
+        self._end(message, self._claims.reject([message.claimed], reason))
+
+    def _end(self, message: Delivery, commit: "Future[None]") -> None:
+        try:
+            commit.result()
+        except spool.SpoolError:
+            self._claims.release([message.claimed])
+            raise
+        finally:
+            self._arrivals.wake()  # the next message can be claimed
 
     def requeue(self, messages: Iterable[Delivery]) -> None:  # type: ignore[override]
         """Return messages that no actor has begun to their places in the queue."""
-        for message in messages:
-            message.release()
+        self._claims.release(message.claimed for message in messages)
 
     def close(self) -> None:
         """Return all other claimed messages to their places in the queue."""

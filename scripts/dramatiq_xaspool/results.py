@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from dramatiq import Encoder
-from dramatiq.results.backend import DEFAULT_TIMEOUT, Missing, ResultBackend
+from dramatiq.results.backend import DEFAULT_TIMEOUT, ResultBackend
 from dramatiq.results.errors import ResultMissing, ResultTimeout
 
 import spool
@@ -26,29 +26,14 @@ class XaspoolResults(ResultBackend):
         self.path = os.path.abspath(os.fspath(path))
 
     def get_result(self, message: Any, *, block: bool = False, timeout: int | None = None) -> Any:
-        """Return the result of a message. The result remains until its time to live ends.
-
-        Args:
-            block: whether to wait for the result, until it is durable.
-            timeout: the longest wait in milliseconds; None for Dramatiq's default, 10 seconds.
-
-        Raises:
-            ResultMissing: no result exists, and ``block`` is false.
-            ResultTimeout: no result was stored in time.
-            ResultFailure: the actor failed.
-        """
-        milliseconds = DEFAULT_TIMEOUT if timeout is None else timeout
-        result = self._find(self.build_message_key(message), milliseconds / 1000 if block else 0)
-        if result is Missing:
+        """As in every backend; ``block`` waits until the result is durable. The result remains until its time to live
+        ends."""
+        milliseconds = (DEFAULT_TIMEOUT if timeout is None else timeout) if block else 0
+        key = self.build_message_key(message)
+        found = self._space().find(self.namespace, correlation_id=key, timeout=milliseconds / 1000)
+        if found is None:
             raise ResultTimeout(message) if block else ResultMissing(message)
-        return self.unwrap_result(result)  # type: ignore[no-untyped-call]
-
-    def _get(self, message_key: str) -> Any:
-        return self._find(message_key, 0)
-
-    def _find(self, key: str, timeout: float) -> Any:
-        found = self._space().find(self.namespace, correlation_id=key, timeout=timeout)
-        return Missing if found is None else self.encoder.decode(found.body)
+        return self.unwrap_result(self.encoder.decode(found.body))  # type: ignore[no-untyped-call]
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
         """Store a result for ``ttl`` milliseconds. It replaces the result of an earlier run of the message."""

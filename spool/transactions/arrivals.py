@@ -102,6 +102,15 @@ class QueueArrivals:
         due = self._next_due()
         return None if due is None else max(0.0, due - self._store.clock.now())
 
+    def wake(self) -> None:
+        """Make the descriptor readable for all queues, e.g. because the program can take messages again.
+
+        Any thread may call this method. It has no effect after ``close``, and in a forked child.
+        """
+        if len(self._ready) < len(self._words):  # (otherwise the descriptor is readable already)
+            with calls.deferred():
+                self._announce(set(self._words))
+
     def close(self) -> None:
         """Close the descriptor. Remove it from a loop before."""
         with calls.deferred(), self._mutex:
@@ -135,6 +144,7 @@ class QueueArrivals:
 
     def _disown(self) -> None:
         """Close the copy of the descriptor in a forked child. Another thread of the parent may have held the mutex."""
+        self._mutex = threading.Lock()
         event, self._event = self._event, -1
         if event >= 0:
             os.close(event)

@@ -25,6 +25,7 @@ from spool.errors import (
     CommitUnknown,
     Empty,
     InvalidArgument,
+    MessageInUse,
     NotOpen,
     ProtocolError,
     QueueNotFound,
@@ -110,22 +111,27 @@ class Claims:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, queue: str, max_messages: int = 1, *, correlation_id: str | None = None) -> list[Message]:
+    def take(
+        self, queue: str, max_messages: int = 1, *, message_id: str | None = None, correlation_id: str | None = None
+    ) -> list[Message]:
         """Claim messages that can be taken now, in the queue's order; return at most ``max_messages``, [] if none.
 
         The call does not wait for messages. Of a group, and of an ``ordered`` queue, the call takes at most one
         message, and only if no other message of the group is held.
 
         Args:
-            correlation_id: take only messages with this correlation id, even before they are due.
+            message_id: take only the message with this id, even before it is due.
+            correlation_id: take only messages with this correlation id, even before they are due; excludes
+                ``message_id``.
 
         Raises:
             QueueNotFound: the queue does not exist.
-            InvalidArgument: an argument has a value that is not allowed.
+            BadMessageId: ``message_id`` is no message id.
+            InvalidArgument: another argument has a value that is not allowed.
             UnknownCodec: this process cannot decode the body of the next message.
             SystemFailure: another process held a lock of the space for 30 s. No message was claimed.
         """
-        wanted = check_wanted(queue, max_messages, correlation_id=correlation_id)
+        wanted = check_wanted(queue, max_messages, message_id=message_id, correlation_id=correlation_id)
         taken: list[Message] = []
         with calls.deferred(partial(self._undo_take, taken)):  # a signal handler may raise as the call ends
             if API in modules and (span := begin_receive(queue)) is not None:
@@ -163,7 +169,7 @@ class Claims:
                 self._held.update(held)
                 claimed = subtract_ranges(claimed, _ranges(held.values()))
             return found if len(found) == len(held) else [message for message in found if message.id in held]
-        except Empty:
+        except (Empty, MessageInUse):
             return []
         finally:
             if not store.guard.closed:  # else the descriptors may be closed, and their locks released

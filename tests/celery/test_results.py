@@ -80,6 +80,22 @@ def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(
     assert "[[[2, 4]]" in body.body.replace('\\"', "")
 
 
+def test_a_failed_part_of_a_chord_keeps_its_traceback(backend: XaspoolBackend, own: Shop, parts: list[Context]) -> None:
+    backend.mark_as_failure(parts[0].id, ValueError("no tea"), "line 7", parts[0])
+    assert counted(own) == ["1"]
+    assert (backend.get_state(parts[0].id), backend.get_traceback(parts[0].id)) == (states.FAILURE, "line 7")
+
+
+def test_a_part_of_a_chord_that_ignores_its_result_is_counted_with_it(
+    backend: XaspoolBackend, own: Shop, parts: list[Context]
+) -> None:
+    for part, value in zip(parts, (2, 4), strict=True):
+        part.ignore_result = True
+        backend.mark_as_done(part.id, value, part, store_result=False)
+    [body] = own.space.browse("celery")
+    assert "[[[2, 4]]" in body.body.replace('\\"', "")
+
+
 def test_a_part_of_a_chord_that_runs_again_is_not_counted_again(
     backend: XaspoolBackend, own: Shop, parts: list[Context]
 ) -> None:

@@ -111,12 +111,15 @@ def test_the_close_of_a_connection_removes_its_bindings(connect: Callable[..., C
     assert list(spool.shared(path).entries("celery.bindings")) == []
 
 
-def test_an_unbound_queue_gets_nothing(connect: Callable[..., Connection]) -> None:
+@pytest.mark.parametrize("is_transient", [False, True])
+def test_an_unbound_queue_gets_nothing(connect: Callable[..., Connection], path: Path, is_transient: bool) -> None:
     connection = connect()
-    queue = Queue("tea", Exchange("parcels", "direct"), routing_key="tea")(connection)
+    exchange = Exchange("parcels", "direct")
+    queue = Queue("tea", exchange, routing_key="tea", auto_delete=is_transient)(connection)
     queue.declare()
     queue.unbind_from(Exchange("parcels"), routing_key="tea")
     Producer(connection).publish("green", exchange="parcels", routing_key="tea")
+    assert list(spool.shared(path).entries("celery.bindings")) == []
     assert bodies(connection, queue) == []
 
 

@@ -190,6 +190,17 @@ def test_x14_a_message_is_taken_by_its_correlation_id(space: spool.Space, claims
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
+def test_x14_a_message_is_taken_by_its_id(space: spool.Space, claims: spool.Claims) -> None:
+    space.put("orders", "first")
+    id = space.put("orders", "later", delay=100)
+    [taken] = claims.take("orders", 9, message_id=id)
+    assert (taken.id, taken.body) == (id, "later")
+    assert claims.take("orders", message_id=id) == [], "the message is held"
+    claims.remove([taken]).result(PATIENT_SECONDS)
+    assert claims.take("orders", message_id=id) == [], "the message was removed"
+    assert bodies(claims.take("orders", 9)) == ["first"]
+
+
 def test_x14_of_a_group_one_message_at_a_time_is_held_and_the_next_follows_its_end(
     space: spool.Space, claims: spool.Claims
 ) -> None:
@@ -291,6 +302,10 @@ def test_x14_wrong_arguments_are_refused_with_the_remedy(space: spool.Space, cla
     for wrong in (0, -1, "2", True, None):
         with pytest.raises(spool.InvalidArgument, match="max_messages is a whole number from 1"):
             claims.take("orders", wrong)  # type: ignore[arg-type]
+    with pytest.raises(spool.BadMessageId, match="nothing"):
+        claims.take("orders", message_id="nothing")
+    with pytest.raises(spool.InvalidArgument, match="exclude each other"):
+        claims.take("orders", message_id=message.id, correlation_id="x")
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(claims)
     assert claims.remove([]).result(0) is claims.reject([], "no").result(0) is None

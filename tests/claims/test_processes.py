@@ -79,6 +79,18 @@ def test_x14_a_killed_holder_frees_its_messages_at_once_and_only_begun_ones_coun
     assert set(left.values()) == {0, 1}
 
 
+def test_x14_a_message_that_a_killed_holder_took_by_its_id_is_free_at_once(path: Path) -> None:
+    with spool.open(path) as space:
+        ids = space.put_many("orders", range(3))
+        with another(lambda claims: claims.begin(claims.take("orders", message_id=ids[1])[0]), path):
+            assert space.entry(ids[1]).state == "claimed"
+            with space.claims() as claims:
+                assert claims.take("orders", message_id=ids[1]) == []
+        with space.claims() as claims:
+            [message] = claims.take("orders", message_id=ids[1])
+            assert (message.body, message.attempts) == (1, 1)
+
+
 def test_x14_the_holder_of_a_message_is_killed_while_no_process_has_the_space_open(path: Path) -> None:
     with spool.open(path) as space:
         space.put_many("orders", range(3), group="a")

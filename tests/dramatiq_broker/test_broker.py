@@ -1,5 +1,6 @@
 """The broker, its consumer and its results, in one process."""
 
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,24 @@ def test_a_consumer_claims_as_many_messages_as_its_prefetch(app: App) -> None:
         assert again is not None
         assert again.args == (2,)
     assert space.stats("default").ready == 3  # the close has released the message
+
+
+def test_a_message_whose_acknowledgement_fails_returns_to_its_queue(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.note.send("tea")
+    with closing(app.broker.consume("default", prefetch=1, timeout=1)) as consumer:
+        delivery = next(consumer)
+        assert delivery is not None
+        failed: Future[None] = Future()
+        failed.set_exception(spool.DiskFailure("the disk is broken"))
+        monkeypatch.setattr(spool.Claims, "remove", lambda *_: failed)
+        with pytest.raises(spool.DiskFailure, match="broken"):
+            consumer.ack(delivery)
+        monkeypatch.undo()
+        again = next(consumer)
+        assert again is not None
+        assert again.args == ("tea",)
+        consumer.ack(again)
+    assert words(app.broker.space) == []
 
 
 def test_a_body_that_is_no_message_of_dramatiq_moves_to_the_dead_letter_queue(app: App) -> None:

@@ -1,7 +1,7 @@
 """``manage.py spool_worker``: run the tasks of a backend, with one worker of xaspool for each queue."""
 
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -53,13 +53,11 @@ class Command(BaseCommand):
                 signal.signal(number, handler)
 
     def _run(self) -> None:
-        errors: list[BaseException] = []
-        threads = [threading.Thread(target=self._work, args=(worker, errors)) for worker in self._workers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_POLL_SECONDS)
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            ends = [threads.submit(worker.run) for worker in self._workers]
+            while wait(ends, _POLL_SECONDS).not_done:
+                if any(end.done() and end.exception() for end in ends):
+                    self._stop()
                 if self._signals:
                     self._signals.clear()
                     self._stop()
@@ -68,15 +66,8 @@ class Command(BaseCommand):
             done = worker.summary
             failed = done.rejected + done.dead_lettered + done.dropped
             self._tell(f"{worker.queue}: {done.delivered} succeeded, {failed} failed, {done.retried} to repeat")
-        if errors:
-            raise CommandError(f"the worker ended: {errors[0]}") from errors[0]
-
-    def _work(self, worker: spool.Worker, errors: list[BaseException]) -> None:
-        try:
-            worker.run()
-        except BaseException as error:
-            errors.append(error)
-            self._stop()
+        for error in filter(None, (end.exception() for end in ends)):
+            raise CommandError(f"the worker ended: {error}") from error
 
     def _stop(self) -> None:
         for worker in self._workers:
