@@ -119,8 +119,10 @@ def test_the_command_shutdown_finishes_running_tasks(own: Shop) -> None:
 
 
 def test_tasks_of_a_killed_worker_are_free_while_its_processes_still_run(own: Shop) -> None:
-    """The processes of the pool have copies of the descriptors of the worker, and hold none of its tasks."""
-    with working(own.place, "killed") as killed:
+    """The processes of the pool replace others, so the worker had the space open when it forked them."""
+    with working(own.place, "killed", "--max-tasks-per-child", "1") as killed:
+        for result in [own.app.tasks["add"].delay(n, n) for n in range(4)]:
+            result.get(timeout=SECONDS)
         results = running(own, killed, "one", "two")
         os.kill(killed.process.pid, signal.SIGKILL)
         until(lambda: own.space.stats("celery").ready == 2)
