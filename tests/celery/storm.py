@@ -122,7 +122,7 @@ class Storm:
         for name in ("beat", "publisher"):
             self._end(name, signal.SIGKILL)
         self._keep_alive(publishes=False)
-        until(self._is_idle)
+        until(lambda: self._is_idle() and self._are_ready())
         for name in [*self._programs]:
             self._end(name, signal.SIGTERM)
         self._follow()
@@ -172,17 +172,18 @@ class Storm:
         stats = self.space.stats("celery")
         return not (stats.ready or stats.claimed or stats.delayed or self.journal.unfinished())
 
+    def _are_ready(self) -> bool:
+        """Return whether all workers have started; before that, SIGTERM is no shutdown."""
+        output = self.output()
+        return all(f"{one.args[-1]} ready" in output for one in self._programs.values())  # type: ignore[index]
+
     def _kill_one(self) -> None:
         kind = self._random.choice(self._kinds)
-        if kind in ("worker", "child", "worker and children"):
-            worker = self._programs[self._random.choice(["worker-one", "worker-two"])].pid
-            children = [*_children(worker)]
-            if kind == "child":
-                victims = self._random.sample(children, min(1, len(children)))
-            else:
-                victims = [worker, *(children if kind == "worker and children" else ())]
-        else:
-            victims = [self._programs[kind].pid] if kind in self._programs else []
+        name = self._random.choice(["worker-one", "worker-two"]) if kind in ("worker", "child") else kind
+        victims = [self._programs[name].pid] if name in self._programs else []
+        if kind == "child":
+            victims = [*_children(victims[0])]
+            victims = self._random.sample(victims, min(1, len(victims)))
         for pid in victims:
             write_line(self._log, "kill", pid)
         for pid in victims:

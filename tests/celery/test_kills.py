@@ -13,7 +13,7 @@ from tests.beside.company import two_that_commit
 from tests.celery.storm import storm
 from tests.celery.workers import prepared
 
-KINDS = ("worker", "worker and children", "beat", "publisher")
+KINDS = ("worker", "worker", "beat", "publisher")
 CHILDREN = ("child", "child")  # (Celery waits 10 s before a task whose process was killed runs again)
 THOUSANDS = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -1,6 +1,5 @@
 """Time limits, revocations, replaced processes, and workers that end in the middle of tasks."""
 
-import os
 import signal
 from collections import Counter
 
@@ -116,20 +115,3 @@ def test_the_command_shutdown_finishes_running_tasks(own: Shop) -> None:
         assert leaving.process.wait(SECONDS) == 0
     assert [result.state for result in results] == [states.SUCCESS] * 2
     assert is_empty(own)
-
-
-def test_tasks_of_a_killed_worker_are_free_while_its_processes_still_run(own: Shop) -> None:
-    """The processes of the pool replace others, so the worker had the space open when it forked them."""
-    with working(own.place, "killed", "--max-tasks-per-child", "1") as killed:
-        for result in [own.app.tasks["add"].delay(n, n) for n in range(4)]:
-            result.get(timeout=SECONDS)
-        results = running(own, killed, "one", "two")
-        os.kill(killed.process.pid, signal.SIGKILL)
-        until(lambda: own.space.stats("celery").ready == 2)
-        own.space.purge("notes")
-        with working(own.place, "heir") as heir:
-            until(lambda: own.space.stats("notes").ready == 2, heir)
-            os.killpg(killed.process.pid, signal.SIGKILL)
-            for word in ("one", "two"):
-                own.space.put("words", "", correlation_id=word)
-            assert [result.get(timeout=SECONDS) for result in results] == ["one", "two"]
