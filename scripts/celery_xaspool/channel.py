@@ -4,13 +4,16 @@ import logging
 import os
 from base64 import b64decode, b64encode
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import count
+from threading import Timer
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
@@ -22,6 +25,7 @@ log = logging.getLogger("celery_xaspool")
 
 _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets no limit is deleted after this time
 _PRIORITIES = 100
+_AGAIN_SECONDS = 1.0  # after this time, acknowledgements that have failed are repeated
 
 
 class QoS(virtual.QoS):
@@ -45,12 +49,12 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if (message := self.held.pop(delivery_tag, None)) is None:
             return
+        claims = self.channel.claims
         if requeue:
-            self.channel.follow_up(self.channel.claims.fail(message, "the consumer returned the message"), [message])
+            request = claims.fail(message, "the consumer returned the message")
         else:
-            self.channel.follow_up(
-                self.channel.claims.reject([message], "the consumer rejected the message"), [message]
-            )
+            request = claims.reject([message], "the consumer rejected the message")
+        self.channel.follow_up(request, partial(claims.release, [message]))
         self.channel.connection.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
@@ -196,7 +200,12 @@ class Channel(virtual.Channel):
                 put["priority"] = 1 + self._get_message_priority(message)
             if self.connection.native_eta:
                 put["not_before"] = _eta(message)
-        self.space.put(name, dumps(message), **put)
+        try:
+            self.space.put(name, dumps(message), **put)
+        except spool.CommitUnknown:
+            raise  # a repetition could publish the message twice
+        except (spool.DiskFailure, spool.Full) as error:
+            raise OperationalError(str(error)) from error
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         for queue in {row[2] for row in self.get_table(exchange)}:
@@ -272,19 +281,26 @@ class Channel(virtual.Channel):
     def flush(self) -> None:
         """Request the removal of the messages acknowledged so far."""
         if acked := [self._acked.popleft() for _ in range(len(self._acked))]:
-            self.follow_up(self.claims.remove(acked), acked)
+            self.follow_up(self.claims.remove(acked), partial(self._remove_again, acked))
 
-    def follow_up(self, request: "Future[None]", messages: list[spool.Message]) -> None:
-        """Let ``close`` wait for a request. If the request fails, log the error, and release its messages."""
+    def _remove_again(self, messages: list[spool.Message]) -> None:
+        """Repeat acknowledgements later. The messages remain held, so their tasks do not run again meanwhile."""
+        self._acked += messages
+        timer = Timer(_AGAIN_SECONDS, self.connection.watch.wake)
+        timer.daemon = True
+        timer.start()
+
+    def follow_up(self, request: "Future[None]", after_failure: Callable[[], object]) -> None:
+        """Let ``close`` wait for a request. If the request fails, log the error, and call ``after_failure``."""
         self._unfinished.add(request)
-        request.add_done_callback(partial(self._finished, messages))
+        request.add_done_callback(partial(self._finished, after_failure))
 
-    def _finished(self, messages: list[spool.Message], request: "Future[None]") -> None:
+    def _finished(self, after_failure: Callable[[], object], request: "Future[None]") -> None:
         self._unfinished.discard(request)
         if (error := request.exception()) is not None:
-            log.error("%d messages that consumers have finished will be delivered again: %s", len(messages), error)
+            log.error("finished messages are not acknowledged yet: %s", error)
             with suppress(spool.SpoolError):
-                self.claims.release(messages)
+                after_failure()
 
     def close(self) -> None:
         if not self.closed:

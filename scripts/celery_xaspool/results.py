@@ -48,6 +48,10 @@ class XaspoolBackend(KeyValueStoreBackend):
         create_queue(space, RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
         return space
 
+    def exception_safe_to_retry(self, exc: BaseException) -> bool:
+        """Return whether Celery repeats a call if the application wants so. (A result replaces an earlier one.)"""
+        return isinstance(exc, spool.DiskFailure)
+
     # -- keys and values ---------------------------------------------------------------------------------------------
 
     @contextmanager

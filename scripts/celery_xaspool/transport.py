@@ -27,7 +27,7 @@ class Transport(virtual.Transport):
         asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
     )
     connection_errors = (*virtual.Transport.connection_errors, spool.NotOpen, spool.SpaceStopped)
-    channel_errors = (*virtual.Transport.channel_errors, spool.QueueNotFound, spool.QueueNotEmpty, spool.Full)
+    channel_errors = (*virtual.Transport.channel_errors, spool.QueueNotFound, spool.QueueNotEmpty)
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -86,6 +86,8 @@ class Transport(virtual.Transport):
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             self.watch.clear()
+            for channel in self.channels:
+                channel.flush()
             if any(channel.deliver(1) for channel in list(self.channels)):
                 return
             seconds = None if until is None else until - time.monotonic()

@@ -55,6 +55,12 @@ def application(path: object, **settings: Any) -> Celery:
         space.get("words", correlation_id=word, timeout=60)
         return word
 
+    @app.task(shared=False, name="wait_for_file", ignore_result=True)
+    def wait_for_file(path: str) -> None:
+        """Wait until another program creates a file."""
+        while not os.path.exists(path):
+            time.sleep(0.02)
+
     @app.task(shared=False, name="process")
     def process() -> int:
         return os.getpid()

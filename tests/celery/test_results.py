@@ -12,9 +12,11 @@ from celery.app.task import Context
 
 import spool
 from celery_xaspool.results import XaspoolBackend
+from spool.log.group_commit import GroupCommit
 from tests.celery.conftest import Shop
 from tests.celery.tasks import application
 from tests.celery.workers import prepared, until
+from tests.full import no_room
 
 
 @pytest.fixture
@@ -67,6 +69,26 @@ def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
         app.backend.store_result("a", "x" * 1000, states.SUCCESS)
         assert app.backend.get_result("a") == "x" * 1000
     assert own.space.queues()["celery.results"].durability == "none"
+
+
+def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(
+    own: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(Otherwise Celery loses the result.)"""
+    with application(own.space.path, result_backend_always_retry=True) as app:
+        app.backend.store_result("a", 1, states.SUCCESS)
+        attempt, failed = GroupCommit._try, list[str]()
+
+        def fails_twice(*args: Any) -> Any:
+            if len(failed) < 2:
+                failed.append("once")
+                no_room()
+            return attempt(*args)
+
+        monkeypatch.setattr(GroupCommit, "_try", fails_twice)
+        app.backend.store_result("b", 2, states.SUCCESS)
+        assert app.backend.get_result("b") == 2
+        assert len(failed) == 2
 
 
 def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(

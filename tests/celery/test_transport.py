@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.exceptions import OperationalError
 
 import spool
+from celery_xaspool import channel as channels
 from celery_xaspool.names import queue_name
+from spool.log.group_commit import GroupCommit
 from tests.celery.workers import until
+from tests.full import no_room
 from tests.users import OWNER, acting_as
 
 
@@ -205,6 +209,56 @@ def test_the_message_of_a_killed_consumer_is_delivered_as_redelivered(
     message = connection.default_channel.basic_get("tea")
     assert message.payload == "green"
     assert message.delivery_info["redelivered"]
+
+
+def test_an_ack_that_fails_is_repeated_and_its_message_is_not_delivered_again(
+    connect: Callable[..., Connection], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, held = connect(), list[Any]()
+    monkeypatch.setattr(channels, "_AGAIN_SECONDS", 0.1)
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
+    with Consumer(connection, [Queue("tea")], on_message=held.append):
+        connection.drain_events(timeout=1)
+        with monkeypatch.context() as full:
+            full.setattr(GroupCommit, "_try", no_room)
+            held[0].ack()
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.3)
+            assert spool.shared(path).stats("tea").claimed == 1
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.3)
+        assert (len(held), spool.shared(path).stats("tea").dequeued) == (1, 1)
+
+
+@pytest.mark.parametrize("fill", [no_room, "max_messages"])
+def test_a_publication_without_room_raises_the_error_of_kombu_with_the_advice(
+    connect: Callable[..., Connection], path: Path, monkeypatch: pytest.MonkeyPatch, fill: Any
+) -> None:
+    connection = connect(queue={"max_messages": 1} if fill == "max_messages" else {})
+    producer = Producer(connection)
+    producer.publish("green", routing_key="tea", declare=[Queue("tea")])
+    if fill is no_room:
+        monkeypatch.setattr(GroupCommit, "_try", fill)
+    for retry in (False, True):
+        with pytest.raises(OperationalError, match=r"free space on the disk|queue tea"):
+            producer.publish("black", routing_key="tea", retry=retry)
+    assert spool.shared(path).stats("tea").ready == 1
+
+
+def test_a_publication_of_unknown_outcome_is_not_repeated(
+    connect: Callable[..., Connection], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, put = Producer(connect()), spool.Space.put
+
+    def unknown(*args: Any, **options: Any) -> None:
+        put(*args, **options)
+        raise spool.CommitUnknown("the power flickers")
+
+    producer.publish("green", routing_key="tea", declare=[Queue("tea")])
+    monkeypatch.setattr(spool.Space, "put", unknown)
+    with pytest.raises(spool.CommitUnknown):
+        producer.publish("black", routing_key="tea", retry=True)
+    assert spool.shared(path).stats("tea").ready == 2
 
 
 def test_a_queue_with_priorities_delivers_the_highest_first(connect: Callable[..., Connection]) -> None:
