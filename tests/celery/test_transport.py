@@ -19,6 +19,7 @@ from celery_xaspool.names import queue_name
 from spool.log.group_commit import GroupCommit
 from tests.celery.workers import until
 from tests.full import no_room
+from tests.strides import Stride
 from tests.users import OWNER, acting_as
 
 
@@ -121,6 +122,29 @@ def test_an_unbound_queue_gets_nothing(connect: Callable[..., Connection]) -> No
     queue.unbind_from(Exchange("parcels"), routing_key="tea")
     Producer(connection).publish("green", exchange="parcels", routing_key="tea")
     assert bodies(connection, queue) == []
+
+
+def test_thousands_of_waiting_messages_are_delivered_in_order_and_once(
+    connect: Callable[..., Connection], path: Path, stride: Stride
+) -> None:
+    connection, found, count = connect(), list[int](), 10_000 // stride(5)
+    producer, queue = Producer(connection), Queue("tea")
+    producer.publish(0, routing_key="tea", declare=[queue])
+    with spool.shared(path).transaction():
+        for number in range(1, count):
+            producer.publish(number, routing_key="tea")
+
+    def take(body: int, message: Any) -> None:
+        found.append(body)
+        message.ack()
+
+    with Consumer(connection, [queue], callbacks=[take], prefetch_count=8):
+        while len(found) < count:
+            connection.drain_events(timeout=60)
+    connection.release()
+    assert found == list(range(count))
+    stats = spool.shared(path).stats("tea")
+    assert (stats.ready, stats.claimed, stats.dequeued) == (0, 0, count)
 
 
 def test_a_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Connection]) -> None:
