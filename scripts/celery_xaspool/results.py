@@ -109,19 +109,20 @@ class XaspoolBackend(KeyValueStoreBackend):
         self.set(self.get_key_for_chord(header_result_args[0]), "0")
 
     def incr(self, key: Any) -> int:
-        """Count a part of a chord. The transaction holds the counter, so other parts wait for the commit."""
-        key = _text(key)
-        with self._one_commit() as commit:
-            if key not in commit.taken:
-                try:
-                    taken = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS)
-                except spool.Empty:
-                    return sys.maxsize  # the chord is over; Celery logs that it was counted too often
+        """Count a part of a chord, in the transaction that holds the counter."""
+        commit = self._here.commit
+        if commit.values.get(key := _text(key)) is None:
+            return sys.maxsize  # the chord is over; Celery logs that it was counted too often
+        value = int(commit.values[key]) + 1
+        commit.values[key] = str(value)
+        return value
+
+    def _hold(self, key: Any, commit: _Commit) -> None:
+        """Take the counter of a chord, if it exists. Other parts then wait for the commit."""
+        with suppress(spool.Empty):
+            if (key := _text(key)) not in commit.taken:
+                commit.values[key] = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS).body
                 commit.taken.add(key)
-                commit.values[key] = taken.body
-            value = int(commit.values[key]) + 1
-            commit.values[key] = str(value)
-            return value
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         self.set(self.get_key_for_group(group_id, ".s"), str(chord_size))
@@ -130,9 +131,11 @@ class XaspoolBackend(KeyValueStoreBackend):
         if not request.group:
             return
         size = self.get_key_for_group(request.group, ".s")
-        # Celery sets the size before it sends the last part. Before that, no count is large enough.
-        request.chord["chord_size"] = int(self.get(size) or sys.maxsize)
-        with self._one_commit():
+        with self._one_commit() as commit:
+            self._hold(self.get_key_for_chord(request.group), commit)
+            # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
+            # read after the counter was taken: otherwise the last part could be counted meanwhile, and know the size.
+            request.chord["chord_size"] = int(self.get(size) or sys.maxsize)
             super().on_chord_part_return(request, state, result, **kwargs)
             if self.get(self.get_key_for_chord(request.group)) is None:  # this was the last part
                 self.delete(size)

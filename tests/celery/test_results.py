@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,35 @@ def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(
     assert counted(own) == []
     [body] = own.space.browse("celery")
     assert "[[[2, 4]]" in body.body.replace('\\"', "")
+
+
+def test_the_last_part_of_a_chord_knows_its_size_although_the_part_began_before_the_size_was_set(
+    backend: XaspoolBackend, own: Shop, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another part ends at the moment when this part reads the size, unless this part holds the counter."""
+    size, get = backend.get_key_for_group(parts[0].group, ".s"), backend.get
+    backend.delete(size)
+
+    def ends() -> None:
+        monkeypatch.undo()
+        backend.set_chord_size(parts[0].group, 2)
+        other = threading.Thread(target=lambda: own.app.backend.mark_as_done(parts[1].id, 4, parts[1]))
+        other.start()
+        other.join()
+
+    def reading(key: Any) -> Any:
+        value = get(key)
+        if key == size and own.space.stats("celery.results").claimed == 0:
+            ends()
+        return value
+
+    monkeypatch.setattr(backend, "get", reading)
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+    if counted(own) == ["1"]:
+        ends()
+    [body] = own.space.browse("celery")
+    assert "[[[2, 4]]" in body.body.replace('\\"', "")
+    assert counted(own) == []
 
 
 def test_a_part_of_a_chord_that_runs_again_is_not_counted_again(
