@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 import spool
-from tests.celery.tasks import LOG, SPACE, write_line
+from tests.celery.tasks import LOG, SPACE, application, write_line
 from tests.celery.workers import ROOT, until
 
 CELERY = (sys.executable, "-m", "celery", "-A", "tests.celery.tasks")
@@ -42,6 +42,7 @@ class Journal:
     published: set[str] = field(default_factory=set)
     runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
     killed: dict[int, int] = field(default_factory=dict)
+    chords: dict[str, int] = field(default_factory=dict)  # the expected result by the id of the body
     lines: int = 0
 
     def add(self, line: str) -> None:
@@ -51,6 +52,8 @@ class Journal:
             self.names[words[0]] = words[1]
         elif event == "published":
             self.published.add(words[0])
+        elif event == "chord":
+            self.chords[words[0]] = int(words[1])
         elif event == "kill":
             self.killed[int(words[0])] = self.lines
         elif event == "begin":
@@ -102,6 +105,7 @@ class Storm:
         """``kinds``: the kinds of victims. ``every``: the most runs from one kill to the next."""
         self.place, self.space, self.journal = place, space, Journal()
         self.kills = Counter[str]()
+        self._app = application(space.path)
         self._log = place / "tasks.log"
         self._log.touch()
         self._read = 0
@@ -134,6 +138,7 @@ class Storm:
     def close(self) -> None:
         for name in [*self._programs]:
             self._end(name, signal.SIGKILL)
+        self._app.close()
 
     def _keep_alive(self, *, publishes: bool) -> None:
         beat = (*CELERY, "beat", "-s", str(self.place / "beat"), "--pidfile=", "-l", "INFO")
@@ -171,6 +176,11 @@ class Storm:
         self._follow()
         stats = self.space.stats("celery")
         return not (stats.ready or stats.claimed or stats.delayed or self.journal.unfinished())
+
+    def results(self) -> dict[str, object]:
+        """Return the results of the chords."""
+        backend = self._app.backend
+        return {body: backend.get_task_meta(body, cache=False)["result"] for body in self.journal.chords}
 
     def _are_ready(self) -> bool:
         """Return whether all workers have started; before that, SIGTERM is no shutdown."""

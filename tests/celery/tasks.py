@@ -96,11 +96,14 @@ def _log_publishing(step: str) -> Any:
     return log
 
 
-SCHEDULE = {"tick": {"task": "logged", "schedule": 0.1, "args": (0.003,)}}
+LOGGING: dict[str, Any] = {
+    "beat_schedule": {"tick": {"task": "logged", "schedule": 0.1, "args": (0.003,)}},
+    "task_reject_on_worker_lost": True,
+}
 
 if LOG in os.environ:
     signals.before_task_publish.connect(_log_publishing("publishing"), weak=False)
     signals.after_task_publish.connect(_log_publishing("published"), weak=False)
 
 if SPACE in os.environ:
-    app = application(os.environ[SPACE], beat_schedule=SCHEDULE if LOG in os.environ else {})
+    app = application(os.environ[SPACE], **(LOGGING if LOG in os.environ else {}))

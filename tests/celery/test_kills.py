@@ -35,15 +35,19 @@ def test_tasks_run_whatever_is_killed_and_run_again_only_after_a_kill(
         space.create_queue("celery", retries=None, retry_delay=0.0, error_queue="failed")
         with beside(tmp_path), storm(tmp_path, space, seed=tasks, kinds=kinds, every=every) as here:
             here.run(tasks)
-            journal, output = here.journal, here.output()
+            journal, output, results = here.journal, here.output(), here.results()
         again = sum(len(runs) > 1 for runs in journal.runs.values())
-        record_property("celery tasks under kills", {"published": len(journal.published), "run again": again})
+        record_property(
+            "celery tasks under kills",
+            {"published": len(journal.published), "run again": again, "chords": len(results)},
+        )
         record_property("celery kills", dict(here.kills))
         assert journal.runs.keys() <= journal.names.keys()
         assert journal.unexcused() == []
+        assert results == journal.chords
         for queue, stats in space.stats().items():
             assert stats.claimed == 0, queue
-            assert stats.ready == 0 or queue in ("zz", "celery.bindings"), queue
+            assert stats.ready == 0 or queue in ("zz", "celery.bindings", "celery.results"), queue
         assert space.check() == []
     assert not re.search(r'File ".*/(spool|celery_xaspool)/|are not acknowledged yet', output), output
     admin = "import xaspool_scripts.start; xaspool_scripts.start.admin()"
