@@ -84,7 +84,7 @@ def test_a_worker_begins_and_ends_to_consume_a_queue(shop: Shop) -> None:
 
 def test_processes_are_replaced_after_some_tasks_and_no_task_is_lost(own: Shop) -> None:
     with working(own.place, "replacing", "--max-tasks-per-child", "3"):
-        results = [own.app.tasks["process"].delay() for _ in range(20)]
+        results = [own.app.tasks["process"].delay() for _ in range(9)]
         processes = Counter(result.get(timeout=SECONDS) for result in results)
         until(lambda: is_empty(own))
     assert max(processes.values()) <= 3
