@@ -4,12 +4,15 @@ import logging
 import os
 from base64 import b64encode
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from threading import Timer
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
@@ -23,6 +26,7 @@ log = logging.getLogger("celery_xaspool")
 _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets no limit is deleted after this time
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 _SHORTEST_SECONDS = 0.001
+_AGAIN_SECONDS = 1.0  # after this time, acknowledgements that have failed are repeated
 
 
 class QoS(virtual.QoS):
@@ -48,9 +52,8 @@ class QoS(virtual.QoS):
             request = claims.fail(message, "the consumer returned the message")
         else:
             request = claims.reject([message], "the consumer rejected the message")
-        self.channel.follow_up(request, [message])
-        if (arrivals := self.channel.connection.arrivals) is not None:
-            arrivals.wake()  # the consumer has room
+        self.channel.follow_up(request, partial(claims.release, [message]))
+        self.channel.connection.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
         held = [self.held.pop(tag) for tag in list(self.held)]
@@ -177,7 +180,12 @@ class Channel(virtual.Channel):
                 put["priority"] = 1 + self._get_message_priority(message)
             if self.connection.native_eta:
                 put["not_before"] = _eta(message)
-        self.space.put(name, dumps(message), **put)
+        try:
+            self.space.put(name, dumps(message), **put)
+        except spool.CommitUnknown:
+            raise  # a repetition could publish the message twice
+        except (spool.DiskFailure, spool.Full) as error:
+            raise OperationalError(str(error)) from error
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         for queue in {row[2] for row in self.get_table(exchange)}:
@@ -259,9 +267,10 @@ class Channel(virtual.Channel):
         log.error("message %s of queue %s: %s", message.id, message.queue, reason)
         config = self.space.queues()[message.queue]
         if config.error_queue is not None:
-            self.follow_up(self.claims.reject([message], reason), [message])
+            self.follow_up(self.claims.reject([message], reason), partial(self.claims.release, [message]))
         elif config.retries is None:
-            self.follow_up(self.claims.fail(message, reason, delay=_FOREIGN_SECONDS), [message])
+            request = self.claims.fail(message, reason, delay=_FOREIGN_SECONDS)
+            self.follow_up(request, partial(self.claims.release, [message]))
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
@@ -276,19 +285,26 @@ class Channel(virtual.Channel):
     def flush(self) -> None:
         """Request the removal of the messages acknowledged so far."""
         if acked := [self._acked.popleft() for _ in range(len(self._acked))]:
-            self.follow_up(self.claims.remove(acked), acked)
+            self.follow_up(self.claims.remove(acked), partial(self._remove_again, acked))
 
-    def follow_up(self, request: "Future[None]", messages: list[spool.Message]) -> None:
-        """Let ``close`` wait for a request. If the request fails, log the error, and release its messages."""
+    def _remove_again(self, messages: list[spool.Message]) -> None:
+        """Repeat acknowledgements later. The messages remain held, so their tasks do not run again meanwhile."""
+        self._acked += messages
+        timer = Timer(_AGAIN_SECONDS, self.connection.wake)
+        timer.daemon = True
+        timer.start()
+
+    def follow_up(self, request: "Future[None]", after_failure: Callable[[], object]) -> None:
+        """Let ``close`` wait for a request. If the request fails, log the error, and call ``after_failure``."""
         self._unfinished.add(request)
-        request.add_done_callback(partial(self._finished, messages))
+        request.add_done_callback(partial(self._finished, after_failure))
 
-    def _finished(self, messages: list[spool.Message], request: "Future[None]") -> None:
+    def _finished(self, after_failure: Callable[[], object], request: "Future[None]") -> None:
         self._unfinished.discard(request)
         if (error := request.exception()) is not None:
-            log.error("%d messages that consumers have finished will be delivered again: %s", len(messages), error)
+            log.error("finished messages are not acknowledged yet: %s", error)
             with suppress(spool.SpoolError):
-                self.claims.release(messages)
+                after_failure()
 
     def close(self) -> None:
         if not self.closed:

@@ -40,6 +40,10 @@ class XaspoolBackend(KeyValueStoreBackend):
         create_queue(space, RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
         return space
 
+    def exception_safe_to_retry(self, exc: BaseException) -> bool:
+        """Return whether Celery repeats a call if the application wants so. (A result replaces an earlier one.)"""
+        return isinstance(exc, spool.DiskFailure)
+
     # -- keys and values ---------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -95,17 +99,19 @@ class XaspoolBackend(KeyValueStoreBackend):
         self.set(self.get_key_for_chord(header_result_args[0]), "0")
 
     def incr(self, key: Any) -> int:
-        """Count a part of a chord. The transaction holds the counter, so other parts wait for the commit."""
-        key = _text(key)
-        with self._one_commit() as changes:
-            if key not in changes:
-                try:
-                    changes[key] = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS).body
-                except spool.Empty:
-                    return sys.maxsize  # the chord is over; Celery logs that it was counted too often
-            value = int(changes[key]) + 1
-            changes[key] = str(value)
-            return value
+        """Count a part of a chord, in the transaction that holds the counter."""
+        changes = self._here.changes
+        if changes.get(key := _text(key)) is None:
+            return sys.maxsize  # the chord is over; Celery logs that it was counted too often
+        value = int(changes[key]) + 1
+        changes[key] = str(value)
+        return value
+
+    def _hold(self, key: Any, changes: dict[str, Any]) -> None:
+        """Take the counter of a chord, if it exists. Other parts then wait for the commit."""
+        with suppress(spool.Empty):
+            if (key := _text(key)) not in changes:
+                changes[key] = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS).body
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         self.set(self.get_key_for_group(group_id, ".s"), str(chord_size))
@@ -123,9 +129,11 @@ class XaspoolBackend(KeyValueStoreBackend):
         if not _is_part(request) or self.get_task_meta(request.id, cache=False)["status"] in states.READY_STATES:
             return  # (an earlier run of this part, whose worker died before its ack, was counted)
         size = self.get_key_for_group(request.group, ".s")
-        # Celery sets the size before it sends the last part. Before that, no count is large enough.
-        request.chord["chord_size"] = int(self.get(size) or sys.maxsize)
-        with self._one_commit():
+        with self._one_commit() as changes:
+            self._hold(self.get_key_for_chord(request.group), changes)
+            # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
+            # read after the counter was taken: otherwise the last part could be counted meanwhile, and know the size.
+            request.chord["chord_size"] = int(self.get(size) or sys.maxsize)
             super().store_result(request.id, result, state, request.get("part_traceback"), request)
             super().on_chord_part_return(request, state, result, **kwargs)
             if self.get(self.get_key_for_chord(request.group)) is None:  # this was the last part

@@ -27,7 +27,7 @@ class Transport(virtual.Transport):
         asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
     )
     connection_errors = (*virtual.Transport.connection_errors, spool.NotOpen, spool.SpaceStopped)
-    channel_errors = (*virtual.Transport.channel_errors, spool.QueueNotFound, spool.QueueNotEmpty, spool.Full)
+    channel_errors = (*virtual.Transport.channel_errors, spool.QueueNotFound, spool.QueueNotEmpty)
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -78,12 +78,19 @@ class Transport(virtual.Transport):
             if self.loop is not None:
                 self.loop.add_reader(self.arrivals, self._deliver_some)
 
+    def wake(self) -> None:
+        """Let the thread that delivers messages look at the channels again."""
+        if (arrivals := self.arrivals) is not None:
+            arrivals.wake()
+
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none comes in ``timeout`` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             if self.arrivals is not None:
                 self.arrivals.ready()
+            for channel in self.channels:
+                channel.flush()
             if any(channel.deliver(1) for channel in list(self.channels)):
                 return
             seconds = None if until is None else until - time.monotonic()

@@ -11,7 +11,9 @@ call, and an attempt is counted only for marked messages. A round writes the mar
 killed while it writes its journal, it has begun no call, and no attempt is counted.
 
 A program that holds messages outside of any transaction begins and ends its attempts in any order. In its journal, each
-message in work has a slot (``SlotJournal``). A slot is a claim of a fixed length, so that it can be overwritten.
+message in work has a slot (``SlotJournal``). A slot is a claim of a fixed length, so that it can be overwritten. A
+slot also has the state of its message when the attempt began. A process can die after the commit that counts its
+attempt, and before it clears the slot. The commit has changed the state, so the attempt is not counted again.
 
 A process keeps the files of ended journals, without claims, and renames them for its next transactions. Otherwise the
 creation and removal of a file would be a large part of a short transaction. The close of the space removes the files.
@@ -20,8 +22,9 @@ creation and removal of a file would be a large part of a short transaction. The
 import logging
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgpack
@@ -59,6 +62,7 @@ class JournalContents(NamedTuple):
     pid, program: the process that wrote the journal, or None if unknown; for people only.
     since: the time of the first claim in seconds since the epoch, or None if unknown; for people only.
     marks: a byte for each message in the journal of a round; None in the journal of any other transaction.
+    states: for a slot, the state of the message when its attempt began.
     """
 
     owner: int
@@ -67,6 +71,7 @@ class JournalContents(NamedTuple):
     program: str | None = None
     since: float | None = None
     marks: bytes | None = None
+    states: Mapping[Position, int] = MappingProxyType({})
 
     @property
     def begun(self) -> list[tuple[int, int, int]]:
@@ -221,12 +226,15 @@ class SlotJournal(ClaimJournal):
         self._byte: int | None = None
         self._free: list[int] = []  # the offsets of the free slots
 
-    def begin(self, position: Position) -> int | None:
-        """Record that an attempt has begun; return the slot. None: the disk is full, and no attempt is counted."""
+    def begin(self, position: Position, queue: str, attempts: int) -> int | None:
+        """Record that an attempt has begun; return the slot. None: the disk is full, and no attempt is counted.
+
+        ``queue``, ``attempts``: the message's queue, and the number of failed attempts so far.
+        """
         if self._handle is None and not self._create():
             return None
         at = self._free.pop() if self._free else self._end
-        if not self._write(at, _slot(*position, 1)):
+        if not self._write(at, _slot(*position, 1, _state(queue, attempts))):
             return None
         self._end = max(self._end, at + _SLOT_BYTES)
         return at
@@ -236,7 +244,7 @@ class SlotJournal(ClaimJournal):
 
         ``position``: the message, or None if a commit has removed the message, so that no attempt can be counted.
         """
-        if position is None or self._write(slot, _slot(*position, 0)):
+        if position is None or self._write(slot, _slot(*position, 0, 0)):
             self._free.append(slot)
 
     def remove(self) -> None:
@@ -273,14 +281,19 @@ class SlotJournal(ClaimJournal):
         return True
 
 
-def _slot(number: int, ordinal: int, count: int) -> bytes:
+def _slot(number: int, ordinal: int, count: int, state: int) -> bytes:
     """Return a range with its checksum as bytes of a fixed length. ``count``: 1, or 0 for a free slot."""
-    record = _RANGE.pack(0x93, 0xCF, number, 0xCE, ordinal, 0xCE, count)
+    record = _RANGE.pack(0x94, 0xCF, number, 0xCE, ordinal, 0xCE, count, 0xCE, state)
     return record + _CHECKSUM.pack(0xCE, zlib.crc32(record))
 
 
-_RANGE, _CHECKSUM = struct.Struct(">BBQBIBI"), struct.Struct(">BI")  # msgpack, with the widest form of each number
+_RANGE, _CHECKSUM = struct.Struct(">BBQBIBIBI"), struct.Struct(">BI")  # msgpack, with the widest form of each number
 _SLOT_BYTES = _RANGE.size + _CHECKSUM.size
+
+
+def _state(queue: str, attempts: int) -> int:
+    """Return a number that is another one after the message's attempt was counted, in its queue or an error queue."""
+    return zlib.crc32(f"{attempts} {queue}".encode())
 
 
 def remove_spares(store: Store) -> None:
@@ -365,6 +378,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
         return journal
     if not disk.same_file(name, identity):  # before the read, the file may have become another transaction's journal
         return journal
+    states: dict[Position, Any] = {}
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
     try:
@@ -379,11 +393,12 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
                 break
             if start == 0:
                 journal = _first(*record)
-            elif (found := _range(*record))[2]:
+            elif (found := _range(*record[:3]))[2]:
                 journal.ranges.append(found)
+                states.update((Position(*found[:2]), state) for state in record[3:])
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
         pass
-    return journal
+    return journal._replace(states=states)
 
 
 def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:
@@ -421,13 +436,12 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
     else:
         return False
     try:
-        ranges = read_journal(store.files.disk, xid).begun
+        journal = read_journal(store.files.disk, xid)
         if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the prepared branch holds the messages
             settle_all(store, deadline)
             catch_up(store)
-            retries.count_failures(
-                store, _live(store.view, ranges), "the process that held it died", deadline, died=True
-            )
+            found = _uncounted(store.view, journal)
+            retries.count_failures(store, found, "the process that held it died", deadline, died=True)
         for name in (layout.claim_journal(xid), layout.active(xid)):
             unlink_unless_gone(store.files.disk, name)
         return True
@@ -435,17 +449,24 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         store.shared.xids.unlock(byte)
 
 
-def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
-    """Return each existing message of these ranges once. (Ranges of a damaged journal may overlap or be invalid.)"""
+def _uncounted(view: View, journal: JournalContents) -> list[Position]:
+    """Return each existing message whose attempt has begun and was not counted, once. (Ranges of a damaged journal may
+    overlap or be invalid.)"""
     found: list[Position] = []
     seen, done = 0, 0
     with view.mutex:
-        for number, first, count in sorted(ranges):
+        for number, first, count in sorted(journal.begun):
             ordinal, end = max(first, done if number == seen else 0), first + count
             seen, done = number, max(ordinal, end)
             for _, start, stop in view.index.messages.live_runs(number, ordinal, end):
                 found += [Position(number, one) for one in range(start, stop)]
-    return found
+        runs = {position: view.index.messages.find(position) for position in journal.states}
+    counted = {
+        position
+        for position, run in runs.items()
+        if run is not None and journal.states[position] != _state(run.queue.name, run.attributes.get("attempts", 0))
+    }
+    return [position for position in found if position not in counted]
 
 
 def clean_up_after_dead(store: Store, deadline: Deadline) -> None:

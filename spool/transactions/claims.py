@@ -193,7 +193,7 @@ class Claims:
         with self._mutex:
             held = self._find(message)
             if held.slot is None:
-                held.slot = self._journal.begin(held.position)
+                held.slot = self._journal.begin(held.position, message.queue, message.attempts)
 
     # -- ending -------------------------------------------------------------------------------------------------------
 

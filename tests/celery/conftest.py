@@ -1,5 +1,6 @@
 """A space with a worker for the tests of a module, and applications that use the space."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import spool
 from tests.celery.tasks import application
 from tests.celery.workers import Worker, prepared, working
 from tests.conftest import in_memory
+from tests.led import of_programs
 
 
 class Shop(NamedTuple):
@@ -19,6 +21,15 @@ class Shop(NamedTuple):
     space: spool.Space
     app: Celery
     worker: Worker
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leader_of_programs(pytestconfig: pytest.Config) -> Iterator[None]:
+    """With --led, another process leads in the workers and the other programs, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if pytestconfig.getoption("--led"):
+            patch.setenv("PYTHONPATH", of_programs(os.environ)["PYTHONPATH"])
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,27 @@
-"""The application whose tasks the workers of these tests run. ``$XASPOOL_TEST_SPACE`` is the space."""
+"""The application whose tasks the workers of these tests run. ``$XASPOOL_TEST_SPACE`` is the space.
+
+If ``$XASPOOL_TEST_LOG`` names a file, all programs note there what happens to tasks: a line for each event.
+"""
 
 import os
 import time
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 
 import spool
 
 SPACE = "XASPOOL_TEST_SPACE"
+LOG = "XASPOOL_TEST_LOG"
+
+
+def write_line(path: object, *words: object) -> None:
+    """Append a line to a file. Lines of several processes do not mix."""
+    handle = os.open(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(handle, (" ".join(map(str, words)) + "\n").encode())
+    finally:
+        os.close(handle)
 
 
 def application(path: object, **settings: Any) -> Celery:
@@ -42,6 +55,16 @@ def application(path: object, **settings: Any) -> Celery:
         space.get("words", correlation_id=word, timeout=60)
         return word
 
+    @app.task(shared=False, name="wait_for_file", ignore_result=True)
+    def wait_for_file(path: str) -> None:
+        """Wait until another program creates a file."""
+        while not os.path.exists(path):
+            time.sleep(0.02)
+
+    @app.task(shared=False, name="process")
+    def process() -> int:
+        return os.getpid()
+
     @app.task(shared=False, name="fail")
     def fail() -> None:
         raise ValueError("this task fails")
@@ -53,8 +76,34 @@ def application(path: object, **settings: Any) -> Celery:
             raise self.retry(countdown=seconds)
         return int(self.request.retries)
 
+    for name, late in (("logged", True), ("logged_early", False)):
+
+        @app.task(shared=False, name=name, bind=True, ignore_result=True, acks_late=late, reject_on_worker_lost=True)
+        def logged(self: Any, seconds: float = 0.0) -> None:
+            """Log the beginning and the end, with this process and the worker."""
+            run = self.request.id, os.getpid(), os.getppid()
+            write_line(os.environ[LOG], "begin", *run)
+            time.sleep(seconds)
+            write_line(os.environ[LOG], "end", *run)
+
     return app
 
 
+def _log_publishing(step: str) -> Any:
+    def log(headers: Any, sender: str, **_: Any) -> None:
+        write_line(os.environ[LOG], step, headers["id"], sender)
+
+    return log
+
+
+LOGGING: dict[str, Any] = {
+    "beat_schedule": {"tick": {"task": "logged", "schedule": 0.1, "args": (0.003,)}},
+    "task_reject_on_worker_lost": True,
+}
+
+if LOG in os.environ:
+    signals.before_task_publish.connect(_log_publishing("publishing"), weak=False)
+    signals.after_task_publish.connect(_log_publishing("published"), weak=False)
+
 if SPACE in os.environ:
-    app = application(os.environ[SPACE])
+    app = application(os.environ[SPACE], **(LOGGING if LOG in os.environ else {}))

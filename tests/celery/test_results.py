@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from celery.app.task import Context
 
 import spool
 from celery_xaspool.results import XaspoolBackend
+from spool.log.group_commit import GroupCommit
 from tests.celery.conftest import Shop
 from tests.celery.tasks import application
 from tests.celery.workers import prepared, until
+from tests.full import no_room
 
 
 @pytest.fixture
@@ -69,6 +72,26 @@ def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
     assert own.space.queues()["celery.results"].durability == "none"
 
 
+def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(
+    own: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(Otherwise Celery loses the result.)"""
+    with application(own.space.path, result_backend_always_retry=True) as app:
+        app.backend.store_result("a", 1, states.SUCCESS)
+        attempt, failed = GroupCommit._try, list[str]()
+
+        def fails_twice(*args: Any) -> Any:
+            if len(failed) < 2:
+                failed.append("once")
+                no_room()
+            return attempt(*args)
+
+        monkeypatch.setattr(GroupCommit, "_try", fails_twice)
+        app.backend.store_result("b", 2, states.SUCCESS)
+        assert app.backend.get_result("b") == 2
+        assert len(failed) == 2
+
+
 def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(
     backend: XaspoolBackend, own: Shop, parts: list[Context]
 ) -> None:
@@ -94,6 +117,35 @@ def test_a_part_of_a_chord_that_ignores_its_result_is_counted_with_it(
         backend.mark_as_done(part.id, value, part, store_result=False)
     [body] = own.space.browse("celery")
     assert "[[[2, 4]]" in body.body.replace('\\"', "")
+
+
+def test_the_last_part_of_a_chord_knows_its_size_although_the_part_began_before_the_size_was_set(
+    backend: XaspoolBackend, own: Shop, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another part ends at the moment when this part reads the size, unless this part holds the counter."""
+    size, get = backend.get_key_for_group(parts[0].group, ".s"), backend.get
+    backend.delete(size)
+
+    def ends() -> None:
+        monkeypatch.undo()
+        backend.set_chord_size(parts[0].group, 2)
+        other = threading.Thread(target=lambda: own.app.backend.mark_as_done(parts[1].id, 4, parts[1]))
+        other.start()
+        other.join()
+
+    def reading(key: Any) -> Any:
+        value = get(key)
+        if key == size and own.space.stats("celery.results").claimed == 0:
+            ends()
+        return value
+
+    monkeypatch.setattr(backend, "get", reading)
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+    if counted(own) == ["1"]:
+        ends()
+    [body] = own.space.browse("celery")
+    assert "[[[2, 4]]" in body.body.replace('\\"', "")
+    assert counted(own) == []
 
 
 def test_a_part_of_a_chord_that_runs_again_is_not_counted_again(

@@ -9,9 +9,10 @@ from celery import chain, chord, group, states
 from celery.exceptions import ChordError, TimeoutError
 from celery.result import AsyncResult
 
+from tests.beside.company import two_that_commit
 from tests.celery.conftest import Shop
-from tests.celery.tasks import application
-from tests.celery.workers import SECONDS, until
+from tests.celery.tasks import LOG, application
+from tests.celery.workers import SECONDS, until, working
 
 
 def notes(shop: Shop, count: int) -> list[str]:
@@ -133,3 +134,20 @@ def test_two_brokers_in_one_process(shop: Shop, own: Shop) -> None:
     assert shop.app.tasks["add"].delay(2, 2).get(timeout=SECONDS) == 4
     assert elsewhere.state == states.PENDING
     assert own.space.stats("celery").ready == 1
+
+
+@pytest.mark.slow
+def test_10000_waiting_tasks_run_once_each_beside_two_processes_that_commit(
+    own: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = own.place / "tasks.log"
+    monkeypatch.setenv(LOG, str(log))
+    with two_that_commit(own.place):
+        with own.space.transaction():
+            sent = [own.app.tasks["logged"].delay().id for _ in range(10_000)]
+        with working(own.place) as worker:
+            for some in range(1000, 10_001, 1000):
+                until(lambda some=some: own.space.stats("celery").dequeued >= some, worker)
+    runs = Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin"))
+    assert runs == Counter(sent)
+    assert own.space.stats("celery").claimed == 0

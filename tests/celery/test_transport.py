@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.exceptions import OperationalError
 
 import spool
+from celery_xaspool import channel as channels
 from celery_xaspool.names import queue_name
+from spool.log.group_commit import GroupCommit
 from tests.celery.workers import until
+from tests.full import no_room
 from tests.spaces import remove_by_hand
+from tests.strides import Stride
 from tests.users import OWNER, acting_as
 
 
@@ -121,6 +126,29 @@ def test_an_unbound_queue_gets_nothing(connect: Callable[..., Connection], path:
     Producer(connection).publish("green", exchange="parcels", routing_key="tea")
     assert list(spool.shared(path).entries("celery.bindings")) == []
     assert bodies(connection, queue) == []
+
+
+def test_thousands_of_waiting_messages_are_delivered_in_order_and_once(
+    connect: Callable[..., Connection], path: Path, stride: Stride
+) -> None:
+    connection, found, count = connect(), list[int](), 10_000 // stride(5)
+    producer, queue = Producer(connection), Queue("tea")
+    producer.publish(0, routing_key="tea", declare=[queue])
+    with spool.shared(path).transaction():
+        for number in range(1, count):
+            producer.publish(number, routing_key="tea")
+
+    def take(body: int, message: Any) -> None:
+        found.append(body)
+        message.ack()
+
+    with Consumer(connection, [queue], callbacks=[take], prefetch_count=8):
+        while len(found) < count:
+            connection.drain_events(timeout=60)
+    connection.release()
+    assert found == list(range(count))
+    stats = spool.shared(path).stats("tea")
+    assert (stats.ready, stats.claimed, stats.dequeued) == (0, 0, count)
 
 
 def test_a_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Connection]) -> None:
@@ -240,6 +268,56 @@ def test_the_message_of_a_killed_consumer_is_delivered_as_redelivered(
     message = connection.default_channel.basic_get("tea")
     assert message.payload == "green"
     assert message.delivery_info["redelivered"]
+
+
+def test_an_ack_that_fails_is_repeated_and_its_message_is_not_delivered_again(
+    connect: Callable[..., Connection], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, held = connect(), list[Any]()
+    monkeypatch.setattr(channels, "_AGAIN_SECONDS", 0.1)
+    Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
+    with Consumer(connection, [Queue("tea")], on_message=held.append):
+        connection.drain_events(timeout=1)
+        with monkeypatch.context() as full:
+            full.setattr(GroupCommit, "_try", no_room)
+            held[0].ack()
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.3)
+            assert spool.shared(path).stats("tea").claimed == 1
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.3)
+        assert (len(held), spool.shared(path).stats("tea").dequeued) == (1, 1)
+
+
+@pytest.mark.parametrize("fill", [no_room, "max_messages"])
+def test_a_publication_without_room_raises_the_error_of_kombu_with_the_advice(
+    connect: Callable[..., Connection], path: Path, monkeypatch: pytest.MonkeyPatch, fill: Any
+) -> None:
+    connection = connect(queue={"max_messages": 1} if fill == "max_messages" else {})
+    producer = Producer(connection)
+    producer.publish("green", routing_key="tea", declare=[Queue("tea")])
+    if fill is no_room:
+        monkeypatch.setattr(GroupCommit, "_try", fill)
+    for retry in (False, True):
+        with pytest.raises(OperationalError, match=r"free space on the disk|queue tea"):
+            producer.publish("black", routing_key="tea", retry=retry)
+    assert spool.shared(path).stats("tea").ready == 1
+
+
+def test_a_publication_of_unknown_outcome_is_not_repeated(
+    connect: Callable[..., Connection], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, put = Producer(connect()), spool.Space.put
+
+    def unknown(*args: Any, **options: Any) -> None:
+        put(*args, **options)
+        raise spool.CommitUnknown("the power flickers")
+
+    producer.publish("green", routing_key="tea", declare=[Queue("tea")])
+    monkeypatch.setattr(spool.Space, "put", unknown)
+    with pytest.raises(spool.CommitUnknown):
+        producer.publish("black", routing_key="tea", retry=True)
+    assert spool.shared(path).stats("tea").ready == 2
 
 
 def test_a_queue_with_priorities_delivers_the_highest_first(connect: Callable[..., Connection]) -> None:

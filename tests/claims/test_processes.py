@@ -13,6 +13,7 @@ import pytest
 import spool
 from spool.log.group_commit import GroupCommit
 from spool.model import layout
+from spool.policies.claim_journal import SlotJournal
 from spool.runtime import calls
 from spool.runtime.tearing import mark_delivered
 from spool.transactions import claims as public_claims
@@ -131,6 +132,32 @@ def test_the_recovery_tells_of_a_killed_holder_only_if_an_attempt_was_counted(
         assert [finding.kind for finding in space.recovery.findings] == ["counted"] * count
         assert sum(message.attempts for message in space.browse("orders")) == count
     assert not list((path / layout.ACTIVE).iterdir())
+
+
+@pytest.mark.parametrize("retries", [3, 0])
+def test_x14_a_failure_whose_process_is_killed_right_after_the_commit_counts_once(path: Path, retries: int) -> None:
+    with spool.open(path) as space:
+        space.create_queue("errors")
+        space.create_queue("tea", retries=retries, error_queue="errors")
+        space.put_many("tea", range(2))
+
+    def dies() -> None:
+        with spool.open(path) as space, space.claims() as claims, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SlotJournal, "end", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            failed, held = claims.take("tea", 2)
+            claims.begin(failed)
+            claims.begin(held)
+            claims.fail(failed, "it broke").result(PATIENT_SECONDS)
+
+    assert exit_code_of(dies) == -signal.SIGKILL
+    with spool.open(path) as space:
+        left = [(one.queue, one.body, one.attempts, one.failure_reason) for one in space.browse("tea")]
+        moved = [(one.body, one.attempts, one.origin_attempts, one.failure_reason) for one in space.browse("errors")]
+    died = "the process that held it died"
+    if retries:
+        assert (left, moved) == ([("tea", 0, 1, "it broke"), ("tea", 1, 1, died)], [])
+    else:
+        assert (left, moved) == ([], [(0, 0, 1, "it broke"), (1, 0, 1, died)])
 
 
 @pytest.mark.parametrize("led", [False, True])

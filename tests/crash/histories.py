@@ -14,6 +14,7 @@ from tests import door
 from tests.compaction import small_compactions
 from tests.crash.contents import EMPTY, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
 from tests.crash.losses import LOSSES
+from tests.crash.replacements import REPLACEMENTS
 from tests.crash.translations import TRANSLATIONS
 from tests.held import committed_here
 from tests.machine import OF_ANOTHER
@@ -427,4 +428,5 @@ HISTORIES = (
     History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
     *TRANSLATIONS,
     *LOSSES,
+    *REPLACEMENTS,
 )

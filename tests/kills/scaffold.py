@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tests.kills import session
+from tests.kills import claims, session
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +75,9 @@ def intake(root: str) -> None:
     main(["--once", "-s", root])
 
 
-VICTIMS: dict[str, Callable[..., None]] = {"session": session.live, "recovery": recovery, "intake": intake}
+VICTIMS: dict[str, Callable[..., None]] = {
+    "session": session.live, "recovery": recovery, "intake": intake, "claims": claims.live
+}  # fmt: skip
 
 
 class Scaffold:
