@@ -12,7 +12,7 @@ from spool.disk.disk import Disk
 from spool.index import Index
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.policies.claim_journal import all_journals, read_journal
+from spool.policies.claim_journal import all_journals, read_journal, uncounted
 
 from .decision import Decision, Reason, Step
 
@@ -80,16 +80,8 @@ def highest_named(disk: Disk, active: ActiveFiles) -> int:
 
 
 def with_attempts(disk: Disk, active: ActiveFiles, index: Index) -> frozenset[Xid]:
-    """Return the branches whose journals name an existing message for which an attempt has begun."""
-    return frozenset(
-        xid
-        for xid in active.journals
-        if any(
-            True
-            for number, first, count in read_journal(disk, xid).begun
-            for _ in index.messages.live_runs(number, first, first + count)
-        )
-    )
+    """Return the branches whose journals name an existing message whose attempt has begun and was not counted."""
+    return frozenset(xid for xid in active.journals if uncounted(index, read_journal(disk, xid)))
 
 
 def decide(active: ActiveFiles, unnamed: Collection[str], attempts: Collection[Xid], *, alone: bool) -> list[Decision]:

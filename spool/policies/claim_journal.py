@@ -35,6 +35,7 @@ from spool.disk.content import opened, unlink_unless_gone
 from spool.disk.disk import Disk
 from spool.errors import NO_ROOM, SystemFailure
 from spool.format.writer import writer_name
+from spool.index.index import Index
 from spool.log.sequence import number_locked, settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
@@ -43,7 +44,6 @@ from spool.model.xid import Xid, new_local_xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline
 from spool.runtime.tearing import raise_if_torn
-from spool.store.parts import View
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -440,7 +440,8 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the prepared branch holds the messages
             settle_all(store, deadline)
             catch_up(store)
-            found = _uncounted(store.view, journal)
+            with store.view.mutex:
+                found = uncounted(store.view.index, journal)
             retries.count_failures(store, found, "the process that held it died", deadline, died=True)
         for name in (layout.claim_journal(xid), layout.active(xid)):
             unlink_unless_gone(store.files.disk, name)
@@ -449,18 +450,17 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
         store.shared.xids.unlock(byte)
 
 
-def _uncounted(view: View, journal: JournalContents) -> list[Position]:
-    """Return each existing message whose attempt has begun and was not counted, once. (Ranges of a damaged journal may
-    overlap or be invalid.)"""
+def uncounted(index: Index, journal: JournalContents) -> list[Position]:
+    """Return each existing message whose attempt has begun and was not counted, once. The caller holds the mutex of the
+    index. (Ranges of a damaged journal may overlap or be invalid.)"""
     found: list[Position] = []
     seen, done = 0, 0
-    with view.mutex:
-        for number, first, count in sorted(journal.begun):
-            ordinal, end = max(first, done if number == seen else 0), first + count
-            seen, done = number, max(ordinal, end)
-            for _, start, stop in view.index.messages.live_runs(number, ordinal, end):
-                found += [Position(number, one) for one in range(start, stop)]
-        runs = {position: view.index.messages.find(position) for position in journal.states}
+    for number, first, count in sorted(journal.begun):
+        ordinal, end = max(first, done if number == seen else 0), first + count
+        seen, done = number, max(ordinal, end)
+        for _, start, stop in index.messages.live_runs(number, ordinal, end):
+            found += [Position(number, one) for one in range(start, stop)]
+    runs = {position: index.messages.find(position) for position in journal.states}
     counted = {
         position
         for position, run in runs.items()
