@@ -46,7 +46,9 @@ class QoS(virtual.QoS):
         if (message := self.held.pop(delivery_tag, None)) is None:
             return
         if requeue:
-            self.channel.follow_up(self.channel.claims.fail(message, "the consumer returned the message"), [message])
+            request = self.channel.claims.fail(message, "the consumer returned the message")
+            self.channel.follow_up(request, [message])
+            wait([request])  # so that the next get of this channel finds the message
         else:
             self.channel.follow_up(
                 self.channel.claims.reject([message], "the consumer rejected the message"), [message]

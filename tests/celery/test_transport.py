@@ -183,6 +183,14 @@ def test_a_returned_message_is_delivered_again_and_counted(connect: Callable[...
         assert channel.basic_get("tea") is None
 
 
+def test_a_channel_gets_the_message_that_it_has_returned_at_once(connect: Callable[..., Connection]) -> None:
+    with connect() as connection, connection.SimpleQueue("tea") as queue:
+        queue.put("green")
+        for _ in range(20):
+            queue.get(timeout=60).requeue()
+            queue.queue.get().requeue()
+
+
 def test_a_rejected_message_moves_to_the_error_queue(connect: Callable[..., Connection], path: Path) -> None:
     connection = connect(queue={"error_queue": "failed"})
     Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
