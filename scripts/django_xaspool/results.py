@@ -1,7 +1,8 @@
 """Django's ``TaskResult`` of a waiting message, and of the record that an ended task leaves.
 
-The body of a message is a dict with ``task`` (its path), ``args``, ``kwargs``, ``priority`` and ``run_after`` (seconds
-since the epoch, or None). A record is a dict of the arguments of ``task_result``, without ``alias`` and ``id``.
+The body of a message is a dict with ``task`` (its path), ``args``, ``kwargs``, ``priority``, ``run_after`` (seconds
+since the epoch, or None) and ``enqueued_at`` (seconds since the epoch). A record is a dict of the arguments of
+``task_result``, without ``alias`` and ``id``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,8 +68,10 @@ def task_result(
 def of_message(alias: str, message: spool.Message, status: str, **fields: Any) -> TaskResult:
     """Return the result of a task that has not ended. Each failed attempt counts as one by an unknown worker."""
     ids = [_UNKNOWN] * (message.attempts + (status == TaskResultStatus.RUNNING))
-    given = {"queue": message.queue, "enqueued_at": message.enqueued_at, "worker_ids": ids, **fields}
-    return task_result(alias, message.correlation_id or message.id, message.body, status=status, **given)
+    body = message.body
+    enqueued_at = body.get("enqueued_at", message.enqueued_at) if isinstance(body, dict) else message.enqueued_at
+    given = {"queue": message.queue, "enqueued_at": enqueued_at, "worker_ids": ids, **fields}
+    return task_result(alias, message.correlation_id or message.id, body, status=status, **given)
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -56,7 +56,7 @@ def _end(
         "body": message.body,
         "queue": message.queue,
         "status": str(status),
-        "enqueued_at": message.enqueued_at,
+        "enqueued_at": running.enqueued_at.timestamp(),
         "started_at": running.started_at.timestamp(),
         "finished_at": time.time(),
         "worker_ids": running.worker_ids,
