@@ -88,7 +88,7 @@ def test_who_waits_for_a_chord_gets_the_error_of_the_part_that_failed(backend: X
         message = connection.default_channel.basic_get("celery", no_ack=True)
     request = Context({**message.headers, **message.payload[2], "delivery_info": {}})
 
-    def part_fails() -> None:
+    def part_fails(*_: Any) -> None:
         backend.mark_as_failure(request.id, ValueError("this part fails"), request=request)
 
     with pytest.raises(ValueError, match="this part fails"):
