@@ -163,16 +163,17 @@ class Channel(virtual.Channel):
         self.state.binding_delete(queue, exchange, routing_key)
         self.connection.bindings.unbind(queue, exchange, routing_key or "")
 
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete an exchange with its bindings. The queues remain, with their messages."""
+        for key, _, queue in self.get_table(exchange):
+            self.queue_unbind(queue, exchange, key)
+        self.state.exchanges.pop(exchange, None)
+
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
         """Return the routing keys, patterns and queues of an exchange."""
         table = self.connection.bindings.of(exchange)
         self.connection.seconds.update({binding.queue: binding.seconds for binding in table})
         return [(binding.key, binding.pattern, binding.queue) for binding in table]
-
-    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
-        if not exchange:
-            return [routing_key]
-        return self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, default)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 

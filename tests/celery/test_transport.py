@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.transport import virtual
 
 import spool
 from celery_xaspool.names import queue_name
@@ -117,6 +118,26 @@ def test_an_unbound_queue_gets_nothing(connect: Callable[..., Connection]) -> No
     queue.unbind_from(Exchange("parcels"), routing_key="tea")
     Producer(connection).publish("green", exchange="parcels", routing_key="tea")
     assert bodies(connection, queue) == []
+
+
+def test_a_deleted_exchange_delivers_nothing(connect: Callable[..., Connection]) -> None:
+    connection = connect()
+    queue = Queue("tea", Exchange("parcels", "direct"), routing_key="tea")(connection)
+    queue.declare()
+    queue.exchange.delete()
+    Producer(connect()).publish("green", exchange="parcels", routing_key="tea")
+    assert bodies(connection, queue(connection)) == []
+    queue.declare()
+    Producer(connect()).publish("black", exchange="parcels", routing_key="tea")
+    assert bodies(connection, queue(connection)) == ["black"]
+
+
+def test_a_message_for_no_queue_goes_to_the_deadletter_queue(connect: Callable[..., Connection]) -> None:
+    connection = connect(deadletter_queue="lost")
+    Exchange("parcels", "direct")(connection).declare()
+    with pytest.warns(virtual.UndeliverableWarning):
+        Producer(connection).publish("green", exchange="parcels", routing_key="tea")
+    assert bodies(connection, Queue("lost")) == ["green"]
 
 
 def test_a_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Connection]) -> None:
