@@ -53,6 +53,8 @@ class QoS(virtual.QoS):
         else:
             request = claims.reject([message], "the consumer rejected the message")
         self.channel.follow_up(request, partial(claims.release, [message]))
+        if requeue:
+            wait([request])  # so that the next get of this channel finds the message
         self.channel.connection.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
@@ -151,6 +153,12 @@ class Channel(virtual.Channel):
     ) -> None:
         self.state.binding_delete(queue, exchange, routing_key)
         self.connection.bindings.unbind(queue, exchange, routing_key or "")
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete an exchange with its bindings. The queues remain, with their messages."""
+        for key, _, queue in self.get_table(exchange):
+            self.queue_unbind(queue, exchange, key)
+        self.state.exchanges.pop(exchange, None)
 
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
         """Return the routing keys, patterns and queues of an exchange."""

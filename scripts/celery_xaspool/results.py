@@ -164,6 +164,8 @@ class XaspoolBackend(KeyValueStoreBackend):
                 else:
                     wait([arrivals.fileno()], seconds)
                     arrivals.ready()
+            if on_interval and meta["status"] in states.PROPAGATE_STATES:
+                on_interval()  # raises the error of a chord's part, which is one commit with the error of the body
             return meta
         finally:
             if arrivals is not None:

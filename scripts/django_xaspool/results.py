@@ -1,9 +1,9 @@
 """Records of tasks, and the ``TaskResult`` of Django that each describes. A task that has ended leaves its record.
 
-The body of a message is a dict with ``task`` (its path), ``args``, ``kwargs``, ``priority`` and ``run_after``. A record
-has the ``body``, the ``queue``, the ``status`` and ``enqueued_at``. If known, it also has ``started_at``,
-``finished_at``, ``worker_ids``, the ``value``, and ``errors``, each with the arguments of ``TaskError``. Times are in
-seconds since the epoch, or None.
+The body of a message is a dict with ``task`` (its path), ``args``, ``kwargs``, ``priority``, ``run_after`` and
+``enqueued_at``. A record has the ``body``, the ``queue``, the ``status`` and ``enqueued_at``. If known, it also has
+``started_at``, ``finished_at``, ``worker_ids``, the ``value``, and ``errors``, each with the arguments of
+``TaskError``. Times are in seconds since the epoch, or None.
 """
 
 from collections.abc import Mapping
@@ -54,8 +54,10 @@ def task_result(alias: str, id: str, record: Mapping[str, Any]) -> TaskResult:
 def record_of(message: spool.Message, status: str, **fields: Any) -> dict[str, Any]:
     """Return the record of a message's task. Each failed attempt counts as one by an unknown worker."""
     ids = ["unknown"] * (message.attempts + (status == TaskResultStatus.RUNNING))
-    given = {"queue": message.queue, "enqueued_at": message.enqueued_at, "worker_ids": ids}
-    return {"body": message.body, "status": str(status), **given, **fields}
+    body = message.body
+    enqueued_at = body.get("enqueued_at", message.enqueued_at) if isinstance(body, dict) else message.enqueued_at
+    given = {"queue": message.queue, "enqueued_at": enqueued_at, "worker_ids": ids}
+    return {"body": body, "status": str(status), **given, **fields}
 
 
 def _moment(seconds: float | None) -> datetime | None:

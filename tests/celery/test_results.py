@@ -148,6 +148,21 @@ def test_the_last_part_of_a_chord_knows_its_size_although_the_part_began_before_
     assert counted(own) == []
 
 
+def test_who_waits_for_a_chord_gets_the_error_of_the_part_that_failed(backend: XaspoolBackend, own: Shop) -> None:
+    """The error of the part and the error of the body are one commit, so the waiter sees both."""
+    fail, total = own.app.tasks["fail"], own.app.tasks["total"]
+    result = chord([fail.s()])(total.s())
+    with own.app.connection_for_read() as connection:
+        message = connection.default_channel.basic_get("celery", no_ack=True)
+    request = Context({**message.headers, **message.payload[2], "delivery_info": {}})
+
+    def part_fails(*_: Any) -> None:
+        backend.mark_as_failure(request.id, ValueError("this part fails"), request=request)
+
+    with pytest.raises(ValueError, match="this part fails"):
+        result.get(timeout=60, on_interval=part_fails)
+
+
 def test_a_part_of_a_chord_that_runs_again_is_not_counted_again(
     backend: XaspoolBackend, own: Shop, parts: list[Context]
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
+from kombu.transport import virtual
 
 import spool
 from celery_xaspool import channel as channels
@@ -151,6 +152,26 @@ def test_thousands_of_waiting_messages_are_delivered_in_order_and_once(
     assert (stats.ready, stats.claimed, stats.dequeued) == (0, 0, count)
 
 
+def test_a_deleted_exchange_delivers_nothing(connect: Callable[..., Connection]) -> None:
+    connection = connect()
+    queue = Queue("tea", Exchange("parcels", "direct"), routing_key="tea")(connection)
+    queue.declare()
+    queue.exchange.delete()
+    Producer(connect()).publish("green", exchange="parcels", routing_key="tea")
+    assert bodies(connection, queue(connection)) == []
+    queue.declare()
+    Producer(connect()).publish("black", exchange="parcels", routing_key="tea")
+    assert bodies(connection, queue(connection)) == ["black"]
+
+
+def test_a_message_for_no_queue_goes_to_the_deadletter_queue(connect: Callable[..., Connection]) -> None:
+    connection = connect(deadletter_queue="lost")
+    Exchange("parcels", "direct")(connection).declare()
+    with pytest.warns(virtual.UndeliverableWarning):
+        Producer(connection).publish("green", exchange="parcels", routing_key="tea")
+    assert bodies(connection, Queue("lost")) == ["green"]
+
+
 def test_a_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Connection]) -> None:
     connection, held = connect(), list[Any]()
     for number in range(5):
@@ -213,6 +234,14 @@ def test_a_returned_message_is_delivered_again_and_counted(connect: Callable[...
         message.requeue()
         until(lambda: spool.shared(path).stats("failed").ready)
         assert channel.basic_get("tea") is None
+
+
+def test_a_channel_gets_the_message_that_it_has_returned_at_once(connect: Callable[..., Connection]) -> None:
+    with connect() as connection, connection.SimpleQueue("tea") as queue:
+        queue.put("green")
+        for _ in range(20):
+            queue.get(timeout=60).requeue()
+            queue.queue.get().requeue()
 
 
 def test_a_rejected_message_moves_to_the_error_queue(connect: Callable[..., Connection], path: Path) -> None:

@@ -48,6 +48,15 @@ def test_tasks_of_each_kind_run_and_keep_their_results(path: Path) -> None:
     assert (found.task.queue_name, found.task.priority, found.args) == ("mail", 7, ["tea"])
 
 
+def test_a_task_keeps_the_time_of_its_enqueuing(path: Path) -> None:
+    """So the result of ``enqueue`` equals the result that ``get_result`` finds."""
+    result = jobs.add.enqueue(1, b=2)
+    found = jobs.add.get_result(result.id)
+    assert found == result
+    work()
+    assert jobs.add.get_result(result.id).enqueued_at == result.enqueued_at
+
+
 def test_a_task_of_an_atomic_block_is_sent_by_the_commit_and_not_before(path: Path) -> None:
     with transaction.atomic():
         sent = jobs.add.enqueue(1)
