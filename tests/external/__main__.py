@@ -59,7 +59,7 @@ SUITES = {
         ["-p", "celery.contrib.pytest", "-o", "python_classes=test_*", "--ignore", "t/integration/test_backend.py"],
     ),
     "django": Suite(
-        "Django", "tests/tasks", "tasks", ["tasks"],
+        "Django", os.path.join("tests", "tasks"), "tasks", ["tasks"],
         ["-p", "tests.external.on_django", "-o", "python_files=test_*.py"], redis=False,
     ),
     "dramatiq": Suite(

@@ -1,4 +1,4 @@
-"""``tests/common.py`` of Dramatiq, which its source distribution lacks: the helpers that its tests import."""
+"""The helpers that the tests of Dramatiq import from a module that its source distribution lacks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
