@@ -128,16 +128,20 @@ class XaspoolBackend(KeyValueStoreBackend):
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         if not _is_part(request) or self.get_task_meta(request.id, cache=False)["status"] in states.READY_STATES:
             return  # (an earlier run of this part, whose worker died before its ack, was counted)
-        size = self.get_key_for_group(request.group, ".s")
+        counter = _text(self.get_key_for_chord(request.group))
         with self._one_commit() as changes:
-            self._hold(self.get_key_for_chord(request.group), changes)
+            self._hold(counter, changes)
             # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
             # read after the counter was taken: otherwise the last part could be counted meanwhile, and know the size.
-            request.chord["chord_size"] = int(self.get(size) or sys.maxsize)
+            size = int(self.get(self.get_key_for_group(request.group, ".s")) or sys.maxsize)
             super().store_result(request.id, result, state, request.get("part_traceback"), request)
-            super().on_chord_part_return(request, state, result, **kwargs)
-            if self.get(self.get_key_for_chord(request.group)) is None:  # this was the last part
-                self.delete(size)
+            if int(changes.get(counter) or size) + 1 < size:
+                self.incr(counter)  # (Celery reads the whole group for each part, although only the last part needs it)
+            else:
+                request.chord["chord_size"] = size
+                super().on_chord_part_return(request, state, result, **kwargs)
+                if changes.get(counter) is None:  # this was the last part
+                    self.delete(self.get_key_for_group(request.group, ".s"))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

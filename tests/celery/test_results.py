@@ -163,6 +163,23 @@ def test_who_waits_for_a_chord_gets_the_error_of_the_part_that_failed(backend: X
         result.get(timeout=60, on_interval=part_fails)
 
 
+def test_only_the_last_part_of_a_chord_reads_the_group(
+    backend: XaspoolBackend, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group names all parts, so the time of a chord would grow with the square of its size."""
+    group, get, read = backend.get_key_for_group(parts[0].group), backend.get, list[Any]()
+
+    def reading(key: Any) -> Any:
+        read.append(key)
+        return get(key)
+
+    monkeypatch.setattr(backend, "get", reading)
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+    assert group not in read
+    backend.mark_as_done(parts[1].id, 4, parts[1])
+    assert read.count(group) >= 1
+
+
 def test_a_part_of_a_chord_that_runs_again_is_not_counted_again(
     backend: XaspoolBackend, own: Shop, parts: list[Context]
 ) -> None:
