@@ -176,8 +176,8 @@ def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
 def missing_queue(space: SpaceConfig, queue: str) -> str | None:
     """Return the queue that an edit of the settings by hand has left out: the error queue, or ``queue`` itself.
 
-    While the queue is missing, a failed message remains in its place. Nobody would find the message in a missing error
-    queue, and the options of the message's queue do not allow to drop the message.
+    A failed message remains in its place while the queue is missing. No program would find the message in a missing
+    error queue, and the options of the message's queue do not allow to drop the message.
     """
     if queue not in space.queues:
         return queue

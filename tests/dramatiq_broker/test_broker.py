@@ -134,6 +134,15 @@ def test_a_message_of_another_framework_is_never_dropped(
     assert "another framework uses the queue default: give each framework separate queues" in caplog.text
 
 
+def test_a_held_message_of_another_framework_takes_no_place_of_the_prefetched_messages(app: App) -> None:
+    space = app.broker.space
+    space.create_queue("default", retries=3)  # without an error queue, so a further failure could drop the message
+    space.put("default", {"task": "shop.add"})
+    app.note.send("first")
+    with closing(app.broker.consume("default", prefetch=1)) as consumer:
+        assert next(consumer) is not None
+
+
 def test_a_message_that_fails_for_good_remains_while_its_dead_letter_queue_is_missing(app: App) -> None:
     app.fail.send()
     space = app.broker.space
