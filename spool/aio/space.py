@@ -389,6 +389,7 @@ class Space:
 
     queues = threaded(spool.space.Space.queues)
     create_queue = threaded(spool.space.Space.create_queue)
+    ensure_queue = threaded(spool.space.Space.ensure_queue)
     create_queues = threaded(spool.space.Space.create_queues)
     change_queue = threaded(spool.space.Space.change_queue)
     delete_queue = threaded(spool.space.Space.delete_queue)
