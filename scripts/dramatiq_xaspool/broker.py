@@ -2,18 +2,14 @@
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import dramatiq
-from dramatiq.broker import MessageProxy
 from dramatiq.common import xq_name
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
 
 import spool
 from dramatiq_xaspool.consumer import Delivery, XaspoolConsumer
-
-_LOWEST, _HIGHEST = 1, 100  # priorities of a space
 
 
 class XaspoolBroker(dramatiq.Broker):
@@ -30,15 +26,10 @@ class XaspoolBroker(dramatiq.Broker):
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        middleware: Sequence[dramatiq.Middleware] | None = None,
-        retries: int = 5,
+        self, path: str | os.PathLike[str], *, middleware: list[dramatiq.Middleware] | None = None, retries: int = 5
     ) -> None:
-        super().__init__(None if middleware is None else list(middleware))
-        self.path = os.path.abspath(os.fspath(path))
-        self._retries = retries
+        super().__init__(middleware)
+        self.path, self._retries = os.path.abspath(path), retries
         self.add_middleware(_CountedRuns())
 
     @property
@@ -60,10 +51,12 @@ class XaspoolBroker(dramatiq.Broker):
         The queue need not be declared, because its actors may be in other programs.
         """
         self.emit_before("enqueue", message, delay)
+        # In a space, a higher priority is earlier; in Dramatiq, a lower one. An unknown actor has the middle one.
+        priority = 50 - self.actors[message.actor_name].priority if message.actor_name in self.actors else 50
         self._space_with(message.queue_name).put(
             message.queue_name,
             message.encode(),
-            priority=self._priority(message.actor_name),
+            priority=min(max(priority, 1), 100),
             delay=None if delay is None else max(delay, 0) / 1000,
             correlation_id=message.message_id,
             headers={"actor": message.actor_name},
@@ -111,23 +104,13 @@ class XaspoolBroker(dramatiq.Broker):
 
     def _space_with(self, queue_name: str) -> spool.Space:
         """Return the space, in which the queue and its dead-letter queue exist."""
-        space = self.space
-        if queue_name not in space.queues():
-            space.create_queue(
-                queue_name, create_missing=True, exist_ok=True, order="priority", retries=self._retries, retry_delay=0,
-                error_queue=xq_name(queue_name),
-            )  # fmt: skip
+        space, dead = self.space, xq_name(queue_name)
+        space.ensure_queue(queue_name, order="priority", retries=self._retries, retry_delay=0, error_queue=dead)
         return space
-
-    def _priority(self, actor_name: str) -> int:
-        """Return the space's priority of an actor's messages: higher is earlier, while Dramatiq's lower is earlier."""
-        actor = self.actors.get(actor_name)
-        return 50 if actor is None else min(max(50 - actor.priority, _LOWEST), _HIGHEST)
 
 
 class _CountedRuns(dramatiq.Middleware):
     """Counts an attempt if the worker dies while an actor runs: a message that kills workers must come to an end."""
 
-    def before_process_message(self, broker: dramatiq.Broker, message: MessageProxy) -> None:
-        if isinstance(message, Delivery):
-            message.begin()
+    def before_process_message(self, broker: dramatiq.Broker, message: Delivery) -> None:  # type: ignore[override]
+        message.begin()

@@ -4,9 +4,9 @@ The claims end with the process, so another worker gets the messages of a dead w
 """
 
 import logging
-import select
 from collections.abc import Iterable
 from concurrent.futures import Future
+from multiprocessing.connection import wait
 
 from dramatiq import Message
 from dramatiq.broker import Consumer, MessageProxy
@@ -42,42 +42,26 @@ class XaspoolConsumer(Consumer):
     """
 
     def __init__(self, space: spool.Space, queue: str, prefetch: int, timeout: float) -> None:
-        self._space, self._queue, self._prefetch, self._timeout = space, queue, prefetch, timeout
-        self._set_aside = 0  # the held messages of other frameworks
-        self._claims = space.claims()
-        self._arrivals = space.arrivals([queue])
-        self._poll = select.poll()
-        self._poll.register(self._arrivals, select.POLLIN)
+        self._queue, self._prefetch, self._timeout = queue, prefetch, timeout
+        self._claims, self._arrivals = space.claims(), space.arrivals([queue])
 
     def __next__(self) -> Delivery | None:
         delivery = self._take()
-        if delivery is None and self._poll.poll(self._timeout * 1000):
+        if delivery is None and wait([self._arrivals.fileno()], self._timeout):
             self._arrivals.ready()
             delivery = self._take()
         return delivery
 
     def _take(self) -> Delivery | None:
-        while self._claims.held - self._set_aside < self._prefetch and (taken := self._claims.take(self._queue, 1)):
-            (claimed,) = taken
+        while self._claims.held < self._prefetch and (taken := self._claims.take(self._queue)):
             try:
-                return Delivery(self._claims, claimed)
+                return Delivery(self._claims, taken[0])
             except DecodeError as error:
-                self._refuse(claimed, f"{type(error.error).__name__}: {error.error}")
+                advice = f"another framework uses the queue {self._queue}: give each framework separate queues"
+                reason = f"not a message of Dramatiq, so {advice} ({type(error.error).__name__}: {error.error})"
+                log.error("message %s of queue %s: %s", taken[0].id, self._queue, reason)
+                self._claims.reject(taken, reason, delay=_FOREIGN_SECONDS).result()
         return None
-
-    def _refuse(self, claimed: spool.Message, error: str) -> None:
-        """Move a message of another framework to the error queue. Without an error queue, delay the message; if a
-        further failure would drop the message, hold it until the consumer closes."""
-        advice = f"another framework uses the queue {self._queue}: give each framework separate queues"
-        reason = f"not a message of Dramatiq, so {advice} ({error})"
-        log.error("message %s of queue %s: %s", claimed.id, self._queue, reason)
-        config = self._space.queues()[self._queue]
-        if config.error_queue is not None:
-            self._claims.reject([claimed], reason).result()
-        elif config.retries is None:
-            self._claims.fail(claimed, reason, delay=_FOREIGN_SECONDS).result()
-        else:
-            self._set_aside += 1
 
     # Dramatiq passes the messages that __next__ returned.
 

@@ -23,7 +23,7 @@ class XaspoolResults(ResultBackend):
         self, path: str | os.PathLike[str], *, namespace: str = "dramatiq-results", encoder: Encoder | None = None
     ) -> None:
         super().__init__(namespace=namespace, encoder=encoder)
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = os.path.abspath(path)
 
     def get_result(self, message: Any, *, block: bool = False, timeout: int | None = None) -> Any:
         """As in every backend; ``block`` waits until the result is durable. The result remains until its time to live
@@ -42,6 +42,5 @@ class XaspoolResults(ResultBackend):
 
     def _space(self) -> spool.Space:
         space = spool.shared(self.path)
-        if self.namespace not in space.queues():
-            space.create_queue(self.namespace, exist_ok=True, on_expiry="drop")
+        space.ensure_queue(self.namespace, on_expiry="drop")
         return space
