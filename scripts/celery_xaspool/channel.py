@@ -19,7 +19,7 @@ from kombu.utils.json import dumps, loads
 
 import spool
 from celery_xaspool.bindings import Binding
-from celery_xaspool.names import TRANSIENT, create_queue, queue_name
+from celery_xaspool.names import TRANSIENT, queue_name
 
 log = logging.getLogger("celery_xaspool")
 
@@ -101,7 +101,7 @@ class Channel(virtual.Channel):
         if not durable:
             options["durability"] = "none"
         options |= self.connection.client.transport_options.get("queue", {})
-        create_queue(self.space, queue_name(queue), **{**options, **arguments.get("xaspool", {})})
+        self.space.ensure_queue(queue_name(queue), **{**options, **arguments.get("xaspool", {})})
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
@@ -261,24 +261,15 @@ class Channel(virtual.Channel):
             payload["properties"]["delivery_tag"] = tag
             payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
         except Exception as error:
-            self._set_aside(message, f"{type(error).__name__}: {error}")
+            advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
+            reason = f"not a message of Celery, so {advice} ({type(error).__name__}: {error})"
+            log.error("message %s of queue %s: %s", message.id, message.queue, reason)
+            request = self.claims.reject([message], reason, delay=_FOREIGN_SECONDS)
+            self.follow_up(request, partial(self.claims.release, [message]))
             return None
         self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
         self.held[tag] = message
         return payload
-
-    def _set_aside(self, message: spool.Message, error: str) -> None:
-        """Move a message of another framework to the error queue. Without an error queue, delay the message; if a
-        further failure would drop the message, hold it until the channel closes."""
-        advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
-        reason = f"not a message of Celery, so {advice} ({error})"
-        log.error("message %s of queue %s: %s", message.id, message.queue, reason)
-        config = self.space.queues()[message.queue]
-        if config.error_queue is not None:
-            self.follow_up(self.claims.reject([message], reason), partial(self.claims.release, [message]))
-        elif config.retries is None:
-            request = self.claims.fail(message, reason, delay=_FOREIGN_SECONDS)
-            self.follow_up(request, partial(self.claims.release, [message]))
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 

@@ -1,9 +1,7 @@
 """The space that a URL names, the queues of that space, and the names of these queues."""
 
 import re
-from contextlib import suppress
 from hashlib import sha256
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import spool
@@ -24,14 +22,6 @@ def space_path(url: str) -> str:
             "e.g. xaspool:///var/spool/shop"
         )
     return unquote(parts.path)
-
-
-def create_queue(space: spool.Space, name: str, **options: Any) -> None:
-    """Create a queue unless it exists. An existing queue keeps its options, because an operator may have changed
-    them."""
-    if name not in space.queues():
-        with suppress(spool.QueueExists):
-            space.create_queue(name, create_missing=True, **options)
 
 
 def queue_name(name: str) -> str:

@@ -17,7 +17,7 @@ from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import TimeoutError
 
 import spool
-from celery_xaspool.names import RESULTS, create_queue, space_path
+from celery_xaspool.names import RESULTS, space_path
 
 _COUNTER_SECONDS = 60.0  # another part of the chord holds the counter only for the time of its commit
 
@@ -37,7 +37,7 @@ class XaspoolBackend(KeyValueStoreBackend):
     def _space(self) -> spool.Space:
         space = spool.shared(self._path)
         options = (self.app.conf.get("result_backend_transport_options") or {}).get("queue", {})
-        create_queue(space, RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
+        space.ensure_queue(RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
         return space
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:

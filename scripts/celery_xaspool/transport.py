@@ -12,7 +12,7 @@ from kombu.transport import virtual
 import spool
 from celery_xaspool.bindings import Bindings
 from celery_xaspool.channel import Channel
-from celery_xaspool.names import BINDINGS, TRANSIENT, create_queue, space_path
+from celery_xaspool.names import BINDINGS, TRANSIENT, space_path
 
 _DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
 
@@ -44,8 +44,8 @@ class Transport(virtual.Transport):
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
-        create_queue(self.space, TRANSIENT, durability="none", on_expiry="drop", retry_delay=0.0)
-        create_queue(self.space, BINDINGS)
+        self.space.ensure_queue(TRANSIENT, durability="none", on_expiry="drop", retry_delay=0.0)
+        self.space.ensure_queue(BINDINGS)
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
