@@ -2,7 +2,7 @@
 
 import re
 from hashlib import sha256
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import spool
 
@@ -15,13 +15,12 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
 
 def space_path(url: str) -> str:
     """Return the path in a URL like ``xaspool:///var/spool/shop``. Raises ``spool.InvalidArgument``."""
-    parts = urlsplit(url)
-    if parts.scheme != "xaspool" or parts.netloc or parts.query or parts.fragment or not parts.path.strip("/"):
+    if (found := re.fullmatch(r"xaspool://(/+[^/?#][^?#]*)", url)) is None:
         raise spool.InvalidArgument(
             f"{url!r} names no queue space: write xaspool:// and the absolute path of a directory, "
             "e.g. xaspool:///var/spool/shop"
         )
-    return unquote(parts.path)
+    return unquote(found[1])
 
 
 def queue_name(name: str) -> str:

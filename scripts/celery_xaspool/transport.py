@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from functools import cached_property
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -38,14 +37,11 @@ class Transport(virtual.Transport):
         self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         _allow_mingle_and_gossip()
 
-    @cached_property
-    def bindings(self) -> Bindings:
-        return Bindings(self.space)
-
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
         self.space.ensure_queue(TRANSIENT, durability="none", on_expiry="drop", retry_delay=0.0)
         self.space.ensure_queue(BINDINGS)
+        self.bindings = Bindings(self.space)
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
@@ -53,8 +49,7 @@ class Transport(virtual.Transport):
             return  # a forked child has a copy of its parent's connection
         super().close_connection(connection)
         self.loop = None
-        if "bindings" in self.__dict__:
-            self.bindings.close()
+        self.bindings.close()
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         return uri

@@ -23,17 +23,14 @@ def task_result(alias: str, id: str, record: Mapping[str, Any]) -> base.TaskResu
     task = import_string(record["task"])
     if not isinstance(task, base.Task):
         raise TypeError(f"{record['task']} is not a task: decorate the function with @task, under its own name")
-    run_after, enqueued_at, started_at, finished_at = (
-        _moment(record.get(name)) for name in ("run_after", "enqueued_at", "started_at", "finished_at")
-    )
+    run_after = _moment(record["run_after"])
+    moments = {name: _moment(record.get(name)) for name in ("enqueued_at", "started_at", "finished_at")}
     result = base.TaskResult(
         task=task.using(priority=record["priority"], queue_name=record["queue"], run_after=run_after, backend=alias),
         id=id,
         status=base.TaskResultStatus(record["status"]),
-        enqueued_at=enqueued_at,
-        started_at=started_at,
-        last_attempted_at=started_at,
-        finished_at=finished_at,
+        last_attempted_at=moments["started_at"],
+        **moments,
         args=record["args"],
         kwargs=record["kwargs"],
         backend=alias,

@@ -113,4 +113,4 @@ class _CountedRuns(dramatiq.Middleware):
     """Counts an attempt if the worker dies while an actor runs: a message that kills workers must come to an end."""
 
     def before_process_message(self, broker: dramatiq.Broker, message: Delivery) -> None:  # type: ignore[override]
-        message.begin()
+        message.claims.begin(message.claimed)

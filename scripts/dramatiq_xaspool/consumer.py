@@ -24,11 +24,7 @@ class Delivery(MessageProxy):
 
     def __init__(self, claims: spool.Claims, claimed: spool.Message) -> None:
         super().__init__(Message.decode(claimed.body))
-        self._claims, self.claimed = claims, claimed
-
-    def begin(self) -> None:
-        """Note that an actor begins. From now on, the death of this process counts an attempt."""
-        self._claims.begin(self.claimed)
+        self.claims, self.claimed = claims, claimed
 
 
 class XaspoolConsumer(Consumer):
