@@ -9,11 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from traceback import format_exception
 from typing import Any
 from uuid import uuid4
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
+from django.db import close_old_connections, connections, transaction
 
 import spool
 from django_xaspool.results import record_of, task_result
@@ -21,6 +22,7 @@ from django_xaspool.tasks import BaseTaskBackend, base, exceptions, normalize_js
 
 RESULTS, FAILED = "django-results", "django-failed"
 _OPTIONS: dict[str, Any] = {"space": None, "result_ttl": 86400, "database": "default"}
+_FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 _RETRIES = 3  # of a new queue: attempts after the death of a worker, a time limit or ``spool.Retry``
 
 
@@ -60,7 +62,7 @@ class XaspoolBackend(BaseTaskBackend):
             raise ImproperlyConfigured(f"{where}: no database {database!r} in DATABASES: name one of them, or None")
         if reserved := self.queues & {RESULTS, FAILED}:
             raise ImproperlyConfigured(f"{where}: the backend itself needs the queue {min(reserved)}: rename yours")
-        self._path, self.result_ttl, self._database = os.path.abspath(path), ttl, database
+        self._path, self._ttl, self._database = os.path.abspath(path), ttl, database
 
     def space_with(self, *queues: str) -> spool.Space:
         """Return the open space of this process, in which the queues exist."""
@@ -81,25 +83,18 @@ class XaspoolBackend(BaseTaskBackend):
         }
         record = {**body, "queue": task.queue_name, "status": "READY", "worker_ids": []}
         result = task_result(self.alias, uuid4().hex, record)
-        put = partial(self._put, body, result)
+        send = partial(self._send, body, result)
         if self._database is not None and connections[self._database].in_atomic_block:
-            transaction.on_commit(put, using=self._database)
+            transaction.on_commit(send, using=self._database)
         else:
-            put()
+            send()
         return result
 
-    def _put(self, body: Mapping[str, Any], result: base.TaskResult) -> None:
-        queue = result.task.queue_name
-        self.space_with(queue).put(
-            queue,
-            body,
-            content_type="application/json",
-            priority=max(1, 50 + body["priority"] // 2),
-            not_before=body["run_after"],
-            correlation_id=result.id,
-            headers={"task": body["task"]},
-            transaction=None,  # a task's own tasks are sent at once, also if the task fails later
-        )
+    def _send(self, body: Mapping[str, Any], result: base.TaskResult) -> None:
+        queue, priority = result.task.queue_name, max(1, 50 + body["priority"] // 2)
+        options = {"priority": priority, "not_before": body["run_after"], "headers": {"task": body["task"]}}
+        # A task's own tasks are sent at once, also if the task fails later.
+        _put(self.space_with(queue), queue, body, result.id, transaction=None, **options)
         signals.task_enqueued.send_robust(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> base.TaskResult:
@@ -128,3 +123,55 @@ class XaspoolBackend(BaseTaskBackend):
         reason = f"{failed.origin_attempts} attempts failed; the last one: {failed.failure_reason}"
         errors = [{"exception_class_path": "spool.RequestFailed", "traceback": reason}]
         return record_of(failed, "FAILED", queue=failed.origin_queue, errors=errors)
+
+    def run(self, message: spool.Message) -> None:
+        """Run the task of a message, as the function of a worker. Its result and its removal are one commit.
+
+        A task that fails moves to the queue of failed tasks, and its traceback is kept.
+
+        Raises:
+            spool.Reject: the task failed, and the record of the failure is durable; or the message belongs to another
+                framework.
+            spool.Retry: the task asks for another attempt.
+            ImportError, TypeError: this program has no such task. The message returns for another program.
+        """
+        if not (isinstance(message.body, dict) and "task" in message.body):
+            advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
+            raise spool.Reject(f"not a task of Django, so {advice}", delay=_FOREIGN_SECONDS)
+        record = record_of(message, "RUNNING", started_at=time.time())
+        record["worker_ids"][-1] = f"{os.uname().nodename}:{os.getpid()}"
+        running = task_result(self.alias, message.correlation_id or message.id, record)
+        signals.task_started.send_robust(type(self), task_result=running)
+        try:
+            record |= {"status": "SUCCESSFUL", "value": _call(running)}
+            self._end(running.id, record, spool.JOIN)
+        except spool.Retry:
+            raise
+        except BaseException as error:
+            path = f"{type(error).__module__}.{type(error).__qualname__}"
+            # (UTF-8 has no lone surrogates)
+            traceback = "".join(format_exception(error)).encode(errors="backslashreplace").decode()
+            errors = [{"exception_class_path": path, "traceback": traceback}]
+            record |= {"status": "FAILED", "value": None, "errors": errors}
+            # The record precedes the move. Until the move, the message shows that the task has not ended.
+            self._end(running.id, record, None)
+            raise spool.Reject(f"{path}: {error}") from error
+
+    def _end(self, id: str, record: dict[str, Any], joined: Any) -> None:
+        """Put the record of a task that has ended. ``joined``: the transaction of the put."""
+        record["finished_at"] = time.time()
+        _put(spool.current_space(), RESULTS, record, id, time_to_live=self._ttl, transaction=joined)
+        signals.task_finished.send_robust(type(self), task_result=task_result(self.alias, id, record))
+
+
+def _put(space: spool.Space, queue: str, body: Mapping[str, Any], id: str, **options: Any) -> None:
+    space.put(queue, body, content_type="application/json", correlation_id=id, **options)
+
+
+def _call(running: base.TaskResult) -> Any:
+    close_old_connections()
+    try:
+        context = [base.TaskContext(task_result=running)] if running.task.takes_context else []
+        return normalize_json(running.task.call(*context, *running.args, **running.kwargs))
+    finally:
+        close_old_connections()

@@ -3,14 +3,12 @@
 import signal
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 import spool
 from django_xaspool.backend import XaspoolBackend
-from django_xaspool.running import run
 from django_xaspool.tasks import base, task_backends
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread, which runs the signal handlers, acts on a signal
@@ -41,7 +39,7 @@ class Command(BaseCommand):
         self._signals: list[int] = []
         try:
             space = found.space_with(*names)
-            self._run([spool.Worker(space, name, partial(run, found), **chosen) for name in names])
+            self._run([spool.Worker(space, name, found.run, **chosen) for name in names])
         except spool.SpoolError as error:
             raise CommandError(str(error)) from error
 
