@@ -58,8 +58,7 @@ class QoS(virtual.QoS):
         self.channel.connection.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
-        held = [self.held.pop(tag) for tag in list(self.held)]
-        self.channel.claims.release(held)
+        self.channel.claims.release([self.held.pop(tag) for tag in list(self.held)])
 
 
 class Channel(virtual.Channel):
@@ -67,6 +66,7 @@ class Channel(virtual.Channel):
     do_restore = False
     supports_fanout = True
     max_priority = 99
+    prepare_queue_arguments = staticmethod(to_rabbitmq_queue_arguments)
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
@@ -102,9 +102,6 @@ class Channel(virtual.Channel):
             options["durability"] = "none"
         options |= self.connection.client.transport_options.get("queue", {})
         self.space.ensure_queue(queue_name(queue), **{**options, **arguments.get("xaspool", {})})
-
-    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return queue in self.connection.transient or queue_name(queue) in self.space.queues()
@@ -225,7 +222,9 @@ class Channel(virtual.Channel):
         return None
 
     def deliver(self, most: int) -> int:
-        """Deliver up to ``most`` messages to the consumers; return their number."""
+        """Request the removal of acknowledged messages, and deliver up to ``most`` messages to the consumers; return
+        the number of deliveries."""
+        self.flush()
         done, prefetch_count = 0, self.qos.prefetch_count
         for consumer_tag, (queue, no_ack) in list(self._sources.items()):
             room = most - done
@@ -318,8 +317,7 @@ class Channel(virtual.Channel):
 def _eta(message: dict[str, Any]) -> float | None:
     """Return the time before which a task must not run. A time without a zone is left to the worker, which knows the
     zone of the application."""
-    eta = (message.get("headers") or {}).get("eta")
-    with suppress(ValueError, TypeError):
-        moment = datetime.fromisoformat(eta or "")
+    with suppress(KeyError, ValueError, TypeError):
+        moment = datetime.fromisoformat((message.get("headers") or {})["eta"])
         return None if moment.tzinfo is None else moment.timestamp()
     return None

@@ -145,9 +145,8 @@ class XaspoolBackend(KeyValueStoreBackend):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def wait_for(
-        self, task_id: str, timeout: float | None = None, interval: float | None = 0.5, no_ack: bool = True,
-        on_interval: Any = None,
-    ) -> Any:  # fmt: skip
+        self, task_id: str, timeout: Any = None, interval: Any = 0.5, no_ack: bool = True, on_interval: Any = None
+    ) -> Any:
         """Sleep until the result is committed. ``on_interval`` is called every ``interval`` seconds meanwhile."""
         key, seen = _text(self.get_key_for_task(task_id)), None
         until = float("inf") if timeout is None else time.monotonic() + timeout

@@ -84,8 +84,6 @@ class Transport(virtual.Transport):
         while True:
             if self.arrivals is not None:
                 self.arrivals.ready()
-            for channel in self.channels:
-                channel.flush()
             if any(channel.deliver(1) for channel in list(self.channels)):
                 return
             seconds = None if until is None else until - time.monotonic()
@@ -103,10 +101,7 @@ class Transport(virtual.Transport):
         if (arrivals := self.arrivals) is None:
             return
         arrivals.ready()
-        delivered = []
-        for channel in list(self.channels):
-            channel.flush()
-            delivered.append(channel.deliver(_DELIVERIES_A_TICK))
+        delivered = [channel.deliver(_DELIVERIES_A_TICK) for channel in list(self.channels)]
         if max(delivered, default=0) >= _DELIVERIES_A_TICK:
             arrivals.wake()  # more messages may be ready
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 from django.utils.module_loading import import_string
 
 import spool
@@ -48,7 +47,4 @@ def record_of(message: spool.Message, status: str, **fields: Any) -> dict[str, A
 
 
 def _moment(seconds: float | None) -> datetime | None:
-    if seconds is None:
-        return None
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment if settings.USE_TZ else timezone.make_naive(moment)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC if settings.USE_TZ else None)
