@@ -10,8 +10,6 @@ TRANSIENT = "celery.transient"  # the messages of all transient queues; the corr
 BINDINGS = "celery.bindings"
 RESULTS = "celery.results"
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
-
 
 def space_path(url: str) -> str:
     """Return the path in a URL like ``xaspool:///var/spool/shop``. Raises ``spool.InvalidArgument``."""
@@ -28,7 +26,7 @@ def queue_name(name: str) -> str:
 
     A name that a space does not allow, e.g. ``mail@host``, gets a hash, so that different names remain different.
     """
-    if _NAME.fullmatch(name) and name not in (TRANSIENT, BINDINGS, RESULTS):
+    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}", name) and name not in (TRANSIENT, BINDINGS, RESULTS):
         return name
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:100]
     return f"{readable}-{sha256(name.encode()).hexdigest()[:16]}"
