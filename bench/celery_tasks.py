@@ -6,12 +6,9 @@ which all processes of the machine share.
 
 import os
 import struct
-import sys
 import time
 
-sys.modules.setdefault("opentelemetry", None)  # type: ignore[arg-type]  # (redis imports it; see bench.peers.redis)
-
-from celery import Celery  # noqa: E402
+from celery import Celery
 
 BROKER, LOG, HOLDS = "XASPOOL_BENCH_BROKER", "XASPOOL_BENCH_LOG", "XASPOOL_BENCH_HOLDS"
 START = struct.Struct("d")
