@@ -1,4 +1,4 @@
-"""Celery on xaspool and on Redis: tasks without work, acknowledged after their end (``acks_late``).
+"""Celery on xaspool and on Redis: tasks without work, acknowledged after their end.
 
 Redis flushes its log before each answer (``appendfsync always``). Both brokers have their files on the same disk.
 """
