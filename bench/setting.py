@@ -40,6 +40,7 @@ class Sizes:
     spark_reads: int = 5
     forwarded: int = 10_000
     forwards: int = 3
+    tasks: int = 1_000
     image_megabytes: int = 1_500
 
 
@@ -63,6 +64,7 @@ FULL = Sizes(
     spark_reads=15,
     forwarded=50_000,
     forwards=5,
+    tasks=10_000,
     image_megabytes=6_000,
 )
 
@@ -87,6 +89,7 @@ ONCE = Sizes(
     spark_reads=1,
     forwarded=200,
     forwards=1,
+    tasks=100,
     image_megabytes=64,
 )
 

@@ -369,7 +369,8 @@ class Space(Administration):
 
         The first search reads the table of each large file of the queue: some 0.5 ms for every 4,096 compacted
         messages. Later searches read only the tables that may have the correlation id. For this, the memory has four
-        bytes for each of at most two million correlation ids; with more ids, each search also reads the other tables.
+        bytes for each of at most two million ids; with more ids, each search also reads the other tables. This also
+        holds for ``get``, ``browse`` and ``purge`` by correlation id, and, over all queues, by message id.
 
         Args:
             timeout: the seconds to wait until such a message exists; 0 does not wait, and None waits for ever.

@@ -3,6 +3,7 @@
 from bench.cases import (
     by_id,
     calls,
+    celery,
     commits,
     database,
     forward,
@@ -31,5 +32,5 @@ _NOT_ON_JOURNAL = ("1000", "asyncio")
 CASES: tuple[Case, ...] = (
     *calls.CASES, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL), *_OF_ANY_DISK,
     *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
-    *spark.CASES, *forward.CASES, *web.CASES, *workers.CASES, *network.CASES,
+    *spark.CASES, *forward.CASES, *web.CASES, *workers.CASES, *network.CASES, *celery.CASES,
 )  # fmt: skip

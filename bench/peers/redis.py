@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 import time
 
 from bench.peers.base import Line, Missing, Peer, descendants, need, release
@@ -52,8 +51,6 @@ class Redis(Peer):
 
 class RedisLine(Line):
     def __init__(self, socket: str, queue: str) -> None:
-        # redis imports OpenTelemetry if this is installed, and then each put of xaspool would look for a tracer.
-        sys.modules.setdefault("opentelemetry", None)  # type: ignore[arg-type]
         import redis
 
         self.client, self.queue = redis.Redis(unix_socket_path=socket), queue

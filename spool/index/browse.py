@@ -5,19 +5,22 @@ message remains in the queue the whole time, the cursor returns the message exac
 message that becomes due meanwhile, because the message then gets a new place, which the cursor may have passed.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 from spool.errors import Argument, CorruptedFile, InvalidArgument
 from spool.index.index import Index
+from spool.index.lookup import correlation_hash
 from spool.index.queue import Queue
 from spool.index.run import Run
-from spool.index.segment import Segment
+from spool.index.segment import CORRELATIONS, Segment
 from spool.model.checks import ValueCheck, check, seconds, text
 from spool.model.message import PUT_OPTIONS, attributes_of, failure_time, parse_message_id
 from spool.model.options import MessageFilters
@@ -117,6 +120,7 @@ class Cursor:
     def __init__(self, queue: str, wanted: Filter) -> None:
         self._queue = queue
         self._wanted = wanted
+        self._hashed = None if wanted.correlation_id is None else correlation_hash(wanted.correlation_id)
         self._delayed = False
         self._last: Key | None = None  # the last sort key that was returned
         self._newest: int | None = None  # messages of later commits are skipped, so that the cursor reaches an end
@@ -176,15 +180,22 @@ class Cursor:
 
     def _in_order(self, index: Index, queue: Queue) -> Iterator[Run]:
         """Yield the queue's runs after the last key, merged from lists and segments. A segment is read only when its
-        first key is the next key."""
-        last = self._last
+        first key is the next key. With a correlation id, most other runs are left out."""
+        last, hashed, correlation_id = self._last, self._hashed, self._wanted.correlation_id
         heap: list[_Entry] = []
-        for rank, runs in enumerate([queue.delayed] if self._delayed else [queue.ready, queue.waiting]):
+        lists = [queue.delayed] if self._delayed else [queue.ready, queue.waiting]
+        if correlation_id is not None and not self._delayed:
+            found, lists = queue.correlated(correlation_id), []
+            begin = 0 if last is None else bisect_right(found, last, key=attrgetter("key"))
+            _push(heap, 0, (run for run in islice(found, begin, None) if run.due is None))
+        for rank, runs in enumerate(lists):
             # The last key in the form of the list's keys.
             listed: Any = last if last is None or not self._delayed else (last[0], last[1:])
             _push(heap, -rank, iter(runs) if last is None else runs.irange_key(listed, None, (False, True)))
         behind: deque[Segment] = deque()
         for rank, segment in enumerate(queue.delayed_segments if self._delayed else queue.segments, 1):
+            if hashed is not None and not segment.may_have(CORRELATIONS, hashed):
+                continue
             if last is None or segment.key > last:
                 behind.append(segment)
             elif self._ends.get(segment, _NO_END) > last:
@@ -202,7 +213,7 @@ class Cursor:
     def _runs_of(self, index: Index, segment: Segment) -> Iterator[Run]:
         """Return runs of a segment's live messages whose sort keys follow the last key. The segment does not change."""
         try:
-            runs = index.messages.runs_of(segment)
+            runs = index.messages.runs_of(segment, self._hashed)
         except (CorruptedFile, FileNotFoundError) as error:
             self.unread.setdefault(segment, str(error))  # a get drops the segment later, and ``check`` names the file
             return iter(())

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
 from operator import attrgetter, itemgetter
@@ -10,13 +11,21 @@ from typing import TypeVar
 from sortedcontainers import SortedKeyList
 
 from spool.errors import CorruptedFile
-from spool.format.header import SectionEntry
 from spool.format.table import CompactedTable
 from spool.index.body_files import FileCache
-from spool.index.commit import FileRef
 from spool.index.queue import Queue
 from spool.index.run import Run
-from spool.index.segment import HASH_BYTES, Piece, Segment, find_correlation, find_id, hash_prefixes, pack_position
+from spool.index.segment import (
+    CORRELATIONS,
+    HASH_BYTES,
+    IDS,
+    Piece,
+    Segment,
+    find_correlation,
+    find_id,
+    key_prefixes,
+    pack_position,
+)
 from spool.model.order import cuts
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
@@ -28,8 +37,8 @@ REFILL_MESSAGES = 256  # the number of a segment's messages that become runs at 
 
 
 MOST_PREFIXES = 1 << 21
-"""The number of correlation ids for which all segments together keep a prefix of four bytes. The searches read the
-tables of further segments."""
+"""The number of search keys of which all segments together keep a prefix of four bytes. The searches read the tables of
+further segments."""
 
 
 class BranchIds:
@@ -173,9 +182,9 @@ class MessageTable:
         position = self.branch_ids.find(branch_id, ordinal)
         if position is not None and self.find(position) is not None:
             return position
-        for segment in list(self.segments):
-            keys = self._or_dropped(self._cache.keys, segment)
-            run = None if keys is None else find_id(keys[0], branch_id, ordinal)
+        for segment in [segment for segment in self.segments if segment.may_have(IDS, branch_id)]:
+            keys = self._or_dropped(partial(self._keys, kind=IDS), segment)
+            run = None if keys is None else find_id(keys, branch_id, ordinal)
             if run is None:
                 continue
             origins = self.table_of(segment).origins
@@ -184,13 +193,23 @@ class MessageTable:
                 return position
         return None
 
-    def _or_dropped(self, read: Callable[[FileRef, SectionEntry], _Read], segment: Segment) -> _Read | None:
+    def _or_dropped(self, read: Callable[[Segment], _Read], segment: Segment) -> _Read | None:
         """Read a part of a segment's table. If the table is damaged, drop the segment, and return None."""
         try:
-            return read(segment.file, segment.entry)
+            return read(segment)
         except (CorruptedFile, FileNotFoundError) as error:
             self._drop_damaged(segment, str(error))
             return None
+
+    def _keys(self, segment: Segment, kind: int) -> bytes:
+        """Read the search keys of a segment, and keep their prefixes for the next searches."""
+        keys = self._cache.keys(segment.file, segment.entry)[kind]
+        if kind not in segment.prefixes and self._prefixes() < MOST_PREFIXES:
+            segment.prefixes[kind] = key_prefixes(keys, kind)
+        return keys
+
+    def _prefixes(self) -> int:
+        return sum(len(prefixes) for segment in self.segments for prefixes in segment.prefixes.values())
 
     def branch_of(self, position: Position) -> tuple[bytes, int]:
         """Return (branch id, ordinal in the branch) of a live message."""
@@ -207,12 +226,14 @@ class MessageTable:
         known = self.queues.get(queue)
         return () if known is None else known.in_order(now)
 
-    def runs_of(self, segment: Segment) -> list[Run]:
-        """Return runs of a segment's live messages, in order. The segment does not change."""
-        table = self.table_of(segment)
+    def runs_of(self, segment: Segment, hashed: bytes | None = None) -> list[Run]:
+        """Return runs of a segment's live messages, in order. The segment does not change.
+
+        ``hashed``: if given, only the runs whose correlation ids have this hash.
+        """
         queue = self.queues[segment.queue.name]
         runs = []
-        for piece in segment.pieces(table):
+        for table, piece in self._pieces(segment, hashed):
             run = self._run_of(segment, table, piece)
             for ordinal in queue.cuts_in(run.number, run.first, run.end):
                 rest = run.tail(ordinal)
@@ -222,11 +243,19 @@ class MessageTable:
             runs.append(run)
         return runs
 
+    def _pieces(self, segment: Segment, hashed: bytes | None) -> list[tuple[CompactedTable, Piece]]:
+        """Return a segment's live messages, each with the table. ``hashed``: as in ``runs_of``."""
+        wanted = None if hashed is None else set(find_correlation(self._keys(segment, CORRELATIONS), hashed))
+        if wanted is not None and not wanted:
+            return []
+        table = self.table_of(segment)
+        return [(table, piece) for piece in segment.pieces(table) if wanted is None or piece.run in wanted]
+
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
         """Return all runs of the queue with this correlation id, even delayed runs, in order."""
-        known = self.queue(queue)
-        for segment, table, pieces in self._correlated_pieces(known, correlation_id):
-            for piece in pieces:
+        known, hashed = self.queue(queue), correlation_hash(correlation_id)
+        for segment in known.correlated_segments(hashed):
+            for table, piece in self._or_dropped(partial(self._pieces, hashed=hashed), segment) or ():
                 self.materialize(segment, table, piece)
         return known.correlated(correlation_id)
 
@@ -238,28 +267,11 @@ class MessageTable:
         known = self.queues.get(queue)
         if known is None:
             return None
-        runs = known.correlated(correlation_id)
-        for segment, table, pieces in self._correlated_pieces(known, correlation_id):
-            found = (self._run_of(segment, table, piece) for piece in pieces)
+        runs, hashed = known.correlated(correlation_id), correlation_hash(correlation_id)
+        for segment in known.correlated_segments(hashed):
+            found = self._or_dropped(partial(self.runs_of, hashed=hashed), segment) or ()
             runs += [run for run in found if run.attributes.get("correlation_id") == correlation_id]
         return max((Position(run.number, run.end - 1) for run in runs if not run.is_expired(now)), default=None)
-
-    def _correlated_pieces(
-        self, queue: Queue, correlation_id: str
-    ) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
-        """Yield the messages of segments whose correlation ids have the hash of this correlation id."""
-        hashed = correlation_hash(correlation_id)
-        for segment in [segment for segment in queue.all_segments() if segment.may_have(hashed)]:
-            keys = self._or_dropped(self._cache.keys, segment)
-            wanted = set() if keys is None else set(find_correlation(keys[1], hashed))
-            if keys is not None and segment.prefixes is None and self._prefixes() < MOST_PREFIXES:
-                segment.prefixes = hash_prefixes(keys[1])
-            if wanted:
-                table = self.table_of(segment)
-                yield segment, table, [piece for piece in segment.pieces(table) if piece.run in wanted]
-
-    def _prefixes(self) -> int:
-        return sum(len(segment.prefixes) for segment in self.segments if segment.prefixes is not None)
 
     def is_in_memory(self, queue: str, id: tuple[bytes, int] | None, correlation_id: str | None) -> bool:
         """Return whether a run of the queue has the message with this id, or a message with this correlation id. If
@@ -365,7 +377,7 @@ class MessageTable:
                 at += 1
 
     def _materialize_expired(self, segment: Segment, now: float) -> None:
-        table = self._or_dropped(self._cache.compacted_table, segment)
+        table = self._or_dropped(self.table_of, segment)
         if table is None:
             return
         for piece in list(segment.pieces(table)):
@@ -414,7 +426,7 @@ class MessageTable:
 
     def _refill(self, segment: Segment) -> None:
         """Turn the next messages of a segment into runs."""
-        table = self._or_dropped(self._cache.compacted_table, segment)
+        table = self._or_dropped(self.table_of, segment)
         if table is None:
             return
         done = 0

@@ -10,7 +10,7 @@ from typing import Any
 from sortedcontainers import SortedKeyList
 
 from spool.index.run import QueueOrder, Run
-from spool.index.segment import Segment
+from spool.index.segment import CORRELATIONS, Segment
 from spool.model.message import due_time
 from spool.model.order import Key, cuts
 from spool.model.settings import QueueConfig
@@ -229,6 +229,10 @@ class Queue:
 
     def all_segments(self) -> list[Segment]:
         return [*self.segments, *self.delayed_segments]
+
+    def correlated_segments(self, hashed: bytes) -> list[Segment]:
+        """Return the segments that may have a correlation id with this hash."""
+        return [segment for segment in self.all_segments() if segment.may_have(CORRELATIONS, hashed)]
 
     # -- time -----------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 A segment is one section of a file that a compaction wrote: messages of one queue in the order of delivery. Each message
 keeps the position from its original commit. The memory has only the segment's bounds, its counts, and one bit for each
-message. After a search by correlation id, the memory also has four bytes of the hash of each correlation id, so that
-the next searches need not read the table of a segment without the id.
+message. After a search by id or correlation id, the memory also has four bytes of each search key, so that the next
+searches need not read the table of a segment without the key.
 """
 
 import struct
@@ -19,6 +19,7 @@ from spool.index.run import QueueOrder
 from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS
 from spool.model.message import expiry_time
 from spool.model.order import Key, cuts
+from spool.model.xid import BRANCH_ID_BYTES
 
 
 class Piece(NamedTuple):
@@ -43,7 +44,7 @@ class Segment:
     low, high: the lowest position, and the end of the highest range of positions, both packed by ``pack_position``.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of the next message. If ``delayed`` is true, the key begins with the message's due time.
-    prefixes: the prefixes of the hashes of all correlation ids, sorted; None before the first search.
+    prefixes: for IDS and CORRELATIONS, the sorted prefixes of the search keys; added by the first search.
     cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end before each
         position.
     """
@@ -66,7 +67,7 @@ class Segment:
         self.oldest = min(table.origins.times)
         self.low, self.high = places.starts[0], max(places.ends)
         self.correlated = bool(table.correlations)
-        self.prefixes: array[int] | None = None
+        self.prefixes: dict[int, array[int]] = {}
         self.cuts = [cut for attributes in table.attributes for cut in cuts(attributes)]
         self.expires = self.next_expiry(table)
         self.delayed = False
@@ -83,13 +84,14 @@ class Segment:
         )
         return min((time for time in times if time is not None), default=None)
 
-    def may_have(self, hashed: bytes) -> bool:
-        """Return False if no message of the segment has a correlation id with this hash."""
-        if self.prefixes is None:
-            return self.correlated
-        (prefix,) = _PREFIX.unpack(hashed)
-        at = bisect_left(self.prefixes, prefix)
-        return at < len(self.prefixes) and self.prefixes[at] == prefix
+    def may_have(self, kind: int, key: bytes) -> bool:
+        """Return False if the prefixes in memory show that no message of the segment has this search key."""
+        prefixes = self.prefixes.get(kind)
+        if prefixes is None:
+            return kind == IDS or self.correlated
+        (prefix,) = _PREFIX.unpack_from(key)
+        at = bisect_left(prefixes, prefix)
+        return at < len(prefixes) and prefixes[at] == prefix
 
     def remove(self, row: int, count: int, size: int) -> None:
         """Remove ``count`` live messages, whose bodies have ``size`` bytes in total."""
@@ -157,10 +159,13 @@ def pack_position(number: int, ordinal: int) -> int:
 # -- search keys: sorted entries of a fixed width, which are searched without decoding
 # -------------------------------------
 
+IDS, CORRELATIONS = 0, 1  # the kinds of search keys: branch ids, and hashes of correlation ids
 _ORDINAL_BYTES, _RUN_BYTES = 4, 4
 HASH_BYTES = 8
-_PREFIX = struct.Struct(f">I{HASH_BYTES - 4}x")
-_PREFIX_OF_ENTRY = struct.Struct(f">I{HASH_BYTES - 4 + _RUN_BYTES}x")
+_PREFIX = struct.Struct(">I")  # (branch ids are random, so their first bytes differ as those of hashes)
+_ENTRIES = [
+    struct.Struct(f">I{n - 4}x") for n in (BRANCH_ID_BYTES + _ORDINAL_BYTES + _RUN_BYTES, HASH_BYTES + _RUN_BYTES)
+]
 
 
 def pack_ids(entries: list[tuple[bytes, int, int]]) -> bytes:
@@ -186,9 +191,9 @@ def pack_correlations(entries: list[tuple[bytes, int]]) -> bytes:
     return b"".join(hashed + run.to_bytes(_RUN_BYTES, "big") for hashed, run in sorted(entries))
 
 
-def hash_prefixes(packed: bytes) -> "array[int]":
-    """Return the first four bytes of each hash in the entries, as numbers in ascending order."""
-    return array("I", dict.fromkeys(prefix for (prefix,) in _PREFIX_OF_ENTRY.iter_unpack(packed)))
+def key_prefixes(packed: bytes, kind: int) -> "array[int]":
+    """Return the first four bytes of each search key in the entries, as numbers in ascending order."""
+    return array("I", dict.fromkeys(prefix for (prefix,) in _ENTRIES[kind].iter_unpack(packed)))
 
 
 def find_correlation(packed: bytes, hashed: bytes) -> list[int]:

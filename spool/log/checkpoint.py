@@ -217,7 +217,7 @@ def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> Non
     segment.rows, segment.live, segment.bytes, left, segment.next_row, segment.oldest, *rest = rest
     segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, cuts, key = rest
     segment.cuts = [(number, ordinal) for number, ordinal in cuts]
-    segment.removed, segment.key = bytearray(left), tuple(key)
+    segment.removed, segment.key, segment.prefixes = bytearray(left), tuple(key), {}
     _restore(index, segment)
 
 

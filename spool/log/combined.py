@@ -1,7 +1,8 @@
 """Commits of several processes in one file: a process that finds a leader posts its requests, and waits for the answer.
 
 While a process meets at most one other process, it commits in its own file, and takes no lock for this. Once it has
-met two other processes, it tries to lead before each commit. A leader takes the posted requests of all processes into
+met two other processes, it tries to lead before each commit. If others commit often, it also tries for a few commits,
+and goes on only if it meets two. A leader takes the posted requests of all processes into
 its own commit. A process that finds another leader posts its requests in its slot of ``run/requests``. The leader
 answers with the number of the commit and the places of the messages, or leaves a request to its owner. So each error is
 raised by the process whose request failed.
@@ -25,8 +26,10 @@ from spool.store.store import WAIT_SECONDS, Store
 # After a process has met two other processes that commit, it expects them for this number of commits. Two processes
 # alone commit faster in turns: the answer of a leader costs more than the flush that it saves.
 _COMPANY_COMMITS = 64
-# Between two commits of one process, one other process rarely makes so many commits.
+# If others made so many commits since the last commit of this process, they may be two processes. Then this process
+# expects them for some commits. If it does not meet two, it does not try again for a larger number of commits.
 _COMPANY_NUMBERS = 3
+_TRIAL_COMMITS, _APART_COMMITS = 8, 128
 # A leader waits for as many requests as its last two commits had, but at most this time for each request. With two
 # processors, the answered processes need this time to post again.
 _GATHER_SECONDS, _MOST_GATHER_SECONDS = 0.00015, 0.0015
@@ -56,18 +59,24 @@ class CombinedCommits:
         self.joined: list[tuple[int, list[CommitRequest]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
         self.last = 0  # the number of the last commit that this process knew of; 0 at first
-        # The number of further commits for which this process expects two other processes.
-        self._expected = _COMPANY_COMMITS if self._slots.were_there else 0
+        # The number of further commits for which this process expects two other processes; below 0, the number of
+        # commits for which it does not look for them.
+        self._expected = _TRIAL_COMMITS if self._slots.were_there else 0
 
     def has_company(self, page: CounterPage | None) -> bool:
         """Return whether two other processes also commit. ``page``: the counters, as the caller has read them."""
         if page is not None and page.issued > self.last:
-            if self.last and (page.issued - self.last >= _COMPANY_NUMBERS or not self._slots.are_calm):
-                self._expected = _COMPANY_COMMITS
-            self.last = page.issued
-        if not self._expected:
+            others, self.last = self.last and page.issued - self.last, page.issued
+            if -_APART_COMMITS < self._expected <= 0 and not self._slots.are_calm:
+                self._expected = _COMPANY_COMMITS  # one process has posted a request to another
+            elif others >= _COMPANY_NUMBERS and self._expected == 0:
+                self._expected = _TRIAL_COMMITS
+        if self._expected <= 0:
+            self._expected += self._expected < 0
             return False
         self._expected -= 1
+        if not self._expected:
+            self._expected = -_APART_COMMITS
         return self._slots.exist
 
     # -- leading ------------------------------------------------------------------------------------------------------

@@ -114,7 +114,8 @@ class GroupCommit:
 
     def future(self, request: PutRequest) -> "Future[str]":
         """Submit the request, and return a future of the first message's id."""
-        request.future = future = Future[str]()
+        future: Future[str] = Future()  # (``Future[str]()`` takes a quarter more time)
+        request.future = future
         request.begin = future.set_running_or_notify_cancel
         request.on_done = self._resolve_futures
         self.submit(request)

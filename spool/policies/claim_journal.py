@@ -11,9 +11,11 @@ call, and an attempt is counted only for marked messages. A round writes the mar
 killed while it writes its journal, it has begun no call, and no attempt is counted.
 
 A program that holds messages outside of any transaction begins and ends its attempts in any order. In its journal, each
-message in work has a slot (``SlotJournal``). A slot is a claim of a fixed length, so that it can be overwritten. A
-slot also has the state of its message when the attempt began. A process can die after the commit that counts its
-attempt, and before it clears the slot. The commit has changed the state, so the attempt is not counted again.
+message in work has a slot (``SlotJournal``). A slot is a claim of a fixed length, so that it can be overwritten.
+
+A process can die after the commit that counts an attempt, and before the end of the journal. So before this commit the
+journal has the state of the message: in a slot, or in a record that ``add_states`` adds. The commit changes the state,
+so the attempt is not counted again.
 
 A process keeps the files of ended journals, without claims, and renames them for its next transactions. Otherwise the
 creation and removal of a file would be a large part of a short transaction. The close of the space removes the files.
@@ -22,9 +24,8 @@ creation and removal of a file would be a large part of a short transaction. The
 import logging
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgpack
@@ -62,7 +63,7 @@ class JournalContents(NamedTuple):
     pid, program: the process that wrote the journal, or None if unknown; for people only.
     since: the time of the first claim in seconds since the epoch, or None if unknown; for people only.
     marks: a byte for each message in the journal of a round; None in the journal of any other transaction.
-    states: for a slot, the state of the message when its attempt began.
+    states: the states of messages before their attempts were counted, each with the range of these messages.
     """
 
     owner: int
@@ -71,7 +72,7 @@ class JournalContents(NamedTuple):
     program: str | None = None
     since: float | None = None
     marks: bytes | None = None
-    states: Mapping[Position, int] = MappingProxyType({})
+    states: Sequence[tuple[tuple[int, int, int], object]] = ()
 
     @property
     def begun(self) -> list[tuple[int, int, int]]:
@@ -116,13 +117,23 @@ class ClaimJournal:
         """Return whether the journal has a file."""
         return self._handle is not None
 
-    def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Record claims, each as (number, first ordinal, count).
+    def add_states(self, ranges: PositionRanges) -> None:
+        """Record the present states of claimed messages, because the next commit counts their attempts."""
+        with self.store.view.mutex:
+            found = [
+                (number, start, stop - start, _state(run.queue.name, run.attributes.get("attempts", 0)))
+                for number, first, count in ranges
+                for run, start, stop in self.store.view.index.messages.live_runs(number, first, first + count)
+            ]
+        self.add(found)
+
+    def add(self, claims: Iterable[tuple[int, ...]]) -> None:
+        """Record claims, each as (number, first ordinal, count) or (number, first ordinal, count, state).
 
         If the disk is full, nothing is recorded, and no attempt is counted.
         """
         data, pack = b"", msgpack.Packer().pack
-        for one in ranges:
+        for one in claims:
             packed = pack(one)
             data += packed + pack(zlib.crc32(packed))
         self._append(data)
@@ -378,7 +389,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
         return journal
     if not disk.same_file(name, identity):  # before the read, the file may have become another transaction's journal
         return journal
-    states: dict[Position, Any] = {}
+    states = []
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
     try:
@@ -395,7 +406,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
                 journal = _first(*record)
             elif (found := _range(*record[:3]))[2]:
                 journal.ranges.append(found)
-                states.update((Position(*found[:2]), state) for state in record[3:])
+                states += [(found, state) for state in record[3:]]
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
         pass
     return journal._replace(states=states)
@@ -460,11 +471,12 @@ def uncounted(index: Index, journal: JournalContents) -> list[Position]:
         seen, done = number, max(ordinal, end)
         for _, start, stop in index.messages.live_runs(number, ordinal, end):
             found += [Position(number, one) for one in range(start, stop)]
-    runs = {position: index.messages.find(position) for position in journal.states}
     counted = {
-        position
-        for position, run in runs.items()
-        if run is not None and journal.states[position] != _state(run.queue.name, run.attributes.get("attempts", 0))
+        Position(number, one)
+        for (number, first, count), state in journal.states
+        for run, start, stop in index.messages.live_runs(number, first, first + count)
+        if state != _state(run.queue.name, run.attributes.get("attempts", 0))
+        for one in range(start, stop)
     }
     return [position for position in found if position not in counted]
 

@@ -569,7 +569,7 @@ def later_if_busy(method: "Callable[P, Future[T]]") -> "Callable[P, Future[T]]":
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        if not is_in_a_call():
+        if get_ident() not in _busy or not is_in_a_call():
             return method(*args, **kwargs)
         future = Future[T]()
         alone: Any = {"transaction": None} | kwargs

@@ -163,6 +163,12 @@ class Branch:
             self.journal = first = None
         return first
 
+    def note_states(self, claims: PositionRanges) -> None:
+        """Record that the next commit counts attempts of these messages. If this process dies after the commit, no
+        attempt is counted again."""
+        if self.journal is not None and self.journal.is_begun:
+            self.journal.add_states(claims)
+
     def end_journal(self) -> None:
         """Remove the journal. If this process dies afterwards, no attempt is counted."""
         journal, self.journal = self.journal, None
@@ -179,6 +185,7 @@ class Branch:
         try:
             self.abandon_file()
             if self.claims and self.counted:
+                self.note_states(self.attempted)
                 retries.count_failures(self._store, positions(self.attempted), reason, self._store.deadline())
         except NotOpen:
             self._left = True

@@ -159,6 +159,8 @@ class CoordinatedTransaction(Transaction):
                 self._lost = None
             self._check_ending()
             try:
+                if failed:
+                    self._branch.note_states(self._branch.claims)
                 result = record(self._branch)
                 if self._branch.batch.sections:
                     self._branch.stream()
@@ -339,8 +341,9 @@ class Coordinator(CoordinatedTransaction):
         store, marks = self._store, self._marks
         if marks is not None:
             with suppress(SpoolError, OSError), store.guard.step:
-                begun = positions(read_journal(store.files.disk, marks.xid).begun)
-                count_failures(store, begun, reason, store.deadline(seconds))
+                begun = read_journal(store.files.disk, marks.xid).begun
+                self._branch.note_states(begun)
+                count_failures(store, positions(begun), reason, store.deadline(seconds))
                 self.end_call()
 
 

@@ -38,6 +38,7 @@ from spool.runtime.tracing import (
     read_context,
     start_span,
     type_name,
+    within_context,
 )
 from spool.workers.outcome import Outcome, Rejected, Retried
 
@@ -162,7 +163,7 @@ class ClientCall(Attached):
             self._span.end()
 
 
-@guarded
+@within_context
 def begin_client_call(method: str, url: str, host: str, port: int) -> ClientCall | None:
     """Begin the span of a request. Return None if the caller has no span."""
     return ClientCall(method, url, host, port) if caller_span() is not None else None

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import spool
 import xa
+from spool.admin import admin
 from spool.index.body_files import FileCache, Stored
 from spool.index.commit import FileRef
 from spool.transactions.transaction import Transaction
@@ -178,7 +179,7 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
         door.compact(space)
         segments = list(door.index(space).messages.segments)
 
-        def unreadable(_: object) -> list[object]:
+        def unreadable(*_: object) -> list[object]:
             raise spool.CorruptedFile("its table is damaged")
 
         monkeypatch.setattr(door.index(space).messages, "runs_of", unreadable)
@@ -198,13 +199,40 @@ def test_messages_taken_and_reclaimed_during_a_listing_are_not_listed_as_damaged
             space.put("orders", b"x")
         door.compact(space)
 
-        def gone(segment: object) -> list[object]:
+        def gone(*_: object) -> list[object]:
             with elsewhere():
                 other.purge("orders")
-            raise FileNotFoundError(f"{segment}: reclaimed")
+            raise FileNotFoundError("reclaimed")
 
         monkeypatch.setattr(door.index(space).messages, "runs_of", gone)
         assert "damaged" not in states(space)
+
+
+def test_messages_with_a_correlation_id_are_listed_in_the_order_of_all_messages(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "_BROWSED_FIRST", 2)
+    monkeypatch.setattr(admin, "_BROWSED_AT_ONCE", 3)
+    space.change_queue("orders", order=("priority", "fifo"))
+
+    def fill() -> None:
+        for n in range(60):
+            delay = 1000 + n % 4 if n % 3 == 1 else None
+            group = f"{n % 4}" if n % 5 == 0 else None
+            space.put("orders", n, correlation_id=f"{n % 3}", priority=1 + n % 7, delay=delay, group=group)
+
+    with small_compactions():
+        fill()
+        while door.compact(space):
+            pass
+        assert len(door.index(space).messages.segments) > 4
+    fill()
+    every = [*space.browse("orders")]
+    for key in "012":
+        wanted = [message.id for message in every if message.correlation_id == key]
+        assert [message.id for message in space.browse("orders", correlation_id=key)] == wanted
+        assert space.purge("orders", correlation_id=key) == len(wanted) == 40
+    assert not space.stats("orders").ready
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

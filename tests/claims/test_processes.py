@@ -13,7 +13,7 @@ import pytest
 import spool
 from spool.log.group_commit import GroupCommit
 from spool.model import layout
-from spool.policies.claim_journal import SlotJournal
+from spool.policies.claim_journal import ClaimJournal, SlotJournal
 from spool.runtime import calls
 from spool.runtime.tearing import mark_delivered
 from spool.transactions import claims as public_claims
@@ -158,6 +158,32 @@ def test_x14_a_failure_whose_process_is_killed_right_after_the_commit_counts_onc
         assert (left, moved) == ([("tea", 0, 1, "it broke"), ("tea", 1, 1, died)], [])
     else:
         assert (left, moved) == ([], [(0, 0, 1, "it broke"), (1, 0, 1, died)])
+
+
+@pytest.mark.parametrize("retries", [3, 0])
+def test_a_rollback_whose_process_is_killed_right_after_the_count_of_the_attempts_counts_once(
+    path: Path, retries: int
+) -> None:
+    with spool.open(path) as space:
+        space.create_queue("errors")
+        space.create_queue("tea", retries=retries, error_queue="errors")
+        space.put_many("tea", range(2))
+        space.put("tea", 2)
+
+    def dies() -> None:
+        with spool.open(path) as space, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ClaimJournal, "remove", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            transaction = space.transaction()
+            transaction.get_many("tea", 3)
+            transaction.rollback("it broke")
+
+    assert exit_code_of(dies) == -signal.SIGKILL
+    assert not spool.plan_recovery(path).findings
+    with spool.open(path) as space:
+        left = [(one.body, one.attempts, one.failure_reason) for one in space.browse("tea")]
+        moved = [(one.body, one.origin_attempts, one.failure_reason) for one in space.browse("errors")]
+    once = [(n, 1, "it broke") for n in range(3)]
+    assert (left, moved) == ((once, []) if retries else ([], once))
 
 
 @pytest.mark.parametrize("led", [False, True])

@@ -132,6 +132,22 @@ def test_a_message_whose_calls_kill_the_forwarder_ends_in_the_error_queue(space:
     assert (message.body, message.origin_attempts) == (2, 3)
 
 
+def test_a_forwarder_that_is_killed_right_after_the_count_of_its_calls_counts_them_once(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put_many("work", range(4))
+
+    def ends(own: spool.Space) -> None:
+        round_ = Round(own, WORK)
+        round_.claim(10, timeout=0)
+        monkeypatch.setattr(ClaimJournal, "remove", lambda journal: _die())
+        answers["it"] = lambda request: round_.count_calls() if request.message.body == 2 else Replied()  # type: ignore
+        round_.call(in_one_task, tasks=1)
+
+    _in_a_child(space, ends)
+    assert _in_another(space) == {0: 0, 1: 0, 2: 1, 3: 0}
+
+
 @pytest.mark.parametrize("step", ["add", "add_marks"])
 def test_a_round_that_is_killed_while_it_writes_its_journal_counts_nothing(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, step: str

@@ -1,4 +1,5 @@
-"""A short life of claims outside of transactions, the same each time. A log tells how far each message has come.
+"""A short life of claims, in a transaction and outside of it, the same each time. A log tells how far each message has
+come.
 
 The main thread makes all commits, because only its calls are counted for the kill.
 """
@@ -8,18 +9,24 @@ import os
 import spool
 from tests.held import committed_here
 
-MESSAGES = ("removed", "failed", "rejected", "released", "kept")
+MESSAGES = ("removed", "failed", "rejected", "released", "kept", "undone")
 
 
 def live(root: str, log_path: str) -> None:
-    """Take five messages, begin to handle each, and end each in another way."""
+    """Take six messages, begin to handle each, and end each in another way."""
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def say(step: str, message: spool.Message) -> None:
         os.writev(log, [f"{message.body} {step}\n".encode()])  # (kills at pwrite64 do not count it)
 
     with spool.open(root) as space, space.claims() as claims:
-        taken = claims.take("orders", len(MESSAGES))
+        *taken, undone = space.browse("orders")
+        with space.transaction(timeout=None) as transaction:
+            say("beginning", undone)
+            transaction.get("orders", message_id=undone.id)
+            say("begun", undone)
+            transaction.rollback()
+        taken = claims.take("orders", len(taken))
         removed, failed, rejected, released, kept = taken
         for message in taken:
             say("beginning", message)

@@ -74,6 +74,7 @@ def everything(space: spool.Space) -> object:
     index = door.index(space)
     return (
         {queue: [message.as_dict() for message in space.browse(queue)] for queue in space.queues()},
+        [str(space.find("orders", correlation_id=key)) for key in ("c0", "c1", "absent")],
         {queue: vars(figures) | {"oldest_age": None} for queue, figures in space.stats().items()},
         {
             n: (s.live, s.live_bytes, s.body_bytes, set(s.addressed), s.facts, s.superseded_by)

@@ -19,7 +19,7 @@ from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, POSTED, TAKEN, 
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
 from spool.log.adoption import AdoptionRequest
-from spool.log.combined import CombinedCommits
+from spool.log.combined import _APART_COMMITS, _TRIAL_COMMITS, CombinedCommits
 from spool.log.commit_request import CommitRequest, PutRequest, RemovalRequest, batch_of
 from spool.log.posted import encode
 from spool.log.standing import look_at_standing, span_of
@@ -142,6 +142,21 @@ def test_two_processes_that_commit_in_turns_do_not_commit_together(leader: spool
         patched.setattr(RequestSlots, "try_lead", lambda _: pytest.fail("tries to lead"))
         leader.put("orders", b"")
         owner.get("orders")
+
+
+def test_a_process_beside_one_that_commits_more_often_soon_commits_alone(
+    leader: spool.Space, owner: spool.Space
+) -> None:
+    """Several commits since the last own commit may be those of two processes. Here they are those of one."""
+    with pytest.MonkeyPatch.context() as patched:
+        led, try_lead = list[RequestSlots](), RequestSlots.try_lead
+        patched.setattr(RequestSlots, "try_lead", lambda slots: (led.append(slots), try_lead(slots))[1])
+        for _ in range(_TRIAL_COMMITS + _APART_COMMITS + 2 * _TRIAL_COMMITS):
+            for _ in range(3):
+                leader.put("orders", b"")
+            owner.get("orders")
+    assert led.count(slots_of(owner)) == 2 * _TRIAL_COMMITS  # after the opening, and once more
+    assert slots_of(leader) not in led
 
 
 def test_a_process_that_meets_two_others_commits_together(

@@ -47,13 +47,18 @@ class Counted(NamedTuple):
     c_calls: int
 
 
-@pytest.fixture(scope="module")
-def counted() -> dict[str, Counted]:
+def _counted(first: str = "pass") -> dict[str, Counted]:
     """Return the counts that a separate program prints, so that the remains of other tests in this process do not
-    count."""
-    printed = subprocess.run([sys.executable, "-m", "bench.walk"], capture_output=True, text=True, check=True, cwd=ROOT)
+    count. ``first``: the first statement of the program."""
+    program = f"{first}; from bench.walk import main; main([])"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     rows = [line.removeprefix("| ").split(" | ") for line in printed.stdout.splitlines()[2:]]
     return {name: Counted(*map(int, (entered, *calls))) for name, entered, _, _, _, *calls, _ in rows}
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, Counted]:
+    return _counted()
 
 
 def test_every_step_has_a_ceiling(counted: dict[str, Counted]) -> None:
@@ -70,6 +75,13 @@ def test_a_step_makes_no_more_calls_than_it_did(counted: dict[str, Counted], ste
     frames, c_calls = MOST[step]
     assert 1 < counted[step].frames <= ALLOWED * frames
     assert 1 < counted[step].c_calls <= ALLOWED * c_calls
+
+
+def test_without_a_span_the_api_of_opentelemetry_adds_two_frames(counted: dict[str, Counted]) -> None:
+    """A library may import the API in a program without traces, as the client of Redis does."""
+    imported = _counted("import opentelemetry.trace")
+    for step in ("put", "get", *(step for step in MOST if step.startswith("each further"))):
+        assert imported[step].frames <= MOST[step][0] + 2, step
 
 
 @pytest.mark.xfail(reason="the goal is not reached yet", strict=True)

@@ -60,6 +60,17 @@ def test_a_program_with_the_api_alone_processes_a_message_with_a_context(space: 
     assert dict(space.get("replies").headers) == headers, "as headers travel without OpenTelemetry"
 
 
+def test_a_provider_that_is_configured_after_the_first_put_has_the_spans(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put("orders", "before")
+    recorder = Recorder()
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", recorder.provider)
+    with recorder.tracer.start_as_current_span("client"):
+        space.put("orders", "after")
+    assert recorder.names == ["send orders", "client"]
+
+
 def test_a_span_that_is_not_sampled_is_not_recorded_and_stays_so(space: spool.Space, recorder: Recorder) -> None:
     unsampled = trace.NonRecordingSpan(trace.SpanContext(1 << 100, 1, is_remote=False))
     with trace.use_span(unsampled):
@@ -163,14 +174,15 @@ class WithoutText(Exception):
         raise RuntimeError("no text")
 
 
+@pytest.mark.parametrize("broken", ["attach", "get_current"])
 @pytest.mark.parametrize("error", [RuntimeError("a faulty tracer"), WithoutText()])
-def test_a_context_that_cannot_be_attached_loses_nothing(
-    space: spool.Space, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_a_faulty_context_loses_nothing(
+    broken: str, space: spool.Space, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(tracing, "_has_failed", False)
     with recorder.tracer.start_as_current_span("a caller"):
         with monkeypatch.context() as patch:
-            patch.setattr(context, "attach", mock.Mock(side_effect=error))
+            patch.setattr(context._RUNTIME_CONTEXT, broken, mock.Mock(side_effect=error))
             for number in range(4):
                 space.put("orders", number)
             assert space.get("orders").body == 0

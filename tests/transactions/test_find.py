@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,64 @@ def test_only_the_first_search_for_an_absent_key_reads_the_tables_of_the_segment
     without = segments - 2 if limit == 8 else 0  # two segments of four messages have reached the limit
     assert counts == [segments, without]
     assert [body(space, f"key {n}") for n in range(40)] == [*range(40)]
+
+
+ABSENT = "0" * 32
+
+SEARCHES: dict[str, Callable[[spool.Space, str], object]] = {
+    "find": lambda space, key: space.find("orders", correlation_id=key),
+    "browse": lambda space, key: [*space.browse("orders", correlation_id=key)],
+    "purge": lambda space, key: space.purge("orders", correlation_id=key),
+    "get": lambda space, key: space.get_many("orders", 9, correlation_id=key, timeout=0),
+    "browse by id": lambda space, id: [*space.browse("orders", message_id=id)],
+    "purge by id": lambda space, id: space.purge("orders", message_id=id),
+    "get by id": lambda space, id: space.get("orders", message_id=id),
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[spool.Space, list[str]]]:
+    """A space with ten thousand compacted messages, each with a correlation id; and the ids of the messages."""
+    with spool.create(tmp_path_factory.mktemp("filled") / "space") as space:
+        space.create_queue("orders", durability="none")
+        ids = []
+        for begin in range(0, 10_000, 100):
+            with space.transaction() as tx:
+                ids += [tx.put("orders", n, correlation_id=f"{n}") for n in range(begin, begin + 100)]
+        while tidy(space):
+            pass
+        assert len(door.index(space).messages.segments) >= 3
+        yield space, ids
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_among_ten_thousand_messages_a_search_reads_only_the_segments_with_the_key(
+    filled: tuple[spool.Space, list[str]], search: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, ids = filled
+    look = SEARCHES[search]
+    n = len(ids) - 1 - 10 * [*SEARCHES].index(search)
+    absent, present = (ABSENT, ids[n]) if search.endswith("by id") else ("absent", f"{n}")
+    with suppress(spool.Empty, spool.BadMessageId):
+        assert not look(space, absent), "the first search reads the keys of each segment"
+    read: list[object] = []
+    for name in ("keys", "compacted_table"):
+        monkeypatch.setattr(FileCache, name, _recorded(getattr(FileCache, name), read))
+    with suppress(spool.Empty, spool.BadMessageId):
+        assert not look(space, absent)
+    assert not read
+    assert look(space, present)
+    assert len(set(read)) == 1
+
+
+def _recorded(method: Callable[..., object], read: list[object]) -> Callable[..., object]:
+    """Return the method of a cache, which also records the sections of its calls."""
+
+    def call(cache: FileCache, file: object, section: object) -> object:
+        read.append((file, section))
+        return method(cache, file, section)
+
+    return call
 
 
 def test_compacted_messages_are_found_and_remain_in_their_segments(space: spool.Space) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import spool
+from spool.policies.claim_journal import ClaimJournal
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import attempt
 from spool.workers import run as runs
@@ -284,6 +285,18 @@ def test_a_process_that_dies_before_the_call_or_after_it_costs_no_attempt(
     seen: list[int] = []
     space.work("orders", lambda message: seen.append(message.attempts), once=True)
     assert seen == [0]
+
+
+def test_a_process_that_dies_right_after_the_commit_of_a_failed_attempt_counts_it_once(space: spool.Space) -> None:
+    space.put("orders", b"x")
+
+    def dies() -> None:
+        with spool.open(space.path) as other, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ClaimJournal, "remove", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            other.work("orders", fail, once=True)
+
+    assert exit_code_of(dies) == -signal.SIGKILL
+    assert space.get("orders", timeout=WAIT).attempts == 1
 
 
 def gone(self: Attempt, *args: Any) -> None:
