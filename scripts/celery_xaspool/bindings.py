@@ -37,8 +37,7 @@ class Bindings:
     def __init__(self, space: spool.Space) -> None:
         self._space, self._claims = space, space.claims()
         self._held: dict[str, spool.Message] = {}
-        self._known: dict[str, Binding] = {}
-        self._until = 0.0
+        self._known, self._until = dict[str, Binding](), 0.0  # the bindings by id, and when to read again
 
     def bind(self, binding: Binding) -> None:
         """Add a binding, which counts for all processes from now on. A durable binding is added once."""

@@ -110,8 +110,6 @@ class Channel(virtual.Channel):
         name, box = self.address(queue)
         if box is None:
             return self.space.stats(name).ready
-        if self.space.find(name, correlation_id=box) is None:
-            return 0
         return sum(1 for _ in self.space.browse(name, correlation_id=box))
 
     def _purge(self, queue: str) -> int:

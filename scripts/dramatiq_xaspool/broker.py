@@ -151,8 +151,7 @@ class XaspoolConsumer(Consumer):
         self._claims, self._arrivals = space.claims(), space.arrivals([queue])
 
     def __next__(self) -> Delivery | None:
-        delivery = self._take()
-        if delivery is None and wait([self._arrivals.fileno()], self._timeout):
+        if (delivery := self._take()) is None and wait([self._arrivals.fileno()], self._timeout):
             self._arrivals.ready()
             delivery = self._take()
         return delivery
