@@ -359,7 +359,9 @@ class Space(Administration):
         return arrivals_in(self._store, queues)
 
     @public_call("looking into queue {queue}")
-    def find(self, queue: str, *, correlation_id: str, timeout: float | None = 0) -> Message | None:
+    def find(
+        self, queue: str, *, correlation_id: str, timeout: float | None = 0, other_than: str | None = None
+    ) -> Message | None:
         """Return the newest message of the queue with this correlation id, or None. Nothing is claimed.
 
         The message may be ready, delayed or claimed. Expired messages, and messages of transactions that have not
@@ -372,13 +374,16 @@ class Space(Administration):
 
         Args:
             timeout: the seconds to wait until such a message exists; 0 does not wait, and None waits for ever.
+            other_than: the id of a message that the caller knows, e.g. of an earlier value. While it is the newest
+                message, the call returns None or waits.
 
         Raises:
             QueueNotFound: the queue does not exist.
             InvalidArgument: the correlation id or the timeout is not valid.
+            BadMessageId: ``other_than`` is no message id.
             CorruptedFile: the message is damaged.
         """
-        return find(self._store, check_find(queue, correlation_id, timeout))
+        return find(self._store, check_find(queue, correlation_id, timeout, other_than), other_than)
 
     @public_call("requesting from queue {queue}")
     def request(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> Message:

@@ -46,8 +46,8 @@ def _values(outcome: Outcome) -> tuple[Any, ...]:
             return 0, body, content_type, codec
         case Retried(reason, delay, counted):
             return 1, reason, delay, counted
-        case Rejected(reason, reply):
-            return 2, reason, None if reply is None else _values(reply)
+        case Rejected(reason, reply, delay):
+            return 2, reason, None if reply is None else _values(reply), delay
         case Passed(queue):
             return 3, queue
         case Translated():
@@ -59,9 +59,9 @@ def _outcome(values: Any) -> Outcome:
         case [0, *_]:
             return _replied(values)
         case [1, str(reason), int() | float() | None as delay, bool(counted)]:
-            return Retried(reason, None if delay is None else bounded(delay), counted)
-        case [2, str(reason), reply]:
-            return Rejected(reason, None if reply is None else _replied(reply))
+            return Retried(reason, bounded(delay), counted)
+        case [2, str(reason), reply, int() | float() | None as delay]:
+            return Rejected(reason, None if reply is None else _replied(reply), bounded(delay))
         case [3, queue]:
             return Passed(check_queue_name(queue))
         case [4, list(messages), str(note)]:

@@ -14,7 +14,7 @@ from kombu.utils.json import dumps, loads
 import spool
 from celery_xaspool.names import BINDINGS
 
-_SECONDS = 1.0  # a table is read again after this time; a younger binding counts, as its connection may yet claim it
+_SECONDS = 1.0  # the bindings are read again after this time; a younger one counts, as its connection may yet claim it
 
 
 class Binding(NamedTuple):
@@ -37,7 +37,7 @@ class Bindings:
     def __init__(self, space: spool.Space) -> None:
         self._space, self._claims = space, space.claims()
         self._held: dict[str, spool.Message] = {}
-        self._tables: dict[str, tuple[str | None, float, list[Binding]]] = {}
+        self._known, self._until = dict[str, Binding](), 0.0  # the bindings by id, and when to read again
 
     def bind(self, binding: Binding) -> None:
         """Add a binding, which counts for all processes from now on. A durable binding is added once."""
@@ -56,21 +56,17 @@ class Bindings:
         for id, binding in self._read():
             if binding.queue == queue and exchange in (None, binding.exchange) and key in (None, binding.key):
                 if id in self._held:
-                    self._claims.remove([self._held.pop(id)]).result()
-                else:
-                    self._delete(id)
-        self._tables.clear()
+                    self._claims.release([self._held.pop(id)])
+                self._delete(id)
+        self._until = 0.0
 
     def of(self, exchange: str) -> list[Binding]:
         """Return the bindings of an exchange. A new binding of another process is noticed at once."""
-        newest = self._space.find(BINDINGS, correlation_id=exchange)
-        version = None if newest is None else newest.id
-        known, until, table = self._tables.get(exchange, (None, 0.0, []))
-        if known == version and time.monotonic() < until:
-            return table
-        table = [] if newest is None else [binding for _, binding in self._read() if binding.exchange == exchange]
-        self._tables[exchange] = version, time.monotonic() + _SECONDS, table
-        return table
+        if (newest := self._space.find(BINDINGS, correlation_id=exchange)) is None:
+            return []
+        if newest.id not in self._known or time.monotonic() >= self._until:
+            self._known, self._until = dict(self._read()), time.monotonic() + _SECONDS
+        return [binding for binding in self._known.values() if binding.exchange == exchange]
 
     def close(self) -> None:
         """Remove the bindings that this connection holds."""

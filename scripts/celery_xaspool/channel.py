@@ -19,7 +19,7 @@ from kombu.utils.json import dumps, loads
 
 import spool
 from celery_xaspool.bindings import Binding
-from celery_xaspool.names import TRANSIENT, create_queue, queue_name
+from celery_xaspool.names import TRANSIENT, queue_name
 
 log = logging.getLogger("celery_xaspool")
 
@@ -58,8 +58,7 @@ class QoS(virtual.QoS):
         self.channel.connection.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
-        held = [self.held.pop(tag) for tag in list(self.held)]
-        self.channel.claims.release(held)
+        self.channel.claims.release([self.held.pop(tag) for tag in list(self.held)])
 
 
 class Channel(virtual.Channel):
@@ -67,6 +66,7 @@ class Channel(virtual.Channel):
     do_restore = False
     supports_fanout = True
     max_priority = 99
+    prepare_queue_arguments = staticmethod(to_rabbitmq_queue_arguments)
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
@@ -101,10 +101,7 @@ class Channel(virtual.Channel):
         if not durable:
             options["durability"] = "none"
         options |= self.connection.client.transport_options.get("queue", {})
-        create_queue(self.space, queue_name(queue), **{**options, **arguments.get("xaspool", {})})
-
-    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+        self.space.ensure_queue(queue_name(queue), **{**options, **arguments.get("xaspool", {})})
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return queue in self.connection.transient or queue_name(queue) in self.space.queues()
@@ -113,8 +110,6 @@ class Channel(virtual.Channel):
         name, box = self.address(queue)
         if box is None:
             return self.space.stats(name).ready
-        if self.space.find(name, correlation_id=box) is None:
-            return 0
         return sum(1 for _ in self.space.browse(name, correlation_id=box))
 
     def _purge(self, queue: str) -> int:
@@ -225,7 +220,9 @@ class Channel(virtual.Channel):
         return None
 
     def deliver(self, most: int) -> int:
-        """Deliver up to ``most`` messages to the consumers; return their number."""
+        """Request the removal of acknowledged messages, and deliver up to ``most`` messages to the consumers; return
+        the number of deliveries."""
+        self.flush()
         done, prefetch_count = 0, self.qos.prefetch_count
         for consumer_tag, (queue, no_ack) in list(self._sources.items()):
             room = most - done
@@ -261,24 +258,15 @@ class Channel(virtual.Channel):
             payload["properties"]["delivery_tag"] = tag
             payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
         except Exception as error:
-            self._set_aside(message, f"{type(error).__name__}: {error}")
+            advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
+            reason = f"not a message of Celery, so {advice} ({type(error).__name__}: {error})"
+            log.error("message %s of queue %s: %s", message.id, message.queue, reason)
+            request = self.claims.reject([message], reason, delay=_FOREIGN_SECONDS)
+            self.follow_up(request, partial(self.claims.release, [message]))
             return None
         self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
         self.held[tag] = message
         return payload
-
-    def _set_aside(self, message: spool.Message, error: str) -> None:
-        """Move a message of another framework to the error queue. Without an error queue, delay the message; if a
-        further failure would drop the message, hold it until the channel closes."""
-        advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
-        reason = f"not a message of Celery, so {advice} ({error})"
-        log.error("message %s of queue %s: %s", message.id, message.queue, reason)
-        config = self.space.queues()[message.queue]
-        if config.error_queue is not None:
-            self.follow_up(self.claims.reject([message], reason), partial(self.claims.release, [message]))
-        elif config.retries is None:
-            request = self.claims.fail(message, reason, delay=_FOREIGN_SECONDS)
-            self.follow_up(request, partial(self.claims.release, [message]))
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
@@ -327,8 +315,7 @@ class Channel(virtual.Channel):
 def _eta(message: dict[str, Any]) -> float | None:
     """Return the time before which a task must not run. A time without a zone is left to the worker, which knows the
     zone of the application."""
-    eta = (message.get("headers") or {}).get("eta")
-    with suppress(ValueError, TypeError):
-        moment = datetime.fromisoformat(eta or "")
+    with suppress(KeyError, ValueError, TypeError):
+        moment = datetime.fromisoformat((message.get("headers") or {})["eta"])
         return None if moment.tzinfo is None else moment.timestamp()
     return None

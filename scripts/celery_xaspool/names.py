@@ -1,10 +1,8 @@
 """The space that a URL names, the queues of that space, and the names of these queues."""
 
 import re
-from contextlib import suppress
 from hashlib import sha256
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import spool
 
@@ -12,26 +10,15 @@ TRANSIENT = "celery.transient"  # the messages of all transient queues; the corr
 BINDINGS = "celery.bindings"
 RESULTS = "celery.results"
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
-
 
 def space_path(url: str) -> str:
     """Return the path in a URL like ``xaspool:///var/spool/shop``. Raises ``spool.InvalidArgument``."""
-    parts = urlsplit(url)
-    if parts.scheme != "xaspool" or parts.netloc or parts.query or parts.fragment or not parts.path.strip("/"):
+    if (found := re.fullmatch(r"xaspool://(/+[^/?#][^?#]*)", url)) is None:
         raise spool.InvalidArgument(
             f"{url!r} names no queue space: write xaspool:// and the absolute path of a directory, "
             "e.g. xaspool:///var/spool/shop"
         )
-    return unquote(parts.path)
-
-
-def create_queue(space: spool.Space, name: str, **options: Any) -> None:
-    """Create a queue unless it exists. An existing queue keeps its options, because an operator may have changed
-    them."""
-    if name not in space.queues():
-        with suppress(spool.QueueExists):
-            space.create_queue(name, create_missing=True, **options)
+    return unquote(found[1])
 
 
 def queue_name(name: str) -> str:
@@ -39,7 +26,7 @@ def queue_name(name: str) -> str:
 
     A name that a space does not allow, e.g. ``mail@host``, gets a hash, so that different names remain different.
     """
-    if _NAME.fullmatch(name) and name not in (TRANSIENT, BINDINGS, RESULTS):
+    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}", name) and name not in (TRANSIENT, BINDINGS, RESULTS):
         return name
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:100]
     return f"{readable}-{sha256(name.encode()).hexdigest()[:16]}"

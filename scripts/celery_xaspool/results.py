@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
 from typing import Any
 
 from celery import states
@@ -17,7 +16,7 @@ from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import TimeoutError
 
 import spool
-from celery_xaspool.names import RESULTS, create_queue, space_path
+from celery_xaspool.names import RESULTS, space_path
 
 _COUNTER_SECONDS = 60.0  # another part of the chord holds the counter only for the time of its commit
 
@@ -37,7 +36,7 @@ class XaspoolBackend(KeyValueStoreBackend):
     def _space(self) -> spool.Space:
         space = spool.shared(self._path)
         options = (self.app.conf.get("result_backend_transport_options") or {}).get("queue", {})
-        create_queue(space, RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
+        space.ensure_queue(RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
         return space
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
@@ -146,34 +145,23 @@ class XaspoolBackend(KeyValueStoreBackend):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def wait_for(
-        self, task_id: str, timeout: float | None = None, interval: float | None = 0.5, no_ack: bool = True,
-        on_interval: Any = None,
-    ) -> Any:  # fmt: skip
+        self, task_id: str, timeout: Any = None, interval: Any = 0.5, no_ack: bool = True, on_interval: Any = None
+    ) -> Any:
         """Sleep until the result is committed. ``on_interval`` is called every ``interval`` seconds meanwhile."""
-        key = _text(self.get_key_for_task(task_id))
-        until, arrivals = None if timeout is None else time.monotonic() + timeout, None
-        try:
-            while (meta := self.get_task_meta(task_id))["status"] not in states.READY_STATES:
-                if on_interval:
-                    on_interval()
-                seconds = interval or 0.5
-                if until is not None:
-                    seconds = min(seconds, until - time.monotonic())
-                if seconds <= 0:
-                    raise TimeoutError("The operation timed out.")
-                if meta["status"] == states.PENDING:
-                    self._space.find(RESULTS, correlation_id=key, timeout=seconds)
-                elif arrivals is None:  # a state like STARTED, which a later message replaces
-                    arrivals = self._space.arrivals([RESULTS])
-                else:
-                    wait([arrivals.fileno()], seconds)
-                    arrivals.ready()
-            if on_interval and meta["status"] in states.PROPAGATE_STATES:
-                on_interval()  # raises the error of a chord's part, which is one commit with the error of the body
-            return meta
-        finally:
-            if arrivals is not None:
-                arrivals.close()
+        key, seen = _text(self.get_key_for_task(task_id)), None
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        while (meta := self.get_task_meta(task_id))["status"] not in states.READY_STATES:
+            if on_interval:
+                on_interval()
+            seconds = min(interval or 0.5, until - time.monotonic())
+            if seconds <= 0:
+                raise TimeoutError("The operation timed out.")
+            # A result replaces a state like STARTED. The first round only finds that state, and gets its id.
+            found = self._space.find(RESULTS, correlation_id=key, timeout=seconds, other_than=seen)
+            seen = seen if found is None else found.id
+        if on_interval and meta["status"] in states.PROPAGATE_STATES:
+            on_interval()  # raises the error of a chord's part, which is one commit with the error of the body
+        return meta
 
 
 def _is_part(request: Any) -> bool:

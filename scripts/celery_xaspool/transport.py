@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from functools import cached_property
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -12,7 +11,7 @@ from kombu.transport import virtual
 import spool
 from celery_xaspool.bindings import Bindings
 from celery_xaspool.channel import Channel
-from celery_xaspool.names import BINDINGS, TRANSIENT, create_queue, space_path
+from celery_xaspool.names import BINDINGS, TRANSIENT, space_path
 
 _DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
 
@@ -38,14 +37,11 @@ class Transport(virtual.Transport):
         self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         _allow_mingle_and_gossip()
 
-    @cached_property
-    def bindings(self) -> Bindings:
-        return Bindings(self.space)
-
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
-        create_queue(self.space, TRANSIENT, durability="none", on_expiry="drop", retry_delay=0.0)
-        create_queue(self.space, BINDINGS)
+        self.space.ensure_queue(TRANSIENT, durability="none", on_expiry="drop", retry_delay=0.0)
+        self.space.ensure_queue(BINDINGS)
+        self.bindings = Bindings(self.space)
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
@@ -53,8 +49,7 @@ class Transport(virtual.Transport):
             return  # a forked child has a copy of its parent's connection
         super().close_connection(connection)
         self.loop = None
-        if "bindings" in self.__dict__:
-            self.bindings.close()
+        self.bindings.close()
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         return uri
@@ -89,8 +84,6 @@ class Transport(virtual.Transport):
         while True:
             if self.arrivals is not None:
                 self.arrivals.ready()
-            for channel in self.channels:
-                channel.flush()
             if any(channel.deliver(1) for channel in list(self.channels)):
                 return
             seconds = None if until is None else until - time.monotonic()
@@ -108,10 +101,7 @@ class Transport(virtual.Transport):
         if (arrivals := self.arrivals) is None:
             return
         arrivals.ready()
-        delivered = []
-        for channel in list(self.channels):
-            channel.flush()
-            delivered.append(channel.deliver(_DELIVERIES_A_TICK))
+        delivered = [channel.deliver(_DELIVERIES_A_TICK) for channel in list(self.channels)]
         if max(delivered, default=0) >= _DELIVERIES_A_TICK:
             arrivals.wake()  # more messages may be ready
 

@@ -1,19 +1,27 @@
-"""The broker: each queue of Dramatiq is a queue of the space, and each message is a message."""
+"""The broker: each queue of Dramatiq is a queue of the space, and each message is a message.
 
+Its consumers claim messages, and keep each claim until Dramatiq acknowledges or rejects the message. The claims end
+with the process, so another worker gets the messages of a dead worker at once.
+"""
+
+import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
+from concurrent.futures import Future
+from multiprocessing.connection import wait
 from typing import Any
 
 import dramatiq
-from dramatiq.broker import MessageProxy
+from dramatiq.broker import Consumer, MessageProxy
 from dramatiq.common import xq_name
-from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+from dramatiq.errors import DecodeError, QueueJoinTimeout, QueueNotFound
 
 import spool
-from dramatiq_xaspool.consumer import Delivery, XaspoolConsumer
 
-_LOWEST, _HIGHEST = 1, 100  # priorities of a space
+log = logging.getLogger("dramatiq_xaspool")
+
+_FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 
 
 class XaspoolBroker(dramatiq.Broker):
@@ -30,15 +38,10 @@ class XaspoolBroker(dramatiq.Broker):
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        middleware: Sequence[dramatiq.Middleware] | None = None,
-        retries: int = 5,
+        self, path: str | os.PathLike[str], *, middleware: list[dramatiq.Middleware] | None = None, retries: int = 5
     ) -> None:
-        super().__init__(None if middleware is None else list(middleware))
-        self.path = os.path.abspath(os.fspath(path))
-        self._retries = retries
+        super().__init__(middleware)
+        self.path, self._retries = os.path.abspath(path), retries
         self.add_middleware(_CountedRuns())
 
     @property
@@ -60,10 +63,12 @@ class XaspoolBroker(dramatiq.Broker):
         The queue need not be declared, because its actors may be in other programs.
         """
         self.emit_before("enqueue", message, delay)
+        # In a space, a higher priority is earlier; in Dramatiq, a lower one. An unknown actor has the middle one.
+        priority = 50 - self.actors[message.actor_name].priority if message.actor_name in self.actors else 50
         self._space_with(message.queue_name).put(
             message.queue_name,
             message.encode(),
-            priority=self._priority(message.actor_name),
+            priority=min(max(priority, 1), 100),
             delay=None if delay is None else max(delay, 0) / 1000,
             correlation_id=message.message_id,
             headers={"actor": message.actor_name},
@@ -71,7 +76,7 @@ class XaspoolBroker(dramatiq.Broker):
         self.emit_after("enqueue", message, delay)
         return message
 
-    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> XaspoolConsumer:
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> "XaspoolConsumer":
         """Return a consumer, which claims up to ``prefetch`` messages. ``timeout``: milliseconds of a wait.
         Raises QueueNotFound if the queue was not declared."""
         return XaspoolConsumer(self._declared(queue_name), queue_name, prefetch, timeout / 1000)
@@ -111,23 +116,83 @@ class XaspoolBroker(dramatiq.Broker):
 
     def _space_with(self, queue_name: str) -> spool.Space:
         """Return the space, in which the queue and its dead-letter queue exist."""
-        space = self.space
-        if queue_name not in space.queues():
-            space.create_queue(
-                queue_name, create_missing=True, exist_ok=True, order="priority", retries=self._retries, retry_delay=0,
-                error_queue=xq_name(queue_name),
-            )  # fmt: skip
+        space, dead = self.space, xq_name(queue_name)
+        space.ensure_queue(queue_name, order="priority", retries=self._retries, retry_delay=0, error_queue=dead)
         return space
-
-    def _priority(self, actor_name: str) -> int:
-        """Return the space's priority of an actor's messages: higher is earlier, while Dramatiq's lower is earlier."""
-        actor = self.actors.get(actor_name)
-        return 50 if actor is None else min(max(50 - actor.priority, _LOWEST), _HIGHEST)
 
 
 class _CountedRuns(dramatiq.Middleware):
     """Counts an attempt if the worker dies while an actor runs: a message that kills workers must come to an end."""
 
-    def before_process_message(self, broker: dramatiq.Broker, message: MessageProxy) -> None:
-        if isinstance(message, Delivery):
-            message.begin()
+    def before_process_message(self, broker: dramatiq.Broker, message: "Delivery") -> None:  # type: ignore[override]
+        message.claims.begin(message.claimed)
+
+
+class Delivery(MessageProxy):
+    """A message of Dramatiq, and the claimed message of the space."""
+
+    def __init__(self, claims: spool.Claims, claimed: spool.Message) -> None:
+        super().__init__(dramatiq.Message.decode(claimed.body))
+        self.claims, self.claimed = claims, claimed
+
+
+class XaspoolConsumer(Consumer):
+    """Takes the messages of one queue for the threads of a worker.
+
+    Dramatiq calls ``ack`` and ``nack`` in the threads that run actors, and the other methods in the consumer's thread.
+
+    Args:
+        prefetch: how many messages may be claimed at the same time.
+        timeout: the longest wait in ``__next__``, in seconds.
+    """
+
+    def __init__(self, space: spool.Space, queue: str, prefetch: int, timeout: float) -> None:
+        self._queue, self._prefetch, self._timeout = queue, prefetch, timeout
+        self._claims, self._arrivals = space.claims(), space.arrivals([queue])
+
+    def __next__(self) -> Delivery | None:
+        if (delivery := self._take()) is None and wait([self._arrivals.fileno()], self._timeout):
+            self._arrivals.ready()
+            delivery = self._take()
+        return delivery
+
+    def _take(self) -> Delivery | None:
+        while self._claims.held < self._prefetch and (taken := self._claims.take(self._queue)):
+            try:
+                return Delivery(self._claims, taken[0])
+            except DecodeError as error:
+                advice = f"another framework uses the queue {self._queue}: give each framework separate queues"
+                reason = f"not a message of Dramatiq, so {advice} ({type(error.error).__name__}: {error.error})"
+                log.error("message %s of queue %s: %s", taken[0].id, self._queue, reason)
+                self._claims.reject(taken, reason, delay=_FOREIGN_SECONDS).result()
+        return None
+
+    # Dramatiq passes the messages that __next__ returned.
+
+    def ack(self, message: Delivery) -> None:  # type: ignore[override]
+        """Remove a message whose actor has ended. The removal is durable when this call returns."""
+        self._end(message, self._claims.remove([message.claimed]))
+
+    def nack(self, message: Delivery) -> None:  # type: ignore[override]
+        """Move a failed message to the dead-letter queue, with the exception as the reason."""
+        error = message._exception
+        reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
+        self._end(message, self._claims.reject([message.claimed], reason))
+
+    def _end(self, message: Delivery, commit: "Future[None]") -> None:
+        try:
+            commit.result()
+        except spool.SpoolError:
+            self._claims.release([message.claimed])
+            raise
+        finally:
+            self._arrivals.wake()  # the next message can be claimed
+
+    def requeue(self, messages: Iterable[Delivery]) -> None:  # type: ignore[override]
+        """Return messages that no actor has begun to their places in the queue."""
+        self._claims.release(message.claimed for message in messages)
+
+    def close(self) -> None:
+        """Return all other claimed messages to their places in the queue."""
+        self._arrivals.close()
+        self._claims.close()

@@ -3,7 +3,6 @@
 import os
 from typing import Any
 
-from dramatiq import Encoder
 from dramatiq.results.backend import DEFAULT_TIMEOUT, ResultBackend
 from dramatiq.results.errors import ResultMissing, ResultTimeout
 
@@ -15,22 +14,19 @@ class XaspoolResults(ResultBackend):
 
     Args:
         path: the directory of the space, e.g. the broker's. The first use creates a missing space.
-        namespace: the name of the queue that keeps the results.
-        encoder: the encoder of results; None for Dramatiq's global encoder.
+        options: the options of each result backend of Dramatiq: ``namespace``, the name of the queue that keeps the
+            results (default "dramatiq-results"); and ``encoder`` (default: Dramatiq's global encoder).
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, namespace: str = "dramatiq-results", encoder: Encoder | None = None
-    ) -> None:
-        super().__init__(namespace=namespace, encoder=encoder)
-        self.path = os.path.abspath(os.fspath(path))
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(**options)
+        self.path = os.path.abspath(path)
 
     def get_result(self, message: Any, *, block: bool = False, timeout: int | None = None) -> Any:
         """As in every backend; ``block`` waits until the result is durable. The result remains until its time to live
         ends."""
-        milliseconds = (DEFAULT_TIMEOUT if timeout is None else timeout) if block else 0
-        key = self.build_message_key(message)
-        found = self._space().find(self.namespace, correlation_id=key, timeout=milliseconds / 1000)
+        seconds = (DEFAULT_TIMEOUT if timeout is None else timeout) / 1000 if block else 0
+        found = self._space().find(self.namespace, correlation_id=self.build_message_key(message), timeout=seconds)
         if found is None:
             raise ResultTimeout(message) if block else ResultMissing(message)
         return self.unwrap_result(self.encoder.decode(found.body))  # type: ignore[no-untyped-call]
@@ -42,6 +38,5 @@ class XaspoolResults(ResultBackend):
 
     def _space(self) -> spool.Space:
         space = spool.shared(self.path)
-        if self.namespace not in space.queues():
-            space.create_queue(self.namespace, exist_ok=True, on_expiry="drop")
+        space.ensure_queue(self.namespace, on_expiry="drop")
         return space

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Unpack, overload
@@ -14,14 +15,14 @@ from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queues, change_queue, delete_queue
 from spool.admin.stats import QueueStats, queue_stats
 from spool.coordination.resumptions import request_resumption
-from spool.errors import Argument, InvalidArgument
+from spool.errors import Argument, InvalidArgument, QueueExists
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
 from spool.maintenance.room import free_room
 from spool.model.checks import check
 from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
-from spool.model.settings import QueueConfig
+from spool.model.settings import QueueConfig, check_queue_name
 from spool.policies.expiry import expire
 from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
@@ -68,6 +69,27 @@ class Administration:
         self._store.check_usable()
         made = add_queues(self._store, {name: options}, create_missing=create_missing, exist_ok=exist_ok)
         return made[name]
+
+    @public_call("creating queue {name}")
+    def ensure_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueConfig:
+        """Return the configuration of a queue. If the queue does not exist, create it, and the queues that ``options``
+        names.
+
+        An existing queue keeps its options, because an administrator may have changed them. The call is fast for an
+        existing queue, so each part of a program can call it before each use of a queue.
+
+        Args:
+            options: the options of a new queue; see ``spool.QueueOptions``.
+
+        Raises:
+            InvalidArgument: no queue can have this name, or an option of a new queue has a value that is not allowed.
+        """
+        self._store.check_usable()
+        check_queue_name(name)
+        while (found := self._store.settings.current().config.queues.get(name)) is None:
+            with suppress(QueueExists):  # another process has just created the queue
+                add_queues(self._store, {name: options}, create_missing=True)
+        return found
 
     @public_call("creating queues")
     def create_queues(

@@ -44,9 +44,9 @@ class Claims:
         """As ``spool.Claims.fail``; returns when the attempt is counted."""
         await _ended(self.sync.fail(message, reason, delay))
 
-    async def reject(self, messages: Iterable[Message], reason: str) -> None:
+    async def reject(self, messages: Iterable[Message], reason: str, delay: float | None = None) -> None:
         """As ``spool.Claims.reject``; returns when the rejection is durable."""
-        await _ended(self.sync.reject(messages, reason))
+        await _ended(self.sync.reject(messages, reason, delay))
 
     async def __aenter__(self) -> Self:
         self.sync.__enter__()

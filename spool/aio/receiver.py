@@ -55,9 +55,9 @@ class Receiver:
         except Empty:
             raise await self.threads.run(partial(no_reply, self._store.view, request)) from None
 
-    async def find(self, wanted: Wanted) -> Message | None:
+    async def find(self, wanted: Wanted, other_than: str | None) -> Message | None:
         """Find the newest message with a correlation id; wait for it up to ``wanted.timeout`` seconds."""
-        look = partial(self.threads.run, partial(self._find, wanted.queue, wanted))
+        look = partial(self.threads.run, partial(self._find, wanted.queue, wanted, other_than))
         try:
             deadline = self._store.deadline(wanted.timeout)
             return await self._repeat((wanted.sought,), is_never_held, look, deadline)
@@ -65,8 +65,8 @@ class Receiver:
             return None
 
     @public_call("looking into queue {queue}")
-    def _find(self, queue: str, wanted: Wanted) -> Message:
-        found = find_now(self._store, wanted)
+    def _find(self, queue: str, wanted: Wanted, other_than: str | None) -> Message:
+        found = find_now(self._store, wanted, other_than)
         if found is None:
             raise Empty(f"queue {queue} has no message with this correlation id")
         return found

@@ -288,9 +288,11 @@ class Space:
                 return receive.done(await self._receiver.take(wanted))
         return await self._receiver.take(wanted)
 
-    async def find(self, queue: str, *, correlation_id: str, timeout: float | None = 0) -> Message | None:
+    async def find(
+        self, queue: str, *, correlation_id: str, timeout: float | None = 0, other_than: str | None = None
+    ) -> Message | None:
         """As ``spool.Space.find``. A cancelled search has no effect."""
-        return await self._receiver.find(check_find(queue, correlation_id, timeout))
+        return await self._receiver.find(check_find(queue, correlation_id, timeout, other_than), other_than)
 
     async def request(
         self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]
@@ -389,6 +391,7 @@ class Space:
 
     queues = threaded(spool.space.Space.queues)
     create_queue = threaded(spool.space.Space.create_queue)
+    ensure_queue = threaded(spool.space.Space.ensure_queue)
     create_queues = threaded(spool.space.Space.create_queues)
     change_queue = threaded(spool.space.Space.change_queue)
     delete_queue = threaded(spool.space.Space.delete_queue)

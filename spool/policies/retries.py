@@ -1,7 +1,7 @@
 """Retries: after a failed attempt a message is delivered again later, moves to the error queue, or is dropped.
 
-A message is dropped only if its queue has no error queue. While a configured error queue is missing, the message
-remains in its queue, and is delivered again later.
+A message is dropped only if its queue has no error queue, and its rejection names no delay. While a configured error
+queue is missing, the message remains in its queue, and is delivered again later.
 
 A commit without a flush records the outcome. So a power cut may lose the count of an attempt, but no message.
 """
@@ -53,12 +53,14 @@ def add_failure(
         now: the time in seconds since the epoch.
         id_: the id of the message, for the log.
         is_final: whether the message has failed for good, even if attempts are left.
-        delay: the seconds before the next attempt, instead of the queue's retry delay.
+        delay: the seconds before the next attempt, instead of the queue's retry delay. If the failure is final and no
+            error queue is set, the message remains in its queue for this time, and no attempt is counted; without a
+            delay, the message is dropped.
         not_before: the message's due time, in seconds since the epoch. The next attempt is not due before this time,
             even if the message was taken earlier by its id.
         died: whether the attempt ended with the death of its process.
     """
-    attempts = fields.get("attempts", 0)
+    attempts, is_counted = fields.get("attempts", 0), True
     config, reason = queue_config(space, queue), one_line(reason)
     missing = missing_queue(space, queue)
     if is_final or is_last(config, fields, died=died):
@@ -66,7 +68,9 @@ def add_failure(
             changes = moved_to(config, attempts + 1, reason)
             batch.update(*position, 1, changes)
             return changes
-        if missing is None:
+        if missing is None and is_final and delay is not None:
+            is_counted = False
+        elif missing is None:
             if is_final:
                 log.warning(
                     "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s",
@@ -80,15 +84,16 @@ def add_failure(
                 )  # fmt: skip
             batch.remove(*position, 1, "failed")
             return None
-        delay = max(retry_delay(config, attempts) if delay is None else delay, MISSING_QUEUE_SECONDS)
-        log.error(
-            "message %s of queue %s has failed for good, and remains in its queue for another attempt in %g s, because "
-            "queue %s does not exist: create it (spool-admin queue create %s): %s",
-            id_, queue, delay, missing, missing, reason,
-        )  # fmt: skip
+        else:
+            delay = max(retry_delay(config, attempts) if delay is None else delay, MISSING_QUEUE_SECONDS)
+            log.error(
+                "message %s of queue %s has failed for good, and remains in its queue for another attempt in %g s, "
+                "because queue %s does not exist: create it (spool-admin queue create %s): %s",
+                id_, queue, delay, missing, missing, reason,
+            )  # fmt: skip
     due = max(now + (retry_delay(config, attempts) if delay is None else delay), not_before or 0.0)
     changes = {
-        "attempts": attempts + 1,
+        "attempts": attempts + is_counted,
         "not_before": due if due > now else None,
         "failure_reason": reason,
     }

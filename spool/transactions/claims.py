@@ -230,17 +230,23 @@ class Claims:
         """
         return self._fail([message], reason, check("delay", delay, _DELAY))
 
-    def reject(self, messages: Iterable[Message], reason: str) -> "Future[None]":
+    def reject(self, messages: Iterable[Message], reason: str, delay: float | None = None) -> "Future[None]":
         """Fail messages for good, in one commit: they move to the error queue at once, as after ``spool.Reject``.
 
-        Without an error queue, the messages are dropped. The log names each dropped message, and ``QueueStats.failed``
-        counts it. If the queue names an error queue that does not exist, an attempt is counted instead, and the
-        messages are due again after at least 60 s.
+        Without an error queue and without a ``delay``, the messages are dropped. The log names each dropped message,
+        and ``QueueStats.failed`` counts it. If the queue names an error queue that does not exist, an attempt is
+        counted instead, and the messages are due again after at least 60 s.
+
+        Args:
+            reason: the text that the messages get as their ``failure_reason``, in one line.
+            delay: the seconds after which the messages are due again, if no error queue is set. No attempt is counted
+                then, so no number of rejections drops a message.
 
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is rejected.
+            InvalidArgument: ``delay`` is not a number of seconds from 0.
         """
-        return self._fail(_listed("reject", messages), reason, is_final=True)
+        return self._fail(_listed("reject", messages), reason, check("delay", delay, _DELAY), is_final=True)
 
     @public_call("committing")
     def _fail(

@@ -72,10 +72,13 @@ class OutcomePolicy:
 
     def goes_back(self, message: Message, outcome: Outcome) -> bool:
         """Return whether the message remains in its queue after this outcome."""
-        has_failed = isinstance(outcome, Rejected) and not self.deletes(message, outcome)
-        if has_failed or (isinstance(outcome, Retried) and is_last(self.queue, stored_fields(message))):
-            return missing_queue(self.space, self.queue.name) is not None
-        return isinstance(outcome, Retried)
+        if isinstance(outcome, Rejected) and not self.deletes(message, outcome):
+            keeps = outcome.delay is not None and self.queue.error_queue is None
+        elif isinstance(outcome, Retried):
+            keeps = not is_last(self.queue, stored_fields(message))
+        else:
+            return False
+        return keeps or missing_queue(self.space, self.queue.name) is not None
 
     def deletes(self, message: Message, outcome: Rejected) -> bool:
         """Return whether a rejection deletes the message, because the failure queue gets the service's reply."""
@@ -119,7 +122,7 @@ def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outco
     if isinstance(outcome, Translated) and (refused := _over_limits(policy, outcome)):
         outcome = Rejected(refused)
     if isinstance(outcome, Rejected) and policy.on_failure == "retry":
-        outcome = Retried(outcome.reason)
+        outcome = Retried(outcome.reason, outcome.delay)
     added: dict[str, Usage] = {}
     for queue, size in _answers(message, raw, outcome):
         config = policy.space.queues.get(queue)
@@ -160,7 +163,7 @@ def _answers(message: Message, raw: bytes, outcome: Outcome) -> list[tuple[str, 
 def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Rejected, now: float) -> Effect:
     """Put the reply into the failure queue and move the request to the error queue, if these queues are set.
 
-    While the error queue is missing, the request remains in its queue, and gets no reply yet.
+    If the request remains in its queue, it gets no reply yet.
     """
     goes_back = policy.goes_back(message, outcome)
     if outcome.reply is not None and message.failure_queue is not None and not goes_back:
@@ -168,7 +171,7 @@ def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome
     if policy.deletes(message, outcome):
         batch.remove(*message.position, 1, "failed")
     else:
-        _fail(batch, policy, message, outcome.reason, now, is_final=True)
+        _fail(batch, policy, message, outcome.reason, now, delay=outcome.delay, is_final=True)
     return Effect.RETRIED if goes_back else Effect.REJECTED
 
 

@@ -44,10 +44,14 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Final failure; `reply` goes to the failure queue, if one is set."""
+    """Final failure; `reply` goes to the failure queue, if one is set.
+
+    delay: the seconds for which the message remains in its queue, if no error queue is set; None drops the message.
+    """
 
     reason: str
     reply: Replied | None = None
+    delay: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +141,26 @@ class Retry(Exception):
     def __init__(self, reason: str = "", delay: float | None = None) -> None:
         super().__init__(reason)
         self.reason = one_line(reason)
-        self.delay = None if delay is None else bounded(delay)
+        self.delay = bounded(delay)
 
 
 class Reject(Exception):
     """A function raises this exception if the message has failed for good.
 
     reply: bytes, str, or a value that msgpack can express.
+    delay: the seconds after which the message is due again, if no error queue is set. No attempt is counted then. None
+        drops the message. Raises InvalidArgument if the delay is negative or not a number.
     """
 
     reason: str = ""
     reply: object = None
+    delay: float | None = None
 
-    def __init__(self, reason: str = "", reply: object = None) -> None:
+    def __init__(self, reason: str = "", reply: object = None, delay: float | None = None) -> None:
         super().__init__(reason)
         self.reason = one_line(reason)
         self.reply = reply
+        self.delay = bounded(delay)
 
 
 def of_value(value: object, max_reply: int) -> Outcome:
@@ -182,12 +190,12 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
         return Retried(describe(error))
     reason = error.reason or "the service rejects the message"
     if error.reply is None:
-        return Rejected(reason)
+        return Rejected(reason, delay=error.delay)
     reply = _reply(error.reply, max_reply)
     if isinstance(reply, Replied):
-        return Rejected(reason, reply)
+        return Rejected(reason, reply, error.delay)
     # The result is still a rejection, because another attempt would return the same useless reply.
-    return Rejected(f"{reason} (its reply is lost: {reply.reason})")
+    return Rejected(f"{reason} (its reply is lost: {reply.reason})", delay=error.delay)
 
 
 def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
@@ -206,11 +214,13 @@ def took_too_long(seconds: float | None) -> str:
     return f"took longer than {seconds:g} s"
 
 
-def bounded(delay: float) -> float:
-    """Return a delay in seconds, reduced to at most ``LONGEST_DELAY``.
+def bounded(delay: float | None) -> float | None:
+    """Return a delay in seconds, reduced to at most ``LONGEST_DELAY``; None for None.
 
     Raises InvalidArgument if the delay is negative or not a number.
     """
+    if delay is None:
+        return None
     if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
         raise InvalidArgument(f"delay is a number of seconds from 0, not {shown(delay)}")
     return float(min(delay, LONGEST_DELAY))

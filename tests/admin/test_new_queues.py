@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 
 import spool
+from tests import children
 from tests.spaces import space_with
 
 Make = Callable[..., spool.QueueConfig]
@@ -131,3 +132,26 @@ def test_c06_durability_is_by_a_flush_or_none(make: Make, durability: Literal["f
 def test_c06_another_durability_is_refused(make: Make) -> None:
     with pytest.raises(spool.InvalidArgument, match="durability is one of flush, none, not 'full'"):
         make("q", durability="full")
+
+
+def test_a_queue_that_is_ensured_is_created_once_and_keeps_the_options_of_the_administrator(space: spool.Space) -> None:
+    assert space.ensure_queue("q", retries=3, error_queue="errors").retries == 3
+    assert {"q", "errors"} == space.queues().keys()
+    space.change_queue("q", retries=9)
+    assert space.ensure_queue("q", retries=3, error_queue="errors").retries == 9
+    for wrong in (".hidden", ["q"]):
+        with pytest.raises(spool.InvalidArgument, match="cannot be a queue's name"):
+            space.ensure_queue(wrong)  # type: ignore[arg-type]
+    with pytest.raises(spool.InvalidArgument, match="retries"):
+        space.ensure_queue("new", retries=-1)
+
+
+def test_processes_that_ensure_a_queue_at_the_same_time_get_the_same_queue(space: spool.Space) -> None:
+    def ensure() -> None:
+        with spool.open(space.path) as opened:
+            for number in range(20):
+                assert opened.ensure_queue(f"q{number}", retries=3).retries == 3
+
+    started = [children.start(ensure) for _ in range(3)]
+    assert [children.exit_code(child) for child in started] == [0, 0, 0]
+    assert len(space.queues()) == 20

@@ -157,6 +157,23 @@ def test_x14_a_rejection_without_an_error_queue_drops_the_message_with_a_warning
     assert f"message {id} of queue plain was rejected, and is deleted" in caplog.text
 
 
+def test_x14_a_rejection_with_a_delay_drops_no_message(
+    space: spool.Space, claims: spool.Claims, clock: SimulatedClock
+) -> None:
+    space.create_queue("plain", retries=0)
+    space.put("plain", "one")
+    for _ in range(3):
+        claims.reject(claims.take("plain"), "not mine", delay=60).result(PATIENT_SECONDS)
+        [waiting] = space.browse("plain")
+        assert (waiting.attempts, waiting.failure_reason, space.stats("plain").delayed) == (0, "not mine", 1)
+        clock.time += 60.0
+    space.put("orders", "two")
+    claims.reject(claims.take("orders"), "not mine", delay=60).result(PATIENT_SECONDS)
+    assert bodies(claims.take("errors")) == ["two"], "at once"
+    with pytest.raises(spool.InvalidArgument, match="delay is a number of seconds"):
+        claims.reject(claims.take("plain"), "not mine", delay=-1)
+
+
 def test_x14_a_released_message_is_at_its_place_again_and_wakes_a_waiting_call(
     space: spool.Space, claims: spool.Claims
 ) -> None:

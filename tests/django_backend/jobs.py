@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import spool
-from django_xaspool.tasks import TaskContext
+from django_xaspool.tasks import base
 
 try:
     from django.tasks import task
@@ -31,7 +31,7 @@ async def double(text: str) -> list[str]:
 
 
 @task(takes_context=True)
-def attempt(context: TaskContext) -> list[Any]:
+def attempt(context: base.TaskContext) -> list[Any]:
     return [context.attempt, context.task_result.status, context.task_result.started_at is not None]
 
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 import spool
 from django_xaspool import XaspoolBackend
-from django_xaspool.tasks import TaskResultDoesNotExist, task_backends, task_enqueued, task_finished, task_started
+from django_xaspool.tasks import exceptions, signals, task_backends
 from tests import children
 from tests.django_backend import jobs
 from tests.django_backend.conf import tasks_in
@@ -60,13 +60,13 @@ def test_a_task_keeps_the_time_of_its_enqueuing(path: Path) -> None:
 def test_a_task_of_an_atomic_block_is_sent_by_the_commit_and_not_before(path: Path) -> None:
     with transaction.atomic():
         sent = jobs.add.enqueue(1)
-        with pytest.raises(TaskResultDoesNotExist):
+        with pytest.raises(exceptions.TaskResultDoesNotExist):
             sent.refresh()
     assert states(sent) == ["READY"]
     with transaction.atomic():
         undone = jobs.add.enqueue(2)
         transaction.set_rollback(True)
-    with pytest.raises(TaskResultDoesNotExist):
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
         undone.refresh()
     with override_settings(TASKS=tasks_in(path, database=None)), transaction.atomic():
         assert states(jobs.add.enqueue(3)) == ["READY"]
@@ -149,13 +149,33 @@ def test_a_message_that_this_program_has_no_task_for_returns_for_another_program
     result = jobs.add.enqueue(1)
     space = spool.shared(path)
     space.put("default", {**space.get("default").body, "task": "tests.django_backend.jobs.new"})
-    space.put("default", "no task")
-    assert "default: 0 succeeded, 0 failed, 2 to repeat" in work()
-    reasons = [message.failure_reason for message in space.browse("default")]
-    assert "new" in str(reasons[0])
-    assert str(reasons[1]).startswith("not a task of Django, so another framework uses the queue default: give each")
-    with pytest.raises(TaskResultDoesNotExist):
+    assert "default: 0 succeeded, 0 failed, 1 to repeat" in work()
+    (returned,) = space.browse("default")
+    assert "new" in str(returned.failure_reason)
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
         result.refresh()
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "said"),
+    [
+        ({"retries": 3, "error_queue": "django-failed"}, "django-failed", "1 failed, 0 to repeat"),
+        ({"retries": 0}, "default", "0 failed, 1 to repeat"),
+    ],
+    ids=["error queue", "no error queue"],
+)
+def test_a_message_of_another_framework_delays_no_task_and_is_never_dropped(
+    path: Path, options: Any, place: str, said: str
+) -> None:
+    space = spool.shared(path)
+    space.ensure_queue("default", **options)
+    foreign = space.put("default", "no task")
+    result = jobs.add.enqueue(1)
+    assert f"default: 1 succeeded, {said}" in work()
+    assert states(result) == ["SUCCESSFUL"]
+    (kept,) = space.browse(place)
+    reason = "not a task of Django, so another framework uses the queue default: give each"
+    assert (kept.id, kept.attempts, str(kept.failure_reason).startswith(reason)) == (foreign, 0, True)
 
 
 def test_a_task_that_a_failed_task_has_enqueued_runs(path: Path, tmp_path: Path) -> None:
@@ -173,7 +193,7 @@ def test_a_result_expires_and_an_id_without_a_task_has_no_result(path: Path) -> 
     assert stored.expires_at is not None
     assert stored.expires_at - stored.enqueued_at == pytest.approx(60)
     for id in ("unknown", "", "x" * 300):
-        with pytest.raises(TaskResultDoesNotExist):
+        with pytest.raises(exceptions.TaskResultDoesNotExist):
             jobs.add.get_result(id)
 
 
@@ -193,13 +213,13 @@ def test_signals_are_sent_and_a_failing_receiver_changes_no_outcome(path: Path) 
         seen.append(str(task_result.status))
         raise RuntimeError("of a receiver")
 
-    for signal in (task_enqueued, task_started, task_finished):
+    for signal in (signals.task_enqueued, signals.task_started, signals.task_finished):
         signal.connect(receive)
     try:
         result = jobs.add.enqueue(1)
         work()
     finally:
-        for signal in (task_enqueued, task_started, task_finished):
+        for signal in (signals.task_enqueued, signals.task_started, signals.task_finished):
             signal.disconnect(receive)
     assert states(result) == ["SUCCESSFUL"]
     assert seen == ["READY", "RUNNING", "SUCCESSFUL"]

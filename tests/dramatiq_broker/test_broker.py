@@ -134,9 +134,9 @@ def test_a_message_of_another_framework_is_never_dropped(
     assert "another framework uses the queue default: give each framework separate queues" in caplog.text
 
 
-def test_a_held_message_of_another_framework_takes_no_place_of_the_prefetched_messages(app: App) -> None:
+def test_a_message_of_another_framework_takes_no_place_of_the_prefetched_messages(app: App) -> None:
     space = app.broker.space
-    space.create_queue("default", retries=3)  # without an error queue, so a further failure could drop the message
+    space.create_queue("default", retries=3)  # without an error queue, so the message remains in the queue
     space.put("default", {"task": "shop.add"})
     app.note.send("first")
     with closing(app.broker.consume("default", prefetch=1)) as consumer:

@@ -268,6 +268,22 @@ def test_a_search_waits_and_only_its_own_message_ends_it(
         assert all(clock.was_woken)
 
 
+def test_a_search_for_another_message_than_the_known_one_waits_for_the_next_value(
+    path: Path, other: spool.Space
+) -> None:
+    clock = PatientClock()
+    known = other.put("orders", "old", correlation_id="c")
+    with ThreadPoolExecutor(1) as pool, spool.open(timed(path, clock)) as space:
+        assert space.find("orders", correlation_id="c", other_than=known) is None
+        found = pool.submit(space.find, "orders", correlation_id="c", timeout=WHEN_WOKEN, other_than=known)
+        assert clock.waits.wait(LONG)
+        newer = other.replace("orders", "new", correlation_id="c")
+        message = found.result(LONG)
+        assert message is not None
+        assert (message.id, message.body) == (newer, "new")
+        assert space.find("orders", correlation_id="c", other_than=known) == message
+
+
 def test_a_search_that_waits_in_vain_returns_none(space: spool.Space) -> None:
     assert space.find("orders", correlation_id="c", timeout=0.01) is None
     assert not door.store(space).view.sought._wakes
@@ -284,11 +300,15 @@ def test_a_space_that_ends_and_a_queue_that_is_deleted_end_the_wait(path: Path, 
 
 
 def test_tasks_find_and_wait(path: Path, other: spool.Space) -> None:
+    async def find(space: spool.aio.Space, known: str) -> spool.Message | None:
+        return await space.find("orders", correlation_id="c", timeout=None, other_than=known)
+
     async def main() -> None:
         async with asyncio.timeout(LONG), spool.aio.open(path) as space:
             assert await space.find("orders", correlation_id="c") is None
             assert await space.find("orders", correlation_id="c", timeout=0.01) is None
-            found = [asyncio.create_task(space.find("orders", correlation_id="c", timeout=None)) for _ in range(9)]
+            known = await space.put("orders", "old", correlation_id="c")
+            found = [asyncio.create_task(find(space, known)) for _ in range(9)]
             await asyncio.sleep(0)
             await asyncio.to_thread(put, other)
             for one in found:
@@ -311,5 +331,7 @@ def test_a_search_without_a_proper_key_is_refused(space: spool.Space, key: objec
 def test_a_search_of_no_queue_and_with_no_time_is_refused(space: spool.Space) -> None:
     with pytest.raises(spool.QueueNotFound, match="ordres"):
         space.find("ordres", correlation_id="c")
+    with pytest.raises(spool.BadMessageId, match="tea"):
+        space.find("orders", correlation_id="c", other_than="tea")
     with pytest.raises(spool.InvalidArgument, match="timeout is 0, a number of seconds"):
         space.find("orders", correlation_id="c", timeout=-1)

@@ -277,6 +277,15 @@ def test_q11_a_message_that_failed_for_good_waits_until_its_missing_error_queue_
     assert bodies(driver.space, "errors") == ["bad"]
 
 
+def test_q11_a_rejection_with_a_delay_drops_no_message(driver: Driver) -> None:
+    driver.space.change_queue("work", error_queue=None, retries=0)
+    driver.space.put("work", "bad")
+    assert driver.run(raising(spool.Reject("never", reply="no", delay=3600))) == {"retried": 1}
+    stats = driver.space.stats("work")
+    assert (attempts(driver.space), stats.delayed, stats.failed) == ([0], 1, 0)
+    assert bodies(driver.space, "failures") == [], "the rejection has no effect yet"
+
+
 def test_c05_a_full_queue_that_one_message_alone_names_delays_no_other(driver: Driver) -> None:
     driver.space.change_queue("own", max_messages=1)
     driver.space.put("own", "there")

@@ -104,8 +104,9 @@ def test_retry_waits_as_long_as_it_says(space: spool.Space) -> None:
 
 @pytest.mark.parametrize("delay", ["x", -1, float("nan"), b""])
 def test_a_delay_that_is_no_number_of_seconds_is_refused_in_words(delay: Any) -> None:
-    with pytest.raises(spool.InvalidArgument, match="delay is a number of seconds from 0, not "):
-        spool.Retry("busy", delay=delay)
+    for kind in (spool.Retry, spool.Reject):
+        with pytest.raises(spool.InvalidArgument, match="delay is a number of seconds from 0, not "):
+            kind("busy", delay=delay)
 
 
 def test_a_rejected_message_is_final_and_no_get_takes_it_in_between(

@@ -335,7 +335,7 @@ def test_x05_the_clock_of_a_worker_may_be_wrong(
         Retried("later", None, False),
         Retried("later", 1.5),
         Rejected("no"),
-        Rejected("no", Replied(b"why", None, None)),
+        Rejected("no", Replied(b"why", None, None), 60.0),
         Passed("next"),
     ],
 )

@@ -2,15 +2,14 @@
 
 import signal
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
+from contextlib import ExitStack
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 import spool
 from django_xaspool.backend import XaspoolBackend
-from django_xaspool.running import run
-from django_xaspool.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from django_xaspool.tasks import base, task_backends
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread, which runs the signal handlers, acts on a signal
 
@@ -22,7 +21,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--backend", default=DEFAULT_TASK_BACKEND_ALIAS, help="the alias in TASKS")
+        parser.add_argument("--backend", default=base.DEFAULT_TASK_BACKEND_ALIAS, help="the alias in TASKS")
         parser.add_argument("--queue", action="append", help="a queue; may be repeated (default: all of the backend)")
         parser.add_argument("--threads", type=int, default=1, help="how many tasks of each queue run side by side")
         parser.add_argument("--once", action="store_true", help="run each task that can run now once, then end")
@@ -33,45 +32,36 @@ class Command(BaseCommand):
         if not isinstance(found, XaspoolBackend):
             raise CommandError(f"TASKS[{backend!r}] has another backend: set django_xaspool.XaspoolBackend")
         names = sorted(set(queue or found.queues))
-        unknown = set(names) - found.queues if found.queues else set()
-        if unknown or not names:
+        if not names or (found.queues and not found.queues.issuperset(names)):
             known = f"one of {', '.join(sorted(found.queues))}" if found.queues else "at least one"
             raise CommandError(f"name the queues of this worker with --queue, {known}")
-        worker_options = {name: options[name] for name in ("threads", "once", "timeout")}
+        chosen = {name: options[name] for name in ("threads", "once", "timeout")}
         self._signals: list[int] = []
         try:
             space = found.space_with(*names)
-            self._workers = [spool.Worker(space, name, partial(run, found), **worker_options) for name in names]
+            self._run([spool.Worker(space, name, found.run, **chosen) for name in names])
         except spool.SpoolError as error:
             raise CommandError(str(error)) from error
-        before = {number: signal.signal(number, self._note_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            self._tell(f"running the tasks of {', '.join(names)}")
-            self._run()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
-    def _run(self) -> None:
-        with ThreadPoolExecutor(len(self._workers)) as threads:
-            ends = [threads.submit(worker.run) for worker in self._workers]
+    def _run(self, workers: list[spool.Worker]) -> None:
+        with ExitStack() as at_end, ThreadPoolExecutor(len(workers)) as threads:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                at_end.callback(signal.signal, number, signal.signal(number, self._note_signal))
+            self._tell(f"running the tasks of {', '.join(worker.queue for worker in workers)}")
+            ends = [threads.submit(worker.run) for worker in workers]
             while wait(ends, _POLL_SECONDS).not_done:
-                if any(end.done() and end.exception() for end in ends):
-                    self._stop()
+                if self._signals or any(end.done() and end.exception() for end in ends):
+                    for worker in workers:
+                        worker.stop()
                 if self._signals:
                     self._signals.clear()
-                    self._stop()
                     self._tell("waiting for the running tasks; a second signal ends them")
-        for worker in self._workers:
+        for worker in workers:
             done = worker.summary
             failed = done.rejected + done.dead_lettered + done.dropped
             self._tell(f"{worker.queue}: {done.delivered} succeeded, {failed} failed, {done.retried} to repeat")
-        for error in filter(None, (end.exception() for end in ends)):
-            raise CommandError(f"the worker ended: {error}") from error
-
-    def _stop(self) -> None:
-        for worker in self._workers:
-            worker.stop()
+        for end in ends:
+            end.result()
 
     def _note_signal(self, number: int, frame: Any) -> None:
         self._signals.append(number)
