@@ -126,11 +126,18 @@ class XaspoolBackend(KeyValueStoreBackend):
         return super().store_result(task_id, result, state, traceback, request, **kwargs)
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        if not _is_part(request) or self.get_task_meta(request.id, cache=False)["status"] in states.READY_STATES:
-            return  # (an earlier run of this part, whose worker died before its ack, was counted)
+        if not _is_part(request):
+            return
         counter = _text(self.get_key_for_chord(request.group))
+        # Several chords may share a task id, as may parts of one chord, so the result cannot show that a part counted.
+        part = self.get_key_for_group(request.group, f".{request.group_index}.{request.id}")
+        if self.get(part) is not None:
+            return  # an earlier run of this part, whose worker died before its ack, was counted
         with self._one_commit() as changes:
             self._hold(counter, changes)
+            if self.get(part) is not None:
+                return  # the earlier run ended just now: a process of a pool can outlive its worker
+            self.set(part, "")
             # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
             # read after the counter was taken: otherwise the last part could be counted meanwhile, and know the size.
             size = int(self.get(self.get_key_for_group(request.group, ".s")) or sys.maxsize)
