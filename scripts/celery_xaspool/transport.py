@@ -109,7 +109,7 @@ class Transport(virtual.Transport):
             return
         arrivals.ready()
         delivered = []
-        for channel in list(self.channels):
+        for channel in reversed(list(self.channels)):  # commands first: a worker opens their channel after its tasks
             channel.flush()
             delivered.append(channel.deliver(_DELIVERIES_A_TICK))
         if max(delivered, default=0) >= _DELIVERIES_A_TICK:

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
@@ -198,6 +200,21 @@ def test_a_consumer_that_cancels_itself_leaves_the_other_messages(
     until(lambda: spool.shared(path).stats("tea").dequeued == 1)
     stats = spool.shared(path).stats("tea")
     assert (stats.ready, stats.claimed) == (4, 0)
+
+
+def test_a_worker_gets_a_command_before_a_task_that_was_sent_after_it(connect: Callable[..., Connection]) -> None:
+    """Otherwise a revocation that was sent before its task comes too late."""
+    worker, loop, got = connect(), Hub(), list[str]()
+    queues = [Queue("tasks"), Queue("commands", auto_delete=True)]
+    with ExitStack() as stack:
+        for queue in queues:  # in the order in which a worker opens its channels
+            consumer = Consumer(worker.channel(), [queue], callbacks=[lambda body, _: got.append(body)], no_ack=True)
+            stack.enter_context(consumer)
+        for body, queue in (("command", queues[1]), ("task", queues[0])):
+            Producer(connect()).publish(body, routing_key=queue.name, declare=[queue])
+        worker.transport.register_with_event_loop(worker.connection, loop)
+        loop.run_once()
+    assert got == ["command", "task"]
 
 
 def test_unacknowledged_messages_return_when_the_channel_closes(connect: Callable[..., Connection]) -> None:
