@@ -409,13 +409,22 @@ def test_size_purge_and_delete(connect: Callable[..., Connection], path: Path) -
     assert "tea" not in spool.shared(path).queues()
 
 
-def test_a_queue_whose_messages_are_held_is_not_deleted(connect: Callable[..., Connection]) -> None:
-    connection = connect()
-    Producer(connection).publish("x", routing_key="tea", declare=[Queue("tea")])
-    with connection.channel() as channel:
-        assert channel.basic_get("tea")
+def test_a_queue_whose_messages_another_connection_holds_is_not_deleted(connect: Callable[..., Connection]) -> None:
+    """The messages that the deleter holds are deleted with the queue, and their acknowledgements have no effect."""
+    ours, theirs, queue = connect(), connect(), Queue("tea")
+    for body in "abcd":
+        Producer(ours).publish(body, routing_key="tea", declare=[queue])
+    with theirs.channel() as channel:
+        assert channel.basic_get("tea").payload == "a"
+        acked, first, second = (queue(each).get() for each in (ours, ours, ours.channel()))
+        acked.ack()
         with pytest.raises(spool.QueueNotEmpty):
-            Queue("tea")(connection).delete()
+            queue(ours).delete()
+    queue(ours).delete()
+    for message in (first, second):
+        message.ack()
+    queue(ours).declare()
+    assert queue(ours).get() is None
 
 
 def test_bytes_and_their_types_travel(connect: Callable[..., Connection]) -> None:
