@@ -120,7 +120,7 @@ class Channel(virtual.Channel):
         """Delete a queue with its messages and bindings.
 
         No process knows the consumers of other processes, so a durable queue always counts as used. Raises
-        ``spool.QueueNotEmpty`` if a worker holds messages of the queue.
+        ``spool.QueueNotEmpty`` if another connection holds messages of the queue.
         """
         name, box = self.address(queue)
         if (if_unused and box is None) or (if_empty and self._size(queue)):
@@ -128,6 +128,10 @@ class Channel(virtual.Channel):
         self.state.queue_bindings_delete(queue)
         self.connection.bindings.unbind(queue)
         self._purge(queue)
+        for channel in self.connection.channels:
+            channel.flush()
+            tags = [tag for tag, m in channel.held.items() if m.queue == name and box in (None, m.correlation_id)]
+            channel.claims.remove([channel.held.pop(tag) for tag in tags]).result()
         self.connection.transient.pop(queue, None)
         if box is None:
             self.space.delete_queue(name)

@@ -14,6 +14,7 @@ from typing import Any
 from celery import states
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import TimeoutError
+from celery.utils import uuid
 
 import spool
 from celery_xaspool.names import RESULTS, space_path
@@ -95,16 +96,21 @@ class XaspoolBackend(KeyValueStoreBackend):
 
     def _apply_chord_incr(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
         super()._apply_chord_incr(header_result_args, body, **kwargs)
-        self.set(self.get_key_for_chord(header_result_args[0]), "0")
+        self.set(self.get_key_for_chord(header_result_args[0]), f"0 {uuid()}")  # the count, and an id of this run
 
     def incr(self, key: Any) -> int:
         """Count a part of a chord, in the transaction that holds the counter."""
         changes = self._here.changes
         if changes.get(key := _text(key)) is None:
             return sys.maxsize  # the chord is over; Celery logs that it was counted too often
-        value = int(changes[key]) + 1
-        changes[key] = str(value)
-        return value
+        count, _, run = changes[key].partition(" ")
+        changes[key] = f"{int(count) + 1} {run}"
+        return int(count) + 1
+
+    def _is_counted(self, part: Any, counter: str) -> bool:
+        """Return whether a part was counted in the present run of its chord; if the chord is over, in the last run."""
+        run = self.get(part)
+        return run is not None and run in (self.get(counter) or run)
 
     def _hold(self, key: Any, changes: dict[str, Any]) -> None:
         """Take the counter of a chord, if it exists. Other parts then wait for the commit."""
@@ -125,16 +131,24 @@ class XaspoolBackend(KeyValueStoreBackend):
         return super().store_result(task_id, result, state, traceback, request, **kwargs)
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        if not _is_part(request) or self.get_task_meta(request.id, cache=False)["status"] in states.READY_STATES:
-            return  # (an earlier run of this part, whose worker died before its ack, was counted)
+        if not _is_part(request):
+            return
         counter = _text(self.get_key_for_chord(request.group))
+        # Several chords may share a task id, as may parts of one chord, so the result cannot show that a part counted.
+        part = self.get_key_for_group(request.group, f".{request.group_index}.{request.id}")
+        if self._is_counted(part, counter):
+            return  # an earlier run of this part, whose worker died before its ack, was counted
         with self._one_commit() as changes:
             self._hold(counter, changes)
+            if self._is_counted(part, counter):
+                return  # the earlier run ended just now: a process of a pool can outlive its worker
+            count, _, run = (changes.get(counter) or str(sys.maxsize)).partition(" ")
+            self.set(part, run)
             # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
             # read after the counter was taken: otherwise the last part could be counted meanwhile, and know the size.
             size = int(self.get(self.get_key_for_group(request.group, ".s")) or sys.maxsize)
             super().store_result(request.id, result, state, request.get("part_traceback"), request)
-            if int(changes.get(counter) or size) + 1 < size:
+            if int(count) + 1 < size:
                 self.incr(counter)  # (Celery reads the whole group for each part, although only the last part needs it)
             else:
                 request.chord["chord_size"] = size

@@ -101,7 +101,8 @@ class Transport(virtual.Transport):
         if (arrivals := self.arrivals) is None:
             return
         arrivals.ready()
-        delivered = [channel.deliver(_DELIVERIES_A_TICK) for channel in list(self.channels)]
+        # Commands come first: a worker opens their channel after the channel of its tasks.
+        delivered = [channel.deliver(_DELIVERIES_A_TICK) for channel in reversed(list(self.channels))]
         if max(delivered, default=0) >= _DELIVERIES_A_TICK:
             arrivals.wake()  # more messages may be ready
 

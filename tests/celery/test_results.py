@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,23 @@ def backend(own: Shop) -> XaspoolBackend:
 
 
 @pytest.fixture
-def parts(own: Shop) -> Iterator[list[Context]]:
+def parts(own: Shop) -> list[Context]:
     """A chord with two parts, sent and not run: the requests of the parts."""
     add, total = own.app.tasks["add"], own.app.tasks["total"]
     chord([add.s(1, 1), add.s(2, 2)])(total.s())
+    return requests(own, 2)
+
+
+def requests(own: Shop, number: int) -> list[Context]:
+    """Take messages of tasks, and return them as the requests of a worker."""
     with own.app.connection_for_read() as connection:
-        messages = [connection.default_channel.basic_get("celery", no_ack=True) for _ in range(2)]
-        yield [Context({**message.headers, **message.payload[2], "delivery_info": {}}) for message in messages]
+        messages = [connection.default_channel.basic_get("celery", no_ack=True) for _ in range(number)]
+        return [Context({**message.headers, **message.payload[2], "delivery_info": {}}) for message in messages]
 
 
 def counted(own: Shop) -> list[str]:
     keys = {message.correlation_id: message.body for message in own.space.browse("celery.results")}
-    return [body for key, body in keys.items() if key and key.startswith("chord-unlock-")]
+    return [str(body).split()[0] for key, body in keys.items() if key and key.startswith("chord-unlock-")]
 
 
 def test_a_value_is_replaced_and_deleted(backend: XaspoolBackend, own: Shop) -> None:
@@ -152,9 +156,7 @@ def test_who_waits_for_a_chord_gets_the_error_of_the_part_that_failed(backend: X
     """The error of the part and the error of the body are one commit, so the waiter sees both."""
     fail, total = own.app.tasks["fail"], own.app.tasks["total"]
     result = chord([fail.s()])(total.s())
-    with own.app.connection_for_read() as connection:
-        message = connection.default_channel.basic_get("celery", no_ack=True)
-    request = Context({**message.headers, **message.payload[2], "delivery_info": {}})
+    [request] = requests(own, 1)
 
     def part_fails(*_: Any) -> None:
         backend.mark_as_failure(request.id, ValueError("this part fails"), request=request)
@@ -189,6 +191,54 @@ def test_a_part_of_a_chord_that_runs_again_is_not_counted_again(
     backend.mark_as_revoked(parts[0].id, "later", parts[0])
     assert counted(own) == ["1"]
     assert backend.get_state(parts[0].id) == states.SUCCESS
+
+
+@pytest.mark.parametrize("state", [states.SUCCESS, states.REVOKED])
+def test_a_task_id_that_several_chords_share_is_counted_by_each_chord(own: Shop, state: str) -> None:
+    """Celery numbers a signature once, so that an application may use it in several chords, or twice in one."""
+    add, total = own.app.tasks["add"], own.app.tasks["total"]
+    shared, backend = add.s(1, 1), own.app.backend
+    shared.freeze()
+    for _ in range(2):
+        chord([shared, add.s(2, 2), shared])(total.s())
+    for request in requests(own, 6) * 2:
+        if state == states.SUCCESS:
+            backend.mark_as_done(request.id, 2, request)
+        else:
+            backend.mark_as_revoked(request.id, "", request)
+    assert counted(own) == []
+    assert own.space.stats("celery").ready == (2 if state == states.SUCCESS else 0)
+
+
+def test_a_frozen_chord_that_is_sent_again_counts_its_parts_again(backend: XaspoolBackend, own: Shop) -> None:
+    """Each part runs twice in each run of the chord, as if its worker died before the ack."""
+    task = chord([own.app.tasks["add"].s(1, 1), own.app.tasks["add"].s(2, 2)], own.app.tasks["total"].s())
+    task.freeze()
+    for _ in range(2):
+        task.apply_async()
+        parts = requests(own, 2)
+        for part, counts in zip(parts * 2, (["1"], [], [], []), strict=True):
+            backend.mark_as_done(part.id, 2, part)
+            assert counted(own) == counts
+        assert own.space.purge("celery") == 1, "the body is sent once"
+
+
+def test_a_part_of_a_chord_that_two_processes_run_at_once_is_counted_once(
+    backend: XaspoolBackend, own: Shop, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a pool can outlive its killed worker, and end the task while another worker runs it again."""
+    hold = backend._hold
+
+    def holding(*args: Any) -> None:
+        monkeypatch.undo()
+        other = threading.Thread(target=lambda: own.app.backend.mark_as_done(parts[0].id, 2, parts[0]))
+        other.start()
+        other.join()
+        hold(*args)
+
+    monkeypatch.setattr(backend, "_hold", holding)
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+    assert counted(own) == ["1"]
 
 
 def test_a_part_of_a_chord_that_fails_to_send_the_body_leaves_no_trace(

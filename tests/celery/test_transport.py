@@ -6,11 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
@@ -198,6 +200,21 @@ def test_a_consumer_that_cancels_itself_leaves_the_other_messages(
     until(lambda: spool.shared(path).stats("tea").dequeued == 1)
     stats = spool.shared(path).stats("tea")
     assert (stats.ready, stats.claimed) == (4, 0)
+
+
+def test_a_worker_gets_a_command_before_a_task_that_was_sent_after_it(connect: Callable[..., Connection]) -> None:
+    """Otherwise a revocation that was sent before its task comes too late."""
+    worker, loop, got = connect(), Hub(), list[str]()
+    queues = [Queue("tasks"), Queue("commands", auto_delete=True)]
+    with ExitStack() as stack:
+        for queue in queues:  # in the order in which a worker opens its channels
+            consumer = Consumer(worker.channel(), [queue], callbacks=[lambda body, _: got.append(body)], no_ack=True)
+            stack.enter_context(consumer)
+        for body, queue in (("command", queues[1]), ("task", queues[0])):
+            Producer(connect()).publish(body, routing_key=queue.name, declare=[queue])
+        worker.transport.register_with_event_loop(worker.connection, loop)
+        loop.run_once()
+    assert got == ["command", "task"]
 
 
 def test_unacknowledged_messages_return_when_the_channel_closes(connect: Callable[..., Connection]) -> None:
@@ -392,13 +409,22 @@ def test_size_purge_and_delete(connect: Callable[..., Connection], path: Path) -
     assert "tea" not in spool.shared(path).queues()
 
 
-def test_a_queue_whose_messages_are_held_is_not_deleted(connect: Callable[..., Connection]) -> None:
-    connection = connect()
-    Producer(connection).publish("x", routing_key="tea", declare=[Queue("tea")])
-    with connection.channel() as channel:
-        assert channel.basic_get("tea")
+def test_a_queue_whose_messages_another_connection_holds_is_not_deleted(connect: Callable[..., Connection]) -> None:
+    """The messages that the deleter holds are deleted with the queue, and their acknowledgements have no effect."""
+    ours, theirs, queue = connect(), connect(), Queue("tea")
+    for body in "abcd":
+        Producer(ours).publish(body, routing_key="tea", declare=[queue])
+    with theirs.channel() as channel:
+        assert channel.basic_get("tea").payload == "a"
+        acked, first, second = (queue(each).get() for each in (ours, ours, ours.channel()))
+        acked.ack()
         with pytest.raises(spool.QueueNotEmpty):
-            Queue("tea")(connection).delete()
+            queue(ours).delete()
+    queue(ours).delete()
+    for message in (first, second):
+        message.ack()
+    queue(ours).declare()
+    assert queue(ours).get() is None
 
 
 def test_bytes_and_their_types_travel(connect: Callable[..., Connection]) -> None:

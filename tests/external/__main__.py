@@ -6,6 +6,7 @@ although xaspool does as documented. The exit code is 1 if any other test fails 
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -19,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 from tests.conftest import in_memory
 from tests.external.selection import reason_of
@@ -56,7 +56,8 @@ SUITES = {
     ),
     "celery": Suite(
         "celery", "t", "t", ["t/integration"],
-        ["-p", "celery.contrib.pytest", "-o", "python_classes=test_*", "--ignore", "t/integration/test_backend.py"],
+        ["-p", "celery.contrib.pytest", "-p", "tests.external.on_celery", "-o", "python_classes=test_*",
+         "--ignore", "t/integration/test_backend.py"],
     ),
     "django": Suite(
         "Django", os.path.join("tests", "tasks"), "tasks", ["tasks"],
@@ -122,29 +123,29 @@ def redis() -> Iterator[int]:
 
 
 def run(name: str, on_redis: bool) -> Path:
-    """Run a suite, and return its report."""
+    """Run a suite, and return the file of the outcomes."""
     suite = SUITES[name]
     place = prepare(suite)
-    report = WORK / f"{name}-{'redis' if on_redis else 'xaspool'}.xml"
+    report = WORK / f"{name}-{'redis' if on_redis else 'xaspool'}.jsonl"
     report.unlink(missing_ok=True)
     try:
         with redis() as port, in_memory() as spaces:
             url = f"redis://localhost:{port}" if on_redis else f"xaspool://{spaces}/space"
             environment = {
                 "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "scripts", WORK / "packages"))),
-                "SUITE": name,
+                "SUITE": "" if on_redis and name == "celery" else name,
+                "OUTCOMES": str(report),
                 "REDIS_HOST": "localhost",
                 "REDIS_PORT": str(port),
                 "TEST_BROKER": url,
-                "TEST_BACKEND": url,
+                "TEST_BACKEND": url if on_redis else f"redis-score+{url}",
                 "KOMBU_URL": url if on_redis else f"xaspool://{spaces}",
                 "DRAMATIQ_URL": url if on_redis else "xaspool",
             }
-            selection = [] if on_redis and name == "celery" else ["-p", "tests.external.selection"]
             command = [
                 *(sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(place), "-W", "ignore", "-q"),
-                *("-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--timeout=300", "--tb=short"),
-                *(f"--junitxml={report}", *selection, *suite.options, *suite.files),
+                *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:timeout", "-p", "tests.external.selection"),
+                *("--assert=plain", "--tb=short", *suite.options, *suite.files),
             ]
             subprocess.run(command, cwd=place, env={**os.environ, **environment}, check=False)
     finally:
@@ -155,19 +156,9 @@ def run(name: str, on_redis: bool) -> Path:
 def outcomes(report: Path) -> dict[str, tuple[str, str]]:
     """Return the outcome of each test, with its reason."""
     if not report.exists():
-        sys.exit(f"{report.name}: pytest has written no report; its reason is above.")
-    found: dict[str, tuple[str, str]] = {}
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        name = f"{case.get('classname')}::{case.get('name')}"
-        outcome, why = found.get(name, ("passed", ""))
-        for child in case:
-            message = (child.get("message") or "").partition("\n")[0]
-            if child.tag in ("failure", "error"):
-                outcome, why = "failed", message
-            elif child.tag == "skipped" and outcome == "passed":
-                outcome, why = "skipped", message
-        found[name] = outcome, why
-    return found
+        sys.exit(f"{report.name}: pytest found no tests; its reason is above.")
+    lines = map(json.loads, report.read_text().splitlines())
+    return {test: (outcome, why) for test, outcome, why in lines}
 
 
 def table(name: str, found: dict[str, dict[str, tuple[str, str]]]) -> bool:
