@@ -95,11 +95,9 @@ class Channel(virtual.Channel):
         if exclusive or auto_delete:
             self.connection.transient[queue] = _TRANSIENT_SECONDS if seconds is None else seconds
             return
-        options: dict[str, Any] = {"retry_delay": 0.0, "on_expiry": "drop", "time_to_live": seconds}
-        if arguments.get("x-max-priority"):
-            options["order"] = ("priority", "fifo")
-        if not durable:
-            options["durability"] = "none"
+        options = {"retry_delay": 0.0, "on_expiry": "drop", "time_to_live": seconds}
+        options["order"] = "priority" if arguments.get("x-max-priority") else "fifo"
+        options["durability"] = "flush" if durable else "none"
         options |= self.connection.client.transport_options.get("queue", {})
         self.space.ensure_queue(queue_name(queue), **{**options, **arguments.get("xaspool", {})})
 
@@ -179,14 +177,13 @@ class Channel(virtual.Channel):
         if expiration and not (message.get("headers") or {}).get("expires"):
             # (a worker revokes an expired task, so that nobody waits for its result)
             put["time_to_live"] = max(int(expiration) / 1000, _SHORTEST_SECONDS)
+        if self.space.queues()[name].order[0] == "priority":
+            put["priority"] = 1 + self._get_message_priority(message)
         if box is not None:
             put["correlation_id"] = box
             put.setdefault("time_to_live", self.connection.transient.get(queue, _TRANSIENT_SECONDS))
-        else:
-            if self.space.queues()[name].order[0] == "priority":
-                put["priority"] = 1 + self._get_message_priority(message)
-            if self.connection.native_eta:
-                put["not_before"] = _eta(message)
+        elif self.connection.native_eta:
+            put["not_before"] = _eta(message)
         try:
             self.space.put(name, dumps(message), **put)
         except spool.CommitUnknown:

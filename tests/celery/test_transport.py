@@ -18,6 +18,7 @@ from kombu.transport import virtual
 
 import spool
 from celery_xaspool import channel as channels
+from celery_xaspool import transport
 from celery_xaspool.names import queue_name
 from spool.log.group_commit import GroupCommit
 from tests.celery.workers import until
@@ -366,12 +367,30 @@ def test_a_publication_of_unknown_outcome_is_not_repeated(
     assert spool.shared(path).stats("tea").ready == 2
 
 
-def test_a_queue_with_priorities_delivers_the_highest_first(connect: Callable[..., Connection]) -> None:
+@pytest.mark.parametrize("is_transient", [False, True])
+def test_a_queue_with_priorities_delivers_the_highest_first(
+    connect: Callable[..., Connection], is_transient: bool
+) -> None:
     connection = connect()
-    queue = Queue("tea", max_priority=10)
+    queue = Queue("tea", max_priority=10, auto_delete=is_transient)
     for number, priority in enumerate([0, 9, 5, 9]):
         Producer(connection).publish(number, routing_key="tea", declare=[queue], priority=priority)
     assert bodies(connection, queue) == [1, 3, 2, 0]
+
+
+def test_a_connection_forgets_the_oldest_transient_queues_of_others(
+    connect: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that runs for months sees a reply queue for each command, and answers to all of them."""
+    monkeypatch.setattr(transport, "_TRANSIENT_QUEUES", 3)
+    worker, news = connect(), Exchange("news", "direct")
+    for number in range(9):
+        client = connect()
+        queue = Queue(f"reply {number}", news, routing_key=f"{number}", auto_delete=True)
+        queue(client).declare()
+        Producer(worker).publish(number, exchange=news, routing_key=f"{number}")
+        assert bodies(client, queue) == [number]
+    assert len(worker.default_channel.connection.transient) == 3
 
 
 def test_a_message_expires(connect: Callable[..., Connection], path: Path) -> None:
