@@ -1,5 +1,6 @@
 """Tasks, retries, times and canvases, with a real worker."""
 
+import re
 import threading
 import time
 from collections import Counter
@@ -72,12 +73,14 @@ def test_group_chain_and_nested_chords(shop: Shop) -> None:
     assert chord([inner, add.s(3, 3), group(add.s(4, 4), add.s(5, 5))])(total.s()).get(timeout=SECONDS) == 30
 
 
-def test_a_chord_leaves_only_results(shop: Shop) -> None:
+def test_a_chord_leaves_only_results_and_a_mark_of_each_part(shop: Shop) -> None:
+    """A mark shows that the part was counted, should the part run again. It expires as a result does."""
     add, total = shop.app.tasks["add"], shop.app.tasks["total"]
     assert chord([add.s(1, 1), add.s(2, 2)])(total.s()).get(timeout=SECONDS) == 6
-    keys = [message.correlation_id or "" for message in shop.space.browse("celery.results")]
-    assert keys
-    assert all(key.startswith("celery-task-meta-") for key in keys)
+    messages = list(shop.space.browse("celery.results"))
+    assert all(message.expires_at for message in messages)
+    keys = [message.correlation_id or "" for message in messages]
+    assert all(re.fullmatch(r"celery-task-meta-.{36}|celery-taskset-meta-.{36}\.\w+\..{36}", key) for key in keys)
 
 
 def test_the_failed_part_of_a_chord_fails_the_chord(shop: Shop) -> None:
