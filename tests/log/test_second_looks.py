@@ -45,6 +45,39 @@ def test_every_query_sees_the_message_of_another_process(space: spool.Space, oth
     assert [other.get("orders").body for _ in range(4)] == ["one", "two", "three", "four"]
 
 
+def test_a_holder_of_claims_and_arrivals_sees_the_messages_of_another_process(
+    space: spool.Space, other: spool.Space
+) -> None:
+    with other.claims() as claims, other.arrivals(["orders"]) as arrivals:
+        space.put("orders", "one", correlation_id="key")
+        assert bodies(other) == ["one"]
+        space.put("orders", "late", delay=100)
+        assert arrivals.next_due() is not None
+        space.put("orders", "two", correlation_id="key")
+        found = other.find("orders", correlation_id="key")
+        assert found is not None
+        assert found.body == "two"
+        with space.transaction() as transaction:
+            taken = transaction.get("orders", correlation_id="key")
+            assert other.state(taken) == "claimed"
+        assert other.state(taken) == "gone"
+        space.put("orders", "three")
+        assert [message.body for message in claims.take("orders", 5)] == ["two", "three"]
+
+
+def test_a_failed_claim_moves_to_the_error_queue_of_the_current_settings(
+    space: spool.Space, other: spool.Space
+) -> None:
+    space.create_queue("errors")
+    space.put_many("orders", ["one", "two"])
+    with other.claims() as claims:
+        one, two = claims.take("orders", 2)
+        space.change_queue("orders", error_queue="errors", retries=0)
+        claims.fail(one, "failed").result()
+        claims.reject([two], "refused").result()
+    assert bodies(space, "errors") == ["one", "two"]
+
+
 def test_changes_by_others_while_a_message_expires_count(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:

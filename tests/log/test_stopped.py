@@ -23,12 +23,20 @@ CALLS = {
     "create_queue": lambda space: space.create_queue("more"),
     "change_queue": lambda space: space.change_queue("orders", retries=1),
     "delete_queue": lambda space: space.delete_queue("orders"),
+    "create_queues": lambda space: space.create_queues(["more"]),
+    "ensure_queue": lambda space: space.ensure_queue("orders"),
     "queues": lambda space: space.queues(),
     "export": lambda space: space.export(BytesIO()),
     "put": lambda space: space.put("orders", "one"),
     "get": lambda space: space.get("orders"),
+    "find": lambda space: space.find("orders", correlation_id="any"),
+    "replace": lambda space: space.replace("orders", "one", correlation_id="any"),
+    "request": lambda space: space.request("orders", "one"),
+    "take": lambda space: space.claims().take("orders"),
+    "arrivals": lambda space: space.arrivals(["orders"]),
     "transaction": lambda space: space.transaction(),
     "browse": list_of(lambda space: space.browse("orders")),
+    "entries": list_of(lambda space: space.entries("orders")),
     "show": lambda space: space.show("0" * 32),
     "delete": lambda space: space.delete("0" * 32),
     "move": lambda space: space.move("0" * 32, "orders"),
@@ -76,6 +84,26 @@ def test_a_transaction_of_a_space_that_has_stopped_says_so(processes: Processes,
     for call in (lambda: transaction.put("orders", "two"), lambda: transaction.get("orders"), transaction.commit):
         with pytest.raises(SpaceStopped):
             call()
+
+
+def test_a_holder_of_claims_and_arrivals_learns_that_the_space_has_stopped(
+    processes: Processes, space: spool.Space
+) -> None:
+    space.put_many("orders", ["one", "two", "three"])
+    with space.claims() as claims, space.arrivals(["orders"]) as arrivals:
+        one, two, three = claims.take("orders", 3)
+        door.store(processes.space()).stop()
+        for call in (
+            lambda: claims.take("orders"),
+            lambda: claims.remove([one]).result(),
+            lambda: claims.fail(two, "failed").result(),
+            lambda: claims.reject([three], "refused").result(),
+            lambda: space.state(one),
+            arrivals.ready,
+            arrivals.next_due,
+        ):
+            with pytest.raises(SpaceStopped):
+                call()
 
 
 def test_nothing_is_known_of_branches_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
