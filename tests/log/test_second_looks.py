@@ -65,6 +65,15 @@ def test_a_holder_of_claims_and_arrivals_sees_the_messages_of_another_process(
         assert [message.body for message in claims.take("orders", 5)] == ["two", "three"]
 
 
+def test_the_state_of_a_message_changes_with_the_branches_of_others(space: spool.Space, other: spool.Space) -> None:
+    message = other.show(space.put("orders", "one"))
+    assert other.state(message) == "ready"
+    prepare(space, take=True)
+    assert other.state(message) == "in doubt"
+    rollback(space)
+    assert other.state(message) == "ready"
+
+
 def test_a_failed_claim_moves_to_the_error_queue_of_the_current_settings(
     space: spool.Space, other: spool.Space
 ) -> None:
