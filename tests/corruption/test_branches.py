@@ -4,6 +4,7 @@ quarantined."""
 import pytest
 
 import spool
+from recovery.numbers import MAX_GAP
 from spool.admin.findings import Kind
 from spool.format.header import stamp
 from spool.maintenance.reclaim import reclaim
@@ -135,7 +136,7 @@ def test_a_copy_of_a_file_under_a_number_far_ahead_is_none_of_the_space(processe
     space = processes.space()
     space.put("orders", "one")
     (number,) = (message.position.number for message in space.browse("orders"))
-    far, disk = layout.committed(number + 1_000_000), processes.disk()
+    far, disk = layout.committed(number + MAX_GAP + 1), processes.disk()
     disk.write_at(disk.create(far), 0, content(processes, layout.committed(number)))
     again = after_a_restart(processes)
     assert far in {one.name for one in again.recovery.findings if one.kind is Kind.STRAY}
