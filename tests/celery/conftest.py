@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import pytest
 from celery import Celery
+from celery.result import AsyncResult
 
 import spool
 from tests.celery.tasks import application
-from tests.celery.workers import Worker, prepared, working
+from tests.celery.workers import SECONDS, Worker, prepared, working
 from tests.conftest import in_memory
 from tests.led import of_programs
 
@@ -21,6 +22,14 @@ class Shop(NamedTuple):
     space: spool.Space
     app: Celery
     worker: Worker
+
+
+def expect_all_run(shop: Shop, words: list[str], results: list[AsyncResult]) -> None:
+    """Another worker runs the tasks ``wait_for_word`` of these words."""
+    for word in words:
+        shop.space.put("words", "", correlation_id=word)
+    with working(shop.place, "heir"):
+        assert [result.get(timeout=SECONDS) for result in results] == words
 
 
 @pytest.fixture(autouse=True, scope="module")

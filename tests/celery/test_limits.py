@@ -8,7 +8,7 @@ from celery import states
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded
 from celery.result import AsyncResult
 
-from tests.celery.conftest import Shop
+from tests.celery.conftest import Shop, expect_all_run
 from tests.celery.workers import SECONDS, Worker, until, working
 
 
@@ -99,10 +99,7 @@ def test_a_cold_shutdown_returns_the_running_tasks_to_the_queue(own: Shop) -> No
         cold.process.wait(SECONDS)
         assert "Cold shutdown" in cold.log
     assert sorted(message.attempts for message in own.space.browse("celery")) == [0] * 6
-    for word in words:
-        own.space.put("words", "", correlation_id=word)
-    with working(own.place, "next"):
-        assert [result.get(timeout=SECONDS) for result in results] == words
+    expect_all_run(own, words, results)
 
 
 def test_the_command_shutdown_finishes_running_tasks(own: Shop) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 from celery import states
 
-from tests.celery.conftest import Shop
+from tests.celery.conftest import Shop, expect_all_run
 from tests.celery.tasks import SPACE
 from tests.celery.workers import ROOT, SECONDS, until, working
 
@@ -74,10 +74,7 @@ def test_tasks_that_a_killed_worker_held_run_elsewhere(own: Shop) -> None:
         until(lambda: own.space.stats("notes").ready == 2 and own.space.stats("celery").claimed == 8, killed)
         killed.kill()
     until(lambda: own.space.stats("celery").ready == 8)
-    for word in words:
-        own.space.put("words", "", correlation_id=word)
-    with working(own.place, "heir"):
-        assert [result.get(timeout=SECONDS) for result in results] == words
+    expect_all_run(own, words, results)
 
 
 def test_a_warm_shutdown_finishes_running_tasks_and_returns_the_others(own: Shop) -> None:
