@@ -1,5 +1,6 @@
 """The transport of kombu for ``xaspool://`` URLs: a connection is an open queue space."""
 
+import importlib
 import os
 import sys
 import time
@@ -38,7 +39,9 @@ class Transport(virtual.Transport):
         self.transient: dict[str, float] = LRUCache(limit=_TRANSIENT_QUEUES)
         self.loop: Any = None
         self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
-        _allow_mingle_and_gossip()
+        if "celery.worker" in sys.modules:
+            _allow_mingle_and_gossip()
+            importlib.import_module("celery_xaspool.causes")
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
