@@ -5,6 +5,7 @@ transport.
 """
 
 import weakref
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,8 @@ def _on_failure(reference: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any
     request = reference()
     tag, channel = request.message.delivery_tag, request.message.channel
     if tag in channel.held:  # not acknowledged yet
-        channel.causes[tag] = _cause(exc_info.exception)
+        with suppress(Exception):  # ``__str__`` of an exception is the application's
+            channel.causes[tag] = _cause(exc_info.exception)
     return type(request).on_failure(request, exc_info, *args, **kwargs)
 
 

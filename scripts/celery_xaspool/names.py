@@ -9,8 +9,12 @@ from urllib.parse import unquote
 import spool
 
 TRANSIENT = "celery.transient"  # the messages of all transient queues; the correlation id is the name of the queue
+TRANSIENT_OPTIONS: spool.QueueOptions = {
+    "durability": "none", "order": "priority", "on_expiry": "drop", "retry_delay": 0.0
+}  # fmt: skip
 BINDINGS = "celery.bindings"
 RESULTS = "celery.results"
+DEFAULT_EXCHANGE = "amq.default"  # the bindings of each transient queue to its own name
 
 _LONGEST = 255  # characters: a space allows no longer correlation id
 
