@@ -42,8 +42,10 @@ class Transport(virtual.Transport):
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
-        self.space.ensure_queue(TRANSIENT, durability="none", order="priority", on_expiry="drop", retry_delay=0.0)
-        self.space.ensure_queue(BINDINGS)
+        self.space.ensure_queue(
+            TRANSIENT, role="state", durability="none", order="priority", on_expiry="drop", retry_delay=0.0
+        )
+        self.space.ensure_queue(BINDINGS, role="state")
         self.bindings = Bindings(self.space)
         return super().establish_connection()
 
