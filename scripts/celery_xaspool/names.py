@@ -7,8 +7,13 @@ from urllib.parse import unquote
 import spool
 
 TRANSIENT = "celery.transient"  # the messages of all transient queues; the correlation id is the name of the queue
+TRANSIENT_OPTIONS: spool.QueueOptions = {
+    "role": "state",
+    "durability": "none", "order": "priority", "on_expiry": "drop", "retry_delay": 0.0
+}  # fmt: skip
 BINDINGS = "celery.bindings"
 RESULTS = "celery.results"
+DEFAULT_EXCHANGE = "amq.default"  # the bindings of each transient queue to its own name
 
 
 def space_path(url: str) -> str:

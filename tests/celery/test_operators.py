@@ -67,6 +67,15 @@ def test_the_command_events_prints_the_events(shop: Shop) -> None:
         events.send_signal(signal.SIGTERM)
 
 
+def test_a_worker_and_a_program_survive_the_deletion_of_their_queue(own: Shop) -> None:
+    add = own.app.tasks["add"]
+    with working(own.place):
+        for number in range(3):
+            assert add.delay(number, 1).get(timeout=SECONDS) == number + 1
+            until(lambda: own.space.stats("celery").claimed == 0)
+            own.space.delete_queue("celery")
+
+
 def test_tasks_that_a_killed_worker_held_run_elsewhere(own: Shop) -> None:
     """The worker runs two tasks and has reserved six. The kernel releases all of them."""
     words = [str(number) for number in range(8)]
