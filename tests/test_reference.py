@@ -158,5 +158,3 @@ def test_every_code_of_x_open_is_there() -> None:
     codes = section("reference-errors.md", "Codes of xa.XAError")
     for name, value in names.items():
         assert f"- `{name}` = `{value}`" in codes
-
-

@@ -39,7 +39,7 @@ class XaspoolBackend(KeyValueStoreBackend):
     def _space(self) -> spool.Space:
         space = spool.shared(self._path)
         options = (self.app.conf.get("result_backend_transport_options") or {}).get("queue", {})
-        space.ensure_queue(RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
+        space.ensure_queue(RESULTS, **{"role": "state", "on_expiry": "drop", "retry_delay": 0.0, **options})
         return space
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:

@@ -47,7 +47,7 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
         self.space.ensure_queue(TRANSIENT, **TRANSIENT_OPTIONS)
-        self.space.ensure_queue(BINDINGS)
+        self.space.ensure_queue(BINDINGS, role="state")
         self.bindings = Bindings(self.space)
         return super().establish_connection()
 
