@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,7 +20,15 @@ from kombu.utils.json import dumps, loads
 
 import spool
 from celery_xaspool.bindings import Binding
-from celery_xaspool.names import DEFAULT_EXCHANGE, TRANSIENT, TRANSIENT_OPTIONS, queue_name
+from celery_xaspool.names import (
+    DEFAULT_EXCHANGE,
+    TRANSIENT,
+    TRANSIENT_OPTIONS,
+    one_line,
+    put_with_headers,
+    queue_name,
+    short_text,
+)
 
 log = logging.getLogger("celery_xaspool")
 
@@ -41,17 +50,18 @@ class QoS(virtual.QoS):
         """Do nothing: the channel noted the delivery when it claimed the message."""
 
     def ack(self, delivery_tag: str) -> None:
+        self.channel.causes.pop(delivery_tag, None)
         if (message := self.held.pop(delivery_tag, None)) is not None:
             self.channel.remove(message)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if (message := self.held.pop(delivery_tag, None)) is None:
             return
-        claims = self.channel.claims
+        claims, cause = self.channel.claims, self.channel.causes.pop(delivery_tag, None)
         if requeue:
-            request = claims.fail(message, "the consumer returned the message")
+            request = claims.fail(message, cause or "the consumer returned the message")
         else:
-            request = claims.reject([message], "the consumer rejected the message")
+            request = claims.reject([message], cause or _present_cause(message) or "the consumer rejected the message")
         self.channel.follow_up(request, partial(claims.release, [message]))
         if requeue:
             wait([request])  # so that the next get of this channel finds the message
@@ -73,6 +83,7 @@ class Channel(virtual.Channel):
         self.space: spool.Space = connection.space
         self.claims = self.space.claims()
         self.held: dict[str, spool.Message] = {}  # the unacknowledged deliveries by delivery tag
+        self.causes: dict[str, str] = {}  # why their tasks have failed
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, tuple[str, bool]] = {}  # by consumer tag: the queue, and whether it needs no acks
@@ -91,7 +102,7 @@ class Channel(virtual.Channel):
                 return found, None
             self._learn(self.connection.bindings.of_queue(queue))
         if queue in transient:
-            return self.space.ensure_queue(TRANSIENT, **TRANSIENT_OPTIONS), queue
+            return self.space.ensure_queue(TRANSIENT, **TRANSIENT_OPTIONS), short_text(queue)
         if name not in durable:
             raise spool.QueueNotFound(f"no program has declared the queue {queue}: declare it before its first use")
         return self.space.ensure_queue(name, **durable[name]), None
@@ -202,8 +213,10 @@ class Channel(virtual.Channel):
         """Put a message. The put joins the transaction of the caller, if the caller has one in this space."""
         config, box = self.find_queue(queue)
         put: dict[str, Any] = {}
+        headers = message.get("headers") or {}
+        id, task = headers.get("id") or message["properties"].get("correlation_id"), headers.get("task")
         expiration = message["properties"].get("expiration")
-        if expiration and not (message.get("headers") or {}).get("expires"):
+        if expiration and not headers.get("expires"):
             # (a worker revokes an expired task, so that nobody waits for its result)
             put["time_to_live"] = max(int(expiration) / 1000, _SHORTEST_SECONDS)
         if config.order[0] == "priority":
@@ -211,10 +224,12 @@ class Channel(virtual.Channel):
         if box is not None:
             put["correlation_id"] = box
             put.setdefault("time_to_live", self.connection.transient.get(queue, _TRANSIENT_SECONDS))
-        elif self.connection.native_eta:
-            put["not_before"] = _eta(message)
+        else:
+            put["correlation_id"] = short_text(id) if id else None
+            put["not_before"] = _eta(message) if self.connection.native_eta else None
+        shown = {"task": short_text(task)} if task else {}
         try:
-            self.space.put(config.name, dumps(message), **put)
+            put_with_headers(self.space.put, config.name, dumps(message), headers=shown, **put)
         except spool.CommitUnknown:
             raise  # a repetition could publish the message twice
         except (spool.DiskFailure, spool.Full) as error:
@@ -340,6 +355,15 @@ class Channel(virtual.Channel):
             super().close()
             wait(() if is_copy else list(self._unfinished))
             self.claims.close()
+
+
+def _present_cause(message: spool.Message) -> str | None:
+    """Return the exception that is being handled, as the cause of a rejection; None without an exception."""
+    if (error := sys.exception()) is None:
+        return None
+    if isinstance(error, KeyError) and error.args == (message.headers.get("task"),):
+        return f"NotRegistered: the worker knows no task {error}"  # (a worker handles this exception)
+    return one_line(error)
 
 
 def _eta(message: dict[str, Any]) -> float | None:

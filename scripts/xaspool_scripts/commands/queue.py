@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spool.model.settings import QUEUE_OPTIONS
+from spool.model.settings import QUEUE_OPTIONS, STATE, roles
 from spool.watch.units import age, span
 from xaspool_scripts.terminal.options import (
     confirm,
@@ -172,8 +172,8 @@ def delete(queue: str, yes: bool) -> None:
 )  # fmt: skip
 @json_option
 def list_(watch: float | None, as_json: bool) -> None:
-    """List the queues, each with the number of its messages, and of its consumers: the processes that serve it.
-    Standard error names the files in quarantine, if any.
+    """List the queues, each with the number of its messages, and of its consumers: the processes that serve it. State
+    queues are last. Standard error names the files in quarantine, if any.
 
     \b
     Examples:
@@ -191,8 +191,10 @@ def list_(watch: float | None, as_json: bool) -> None:
 
 def _list(space: "Space", as_json: bool) -> None:
     configs, stats, serving = space.queues(), space.stats(), _consumers(space)
-    queues = [_object(configs[name], stats[name], serving) for name in sorted(configs) if name in stats]
-    columns = ("name", "ready", "delayed", "claimed", "in doubt", "bytes", "consumers")
+    role = roles(configs)
+    names = sorted(configs.keys() & stats.keys(), key=lambda name: (role[name] == STATE, name))
+    queues = [_object(configs[name], stats[name], role[name], serving) for name in names]
+    columns = ("name", "role", "ready", "delayed", "claimed", "in doubt", "bytes", "consumers")
     fields = [column.replace(" ", "_") for column in columns[:-1]]
     rows = (
         [*(each[field] for field in fields), len(each["consumers"]), _oldest(each["oldest_age"])] for each in queues
@@ -225,7 +227,8 @@ def show_(queue: str, as_json: bool) -> None:
     """
     with opened() as space:
         stats = space.stats(queue)
-        fields = _object(space.queues()[queue], stats, _consumers(space))
+        configs = space.queues()
+        fields = _object(configs[queue], stats, roles(configs)[queue], _consumers(space))
     if as_json:
         write_json(fields)
         return
@@ -240,8 +243,10 @@ def _consumers(space: "Space") -> "Mapping[str, list[Consumer]]":
     return consumers(metrics.states, metrics.transactions)
 
 
-def _object(config: "QueueConfig", stats: "QueueStats", serving: "Mapping[str, list[Consumer]]") -> dict[str, Any]:
-    return {**asdict(config), **asdict(stats), "consumers": serving.get(config.name, [])}
+def _object(
+    config: "QueueConfig", stats: "QueueStats", role: str, serving: "Mapping[str, list[Consumer]]"
+) -> dict[str, Any]:
+    return {**asdict(config), "role": role, **asdict(stats), "consumers": serving.get(config.name, [])}
 
 
 def in_words(consumer: "Consumer") -> str:
