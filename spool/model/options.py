@@ -75,6 +75,7 @@ class QueueOptions(TypedDict, total=False):
     back to the default.
     """
 
+    role: Literal["work", "error", "state"] | None
     order: "str | list[str] | tuple[str, ...] | None"
     out_of_order: "str | list[str] | tuple[str, ...] | None"
     retries: int | None

@@ -30,6 +30,7 @@ from spool.model.text import shown
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
 TOP, BEFORE = "top", "before"
 AS_BYTES = "bytes"  # a type of dropped files
+WORK, ERROR, STATE = "work", "error", "state"  # the roles of a queue
 
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
@@ -145,6 +146,11 @@ class QueueConfig:
     """A queue with its checked options. ``help(spool.QueueOptions)`` describes the options."""
 
     name: str
+    role: str = _option(
+        WORK, one_of(WORK, ERROR, STATE, metavar="ROLE"),
+        "The purpose of the queue: work; error, for failed messages that wait for a person; or state, for values that "
+        "remain in the queue, e.g. results, and are never late.",
+    )  # fmt: skip
     order: tuple[str, ...] = _option(
         (FIFO,), _ORDER, "The order of delivery: priority and time, each or none, then fifo or lifo."
     )
@@ -304,6 +310,13 @@ class SpaceConfig:
     def has_limits(self) -> bool:
         """True if the space or any queue has a limit on its messages or bytes."""
         return bool(self.limited) or self.max_messages is not None or self.max_bytes is not None
+
+
+def roles(queues: Mapping[str, QueueConfig]) -> dict[str, str]:
+    """Return the role of each queue. A queue has its own ``role``, but the error queue of another queue has the role
+    "error" instead of "work"."""
+    errors = {queue.error_queue for queue in queues.values()}
+    return {name: ERROR if queue.role == WORK and name in errors else queue.role for name, queue in queues.items()}
 
 
 def named(queue: QueueConfig, name: str) -> QueueConfig:

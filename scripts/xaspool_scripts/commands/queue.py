@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spool.model.settings import QUEUE_OPTIONS
+from spool.model.settings import QUEUE_OPTIONS, STATE, roles
 from spool.watch.units import age, span
 from xaspool_scripts.terminal.options import (
     confirm,
@@ -171,7 +171,8 @@ def delete(queue: str, yes: bool) -> None:
 )  # fmt: skip
 @json_option
 def list_(watch: float | None, as_json: bool) -> None:
-    """List the queues, each with the number of its messages. Standard error names the files in quarantine, if any.
+    """List the queues, each with the number of its messages; state queues are last. Standard error names the files in
+    quarantine, if any.
 
     \b
     Examples:
@@ -189,8 +190,10 @@ def list_(watch: float | None, as_json: bool) -> None:
 
 def _list(space: "Space", as_json: bool) -> None:
     configs, stats = space.queues(), space.stats()
-    queues = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
-    columns = ("name", "ready", "delayed", "claimed", "in doubt", "bytes")
+    role = roles(configs)
+    names = sorted(configs.keys() & stats.keys(), key=lambda name: (role[name] == STATE, name))
+    queues = [_object(configs[name], stats[name], role[name]) for name in names]
+    columns = ("name", "role", "ready", "delayed", "claimed", "in doubt", "bytes")
     fields = [column.replace(" ", "_") for column in columns]
     rows = ([*(each[field] for field in fields), _oldest(each["oldest_age"])] for each in queues)
     nothing = "the space has no queues yet: make one with spool-admin queue create NAME"
@@ -220,15 +223,16 @@ def show_(queue: str, as_json: bool) -> None:
     """
     with opened() as space:
         stats = space.stats(queue)
-        fields = _object(space.queues()[queue], stats)
+        configs = space.queues()
+        fields = _object(configs[queue], stats, roles(configs)[queue])
     if as_json:
         write_json(fields)
         return
     pairs({name.replace("_", " "): _in_words(name, value) for name, value in fields.items()})
 
 
-def _object(config: "QueueConfig", stats: "QueueStats") -> dict[str, Any]:
-    return {**asdict(config), **asdict(stats)}
+def _object(config: "QueueConfig", stats: "QueueStats", role: str) -> dict[str, Any]:
+    return {**asdict(config), "role": role, **asdict(stats)}
 
 
 def _in_words(name: str, value: object) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spool.model.durations import BOUNDS_SECONDS
+from spool.model.settings import WORK
 from spool.watch.health import Cause, routes, troubles
 from spool.watch.histograms import Histogram, histograms
 from xaspool_scripts.terminal.wording import printable
@@ -210,10 +211,11 @@ def _depths(metrics: "SpaceMetrics") -> Samples:
 
 
 def _roles(metrics: "SpaceMetrics") -> Samples:
-    """Yield the queues that are another queue's error, reply or failure queue, so that an alert can select them."""
-    for role in ("error", "reply", "failure"):
-        names = {getattr(of, f"{role}_queue") for of in metrics.roles.values()} - {None}
-        yield from (((name, role), 1.0) for name in sorted(names))
+    """Yield the roles that alerts select: error and state queues, and another queue's reply and failure queues."""
+    yield from (((name, role), 1.0) for name, role in metrics.roles.items() if role != WORK)
+    for role in ("reply", "failure"):
+        names = {getattr(of, f"{role}_queue") for of in metrics.references.values()} - {None}
+        yield from (((name, role), 1.0) for name in names)
 
 
 def _transactions(metrics: "SpaceMetrics") -> Samples:
@@ -317,7 +319,8 @@ METRICS = (
            "The files in quarantine with a damaged message of a queue, or with a refused dropped file.",
            _queues("quarantined")),
     Metric("xaspool_queue_role", GAUGE, ("queue", "role"),
-           "1: the queue is the `error`, `reply` or `failure` queue of another queue.", _of_space(_roles)),
+           "1: the queue has the role `error` or `state`, or is the `reply` or `failure` queue of another queue.",
+           _of_space(_roles)),
 
     Metric("xaspool_commits_total", COUNTER, (), "The commits since the space was created.",
            _number(lambda metrics: metrics.commits)),

@@ -42,6 +42,7 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
     return [
         Text(f"Queue {clean(name)}", HEADING),
         *(_pair("trouble", trouble, WARNING) for trouble in row.troubles),
+        _pair("role", row.role),
         _pair("oldest ready", old(stats.oldest_age)),
         _pair("per second", f"put {rate(rates.enqueued)}, taken {rate(rates.dequeued)}, failed {rate(rates.failed)}"),
         Text("Messages", HEADING),
@@ -50,7 +51,7 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
         Text("Since the space was created", HEADING),
         *_counts(stats, "enqueued", "dequeued", "failed", "expired", "deleted", "quarantined"),
         Text("Related queues", HEADING),
-        *_roles(metrics, name),
+        *_references(metrics, name),
         Text("Routes and outcomes", HEADING),
         *([*_routes(metrics, name), *_outcomes(metrics, name)] or [Text("  none")]),
         Text("Holders", HEADING),
@@ -67,11 +68,11 @@ def _counts(stats: "QueueStats", *labels: str) -> Iterator[Text]:
         yield _pair(label, f"{getattr(stats, label.replace(' ', '_')):,}")
 
 
-def _roles(metrics: "SpaceMetrics", name: str) -> Iterator[Text]:
-    role = metrics.roles.get(name)
+def _references(metrics: "SpaceMetrics", name: str) -> Iterator[Text]:
+    references = metrics.references.get(name)
     for label in ("error_queue", "reply_queue", "failure_queue"):
-        yield _pair(label.replace("_", " "), getattr(role, label, None) or "none")
-        users = [other for other, each in sorted(metrics.roles.items()) if getattr(each, label) == name]
+        yield _pair(label.replace("_", " "), getattr(references, label, None) or "none")
+        users = [other for other, each in sorted(metrics.references.items()) if getattr(each, label) == name]
         if users:
             yield _pair(f"is {label.split('_')[0]} queue of", ", ".join(users[:_MOST_NAMED]))
 
