@@ -146,7 +146,7 @@ def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
 
 def is_unfinished(name: str) -> bool:
     """Return whether a dropped file's name marks the file as incomplete. The writer will rename the file later."""
-    return name.startswith(".") or name.endswith(UNFINISHED_SUFFIXES)
+    return name.startswith(".") or name.lower().endswith(UNFINISHED_SUFFIXES)
 
 
 def is_capture(name: str) -> bool:
@@ -159,7 +159,7 @@ def is_captured(name: str) -> bool:
 
     Any other file in the directory was created by an intake.
     """
-    return name.startswith(FIRST_PREFIX) or not is_unfinished(name)
+    return name.startswith(FIRST_PREFIX) or not name.startswith(".")
 
 
 def queue_of_capture(directory: str) -> str:
