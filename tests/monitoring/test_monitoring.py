@@ -24,7 +24,7 @@ from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
 from tests.ports import free_port
 from tests.scripts.conftest import killed_python, prepare
-from tests.scripts.exporters import report_everything, serving
+from tests.scripts.exporters import fail_a_task, report_everything, serving
 from xaspool_scripts.watch.prometheus import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +189,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with spool.open(path) as used:
         used.engine.register_subscription("seen", ("orders",), 3600.0)
         report_everything(used.engine.meters)
+        fail_a_task(used)
         with used.transaction() as transaction:
             transaction.get("orders")
             yield path
