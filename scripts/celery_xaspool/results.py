@@ -4,6 +4,8 @@ Results have a time to live, so nothing cleans up. The result of a part of a cho
 message of the chord's body are one commit. So no part is counted twice, and no body is lost.
 """
 
+import os
+import socket
 import sys
 import threading
 import time
@@ -11,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from celery import states
+from celery import signals, states
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import TimeoutError
 from celery.utils import uuid
 
 import spool
-from celery_xaspool.names import RESULTS, space_path
+from celery_xaspool.names import RESULTS, put_with_headers, short_text, space_path
 
 _COUNTER_SECONDS = 60.0  # another part of the chord holds the counter only for the time of its commit
 
@@ -37,7 +39,7 @@ class XaspoolBackend(KeyValueStoreBackend):
     def _space(self) -> spool.Space:
         space = spool.shared(self._path)
         options = (self.app.conf.get("result_backend_transport_options") or {}).get("queue", {})
-        space.ensure_queue(RESULTS, **{"on_expiry": "drop", "retry_delay": 0.0, **options})
+        space.ensure_queue(RESULTS, **{"role": "state", "on_expiry": "drop", "retry_delay": 0.0, **options})
         return space
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
@@ -63,6 +65,11 @@ class XaspoolBackend(KeyValueStoreBackend):
                     self._write(key, value)
         finally:
             self._here.changes = None
+            self._told().clear()
+
+    def _told(self) -> dict[str, dict[str, str]]:
+        """Return the headers of the results that this thread stores now, by key."""
+        return self._here.__dict__.setdefault("told", {})  # type: ignore[no-any-return]
 
     def _write(self, key: str, value: Any) -> None:
         """Write a value; None deletes it."""
@@ -70,11 +77,14 @@ class XaspoolBackend(KeyValueStoreBackend):
             with suppress(spool.Empty):
                 self._space.get(RESULTS, correlation_id=key)
         else:
-            seconds = self.expires if key.startswith(_text(self.task_keyprefix)) else self._chord_result_expires
-            self._space.replace(RESULTS, value, correlation_id=key, time_to_live=seconds or None)
+            seconds = self.expires if key.startswith(short_text(self.task_keyprefix)) else self._chord_result_expires
+            put_with_headers(
+                self._space.replace, RESULTS, value, correlation_id=key, time_to_live=seconds or None,
+                headers=self._told().get(key, {}),
+            )  # fmt: skip
 
     def get(self, key: Any) -> Any:
-        key = _text(key)
+        key = short_text(key)
         if key in (changes := getattr(self._here, "changes", None) or {}):
             return changes[key]
         found = self._space.find(RESULTS, correlation_id=key)
@@ -85,9 +95,9 @@ class XaspoolBackend(KeyValueStoreBackend):
 
     def set(self, key: Any, value: Any) -> None:
         if (changes := getattr(self._here, "changes", None)) is not None:
-            changes[_text(key)] = value
+            changes[short_text(key)] = value
         else:
-            self._write(_text(key), value)
+            self._write(short_text(key), value)
 
     def delete(self, key: Any) -> None:
         self.set(key, None)
@@ -101,7 +111,7 @@ class XaspoolBackend(KeyValueStoreBackend):
     def incr(self, key: Any) -> int:
         """Count a part of a chord, in the transaction that holds the counter."""
         changes = self._here.changes
-        if changes.get(key := _text(key)) is None:
+        if changes.get(key := short_text(key)) is None:
             return sys.maxsize  # the chord is over; Celery logs that it was counted too often
         count, _, run = changes[key].partition(" ")
         changes[key] = f"{int(count) + 1} {run}"
@@ -115,7 +125,7 @@ class XaspoolBackend(KeyValueStoreBackend):
     def _hold(self, key: Any, changes: dict[str, Any]) -> None:
         """Take the counter of a chord, if it exists. Other parts then wait for the commit."""
         with suppress(spool.Empty):
-            if (key := _text(key)) not in changes:
+            if (key := short_text(key)) not in changes:
                 changes[key] = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS).body
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
@@ -130,10 +140,22 @@ class XaspoolBackend(KeyValueStoreBackend):
             return result
         return super().store_result(task_id, result, state, traceback, request, **kwargs)
 
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        """Store a state or result, with headers for the tools of administrators."""
+        told = self._told()
+        told[short_text(self.get_key_for_task(task_id))] = _headers(state, request)
+        try:
+            return super()._store_result(task_id, result, state, traceback, request, **kwargs)
+        finally:
+            if getattr(self._here, "changes", None) is None:
+                told.clear()
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         if not _is_part(request):
             return
-        counter = _text(self.get_key_for_chord(request.group))
+        counter = short_text(self.get_key_for_chord(request.group))
         # Several chords may share a task id, as may parts of one chord, so the result cannot show that a part counted.
         part = self.get_key_for_group(request.group, f".{request.group_index}.{request.id}")
         if self._is_counted(part, counter):
@@ -162,7 +184,7 @@ class XaspoolBackend(KeyValueStoreBackend):
         self, task_id: str, timeout: Any = None, interval: Any = 0.5, no_ack: bool = True, on_interval: Any = None
     ) -> Any:
         """Sleep until the result is committed. ``on_interval`` is called every ``interval`` seconds meanwhile."""
-        key, seen = _text(self.get_key_for_task(task_id)), None
+        key, seen = short_text(self.get_key_for_task(task_id)), None
         until = float("inf") if timeout is None else time.monotonic() + timeout
         while (meta := self.get_task_meta(task_id))["status"] not in states.READY_STATES:
             if on_interval:
@@ -178,10 +200,24 @@ class XaspoolBackend(KeyValueStoreBackend):
         return meta
 
 
+def _note_begin(task: Any, **_: Any) -> None:
+    """Note when a task begins, because Celery does not tell the result backend how long the task ran."""
+    task.request.began = time.monotonic()
+
+
+signals.task_prerun.connect(_note_begin)
+
+
+def _headers(state: str, request: Any) -> dict[str, str]:
+    """Return the headers of a stored state or result, as far as they are known."""
+    found = {"state": state, "worker": f"{socket.gethostname()}:{os.getpid()}"}
+    if isinstance(name := getattr(request, "task", None), str) and name:
+        found["task"] = short_text(name)
+    if state in states.READY_STATES and (began := getattr(request, "began", None)) is not None:
+        found["runtime"] = f"{time.monotonic() - began:.3f}"
+    return found
+
+
 def _is_part(request: Any) -> bool:
     """Return whether a task is part of a chord."""
     return bool(request and request.chord and request.group)
-
-
-def _text(key: Any) -> str:
-    return key.decode() if isinstance(key, bytes) else str(key)

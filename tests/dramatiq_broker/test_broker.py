@@ -14,6 +14,7 @@ import spool
 from tests import children
 from tests.dramatiq_broker.app import App, working
 from tests.spaces import remove_by_hand
+from tests.watch.healthy import expect_healthy_an_hour_later
 
 
 @pytest.fixture
@@ -200,3 +201,11 @@ def test_a_path_that_is_a_file_is_refused_with_advice(tmp_path: Path) -> None:
     app = App(tmp_path / "file")
     with pytest.raises(spool.NotASpace, match="file"):
         app.note.send("word")
+
+
+def test_a_healthy_space_has_no_finding_and_no_alert_an_hour_later(app: App, tmp_path: Path) -> None:
+    """X20."""
+    with working(app):
+        sent = app.add.send(1, 2)
+        assert sent.get_result(backend=app.results, block=True) == 3
+    expect_healthy_an_hour_later(app.broker.path, tmp_path, {"dramatiq-results"})
