@@ -15,6 +15,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
+from kombu import Connection
 
 import spool
 from tests import door
@@ -197,6 +198,28 @@ def test_shared_opens_the_new_space_and_creates_none_in_the_middle_of_a_restore(
     second.close()
     with spool.open(path.with_name("old")) as old:
         assert old.get("orders").body == "before"
+
+
+def test_a_space_that_was_replaced_can_be_closed(path: Path) -> None:
+    """Also while another process commits, so that a close looks for its requests."""
+    with spool.open(path) as space, spool.open(path) as other:
+        for each in (space, other, space):
+            each.put("orders", "tea")
+        replace(path)
+    assert door.store(space).closed
+    assert door.store(other).closed
+
+
+def test_a_task_of_celery_that_ends_after_its_connection_was_lost_harms_nothing(path: Path) -> None:
+    with Connection(f"xaspool://{path}") as connection:
+        queue = connection.SimpleQueue("tea")
+        for kind in ("black", "green"):
+            queue.put(kind)
+        first, second = queue.get(timeout=SECONDS), queue.get(timeout=SECONDS)
+    first.ack()
+    second.reject()
+    assert spool.shared(path).stats("tea").ready == 2
+    spool.shared(path).close()
 
 
 async def _wait(path: str) -> None:
