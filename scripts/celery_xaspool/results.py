@@ -322,4 +322,3 @@ def _marked(run: str, result: Any) -> Any:
 def _is_part(request: Any) -> bool:
     """Return whether a task is part of a chord."""
     return bool(request and request.chord and request.group)
-
