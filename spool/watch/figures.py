@@ -15,6 +15,7 @@ from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, name_pro
 from spool.admin.stats import QueueStats, last_stats, queue_stats
 from spool.disk.disk import Disk
 from spool.model import layout
+from spool.model.settings import roles
 from spool.policies.heuristics import heuristic_outcomes
 from spool.policies.subscriptions import SubscriptionState, states
 from spool.store.meters import Key
@@ -53,7 +54,7 @@ class FolderUsage:
 
 
 @dataclass(frozen=True)
-class QueueRole:
+class QueueReferences:
     """The queues to which a queue's settings refer. None: the setting has no value."""
 
     error_queue: str | None = None
@@ -71,7 +72,8 @@ class SpaceMetrics:
     commits: the number of the last published commit.
     unflushed: the number of published commits that a power cut may lose.
     queues: the figures of each queue, by name.
-    roles: the queues to which each queue refers.
+    roles: the role of each queue: "work", "error" or "state".
+    references: the queues to which each queue refers.
     transactions: the transactions that hold messages or are in doubt, at most 1,000.
     in_doubt: the number of transactions in doubt.
     decisions: the decisions of administrators that no coordinator has acknowledged, by xid: "committed" or "rolled
@@ -95,7 +97,8 @@ class SpaceMetrics:
     commits: int
     unflushed: int
     queues: Mapping[str, QueueStats]
-    roles: Mapping[str, QueueRole]
+    roles: Mapping[str, str]
+    references: Mapping[str, QueueReferences]
     transactions: tuple[OpenTransaction, ...]
     in_doubt: int
     decisions: Mapping[str, str]
@@ -118,6 +121,8 @@ def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
     After a failed flush has stopped the space, the figures include only the commits that this process has applied. The
     transactions, decisions and subscriptions are then left out.
     """
+    if store.misplaced:
+        store.check_usable()
     page = store.shared.counters.read()
     configs = store.settings.current(page).config.queues
     stats = last_stats if page.is_stopped else queue_stats
@@ -131,7 +136,10 @@ def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
         commits=page.published,
         unflushed=max(0, page.published - page.durable) if store.view.index.unflushed else 0,
         queues=queues,
-        roles={name: QueueRole(one.error_queue, one.reply_queue, one.failure_queue) for name, one in configs.items()},
+        roles=roles(configs),
+        references={
+            name: QueueReferences(one.error_queue, one.reply_queue, one.failure_queue) for name, one in configs.items()
+        },
         transactions=tuple((doubts + claims)[:_MOST_LISTED]),
         in_doubt=len(doubts),
         decisions={} if page.is_stopped else heuristic_outcomes(store),

@@ -25,7 +25,7 @@ from spool.policies.subscriptions import SubscriptionState
 from spool.runtime.tearing import raise_if_torn
 from spool.store import run_files
 from spool.store.store import Store
-from spool.watch.figures import DropFolders, FolderUsage, OpenTransaction, QueueRole, SpaceMetrics, space_metrics
+from spool.watch.figures import DropFolders, FolderUsage, OpenTransaction, QueueReferences, SpaceMetrics, space_metrics
 from spool.watch.last_recovery import finding_of, recovery_of
 
 log = logging.getLogger("spool")
@@ -129,7 +129,8 @@ def _metrics(value: Mapping[str, Any]) -> SpaceMetrics:
     return SpaceMetrics(**{
         **value,
         "queues": {name: QueueStats(**each) for name, each in value["queues"].items()},
-        "roles": {name: QueueRole(**each) for name, each in value["roles"].items()},
+        "roles": dict(value["roles"]),
+        "references": {name: QueueReferences(**each) for name, each in value["references"].items()},
         "transactions": tuple([OpenTransaction(**each) for each in value["transactions"]]),
         "subscriptions": {name: SubscriptionState(**each) for name, each in value["subscriptions"].items()},
         "quarantine": tuple(map(finding_of, value["quarantine"])),
