@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from spool.disk import kernel
-from spool.errors import Argument, InvalidArgument, NotOpen, SpoolError
+from spool.errors import Argument, InvalidArgument, NotOpen, SpaceStopped, SpoolError
 from spool.log.visibility import catch_up
 from spool.model.layout import COUNTERS
 from spool.runtime import calls
@@ -155,7 +155,7 @@ class QueueArrivals:
         try:
             return self._check()
         except Exception as error:  # (if the thread ended, no arrivals would be noticed any more)
-            if not self._store.closed:
+            if not isinstance(error, NotOpen | SpaceStopped):
                 log.warning("arrivals of messages could not be checked: %s", error)
             self._announce(set(self._words))  # the next call of ``ready``, or a get, raises the error
             return _IDLE_SECONDS
