@@ -264,4 +264,6 @@ def test_prometheus_has_values_for_the_variables_of_the_dashboard(prometheus: Pr
     for variable in DASHBOARD["templating"]["list"][1:]:
         [(metric, label)] = re.findall(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", variable["query"]["query"])
         found = prometheus.until(partial(prometheus.get, "series", **{"match[]": metric}))
-        assert {series[label] for series in found} == {"space": {str(space)}, "queue": {"orders", "errors"}}[label]
+        assert {series[label] for series in found} == {"space": {str(space)}, "queue": {"orders", "errors", "labels"}}[
+            label
+        ]
