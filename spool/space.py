@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
-from spool.errors import Empty, InvalidArgument, NotOpen
+from spool.errors import Empty, InvalidArgument, NotOpen, SpaceStopped
 from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.schedule import RECLAIM_BYTES
@@ -523,7 +523,8 @@ class Space(Administration):
             if calls.is_in_a_call():
                 calls.call_later(self.close)
             elif not self._store.closed:
-                with suppress(NotOpen), self._store.guard.step:
+                # (each submitted message that cannot be committed has the error in its future)
+                with suppress(NotOpen, SpaceStopped), self._store.guard.step:
                     for function in list(self._store.before_end):
                         function()
                     self._drain()

@@ -74,11 +74,13 @@ class Loop(ABC):
         keys += [("destination", route.queue, target) for target in dict.fromkeys(queues_into(route))]
         for key in keys:
             meters.change(*key, by=1)
+        meters.consumers.serve([route.queue], 1)
         try:
             yield
         finally:
             for key in keys:
                 meters.change(*key, by=-1)
+            meters.consumers.serve([route.queue], -1)
             self._show_down(False)
 
     def _show_down(self, is_down: bool) -> None:

@@ -355,6 +355,7 @@ class Channel(virtual.Channel):
             super().close()
             wait(() if is_copy else list(self._unfinished))
             self.claims.close()
+            self.held.clear()  # after a lost connection, tasks that still run acknowledge messages without a claim
 
 
 def _present_cause(message: spool.Message) -> str | None:

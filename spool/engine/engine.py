@@ -125,6 +125,12 @@ class Engine:
         """Whether the space is closed, or is being closed."""
         return self._store.closed
 
+    @public_call("looking for the space")
+    def check_in_place(self) -> None:
+        """Raise SpaceStopped if the directory of the space was moved, replaced or removed. A program that only answers
+        requests asks now and then, and ends."""
+        self._store.check_in_place()
+
     @property
     def clock(self) -> Clock:
         """The clock of the space: ``now()`` is the time since the epoch, ``monotonic()`` never goes back."""

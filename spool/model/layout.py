@@ -21,7 +21,7 @@ CONTROL, COUNTERS, FEED, NUMBERS, REQUESTS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
     for name in ("control", "counters", "feed", "numbers", "requests", "xids", "reclaim.lock", "checkpoint")
 )
 CLAIM_FILES = 64
-METERS_FILES = 32
+METERS_FILES = 96
 STATUS = f"{RUN}/status"  # the data that a user of the space's monitoring group may read
 RECOVERY = f"{RUN}/recovery"  # the findings of the last recovery
 RESUMED = f"{RUN}/resumed"  # requests of administrators to end pauses

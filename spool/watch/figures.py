@@ -121,6 +121,8 @@ def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
     After a failed flush has stopped the space, the figures include only the commits that this process has applied. The
     transactions, decisions and subscriptions are then left out.
     """
+    if store.misplaced:
+        store.check_usable()
     page = store.shared.counters.read()
     configs = store.settings.current(page).config.queues
     stats = last_stats if page.is_stopped else queue_stats

@@ -52,6 +52,7 @@ def report_everything(own: meters.Meters) -> None:
     own.record(durations=[(service, 0.25), (service, 7.0)])
     own.add("rounds", "orders")
     own.add("outcomes", "worker", "orders", "delivered", number=5)
+    own.consumers.serve(["orders"], 4)
     own.change("workers", "orders", by=4)
     own.change("workers_paused", "orders", by=1)
     own.change("route", "orders", "http://localhost/a", by=1)

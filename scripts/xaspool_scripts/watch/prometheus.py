@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from spool.model.durations import BOUNDS_SECONDS
 from spool.model.settings import WORK
+from spool.watch.consumers import consumers
 from spool.watch.health import Cause, routes, troubles
 from spool.watch.histograms import Histogram, histograms
 from xaspool_scripts.terminal.wording import printable
@@ -235,6 +236,12 @@ def _held(metrics: "SpaceMetrics") -> Samples:
             yield (queue, each.state.replace(" ", "_"), each.program or ""), number
 
 
+def _consumers(metrics: "SpaceMetrics") -> Samples:
+    for queue, found in consumers(metrics.states, metrics.transactions).items():
+        busy = sum(each.is_busy for each in found)
+        yield from [((queue, "busy"), busy), ((queue, "idle"), len(found) - busy)]
+
+
 def _decisions(metrics: "SpaceMetrics") -> Samples:
     found = Counter(decision.replace(" ", "_") for decision in metrics.decisions.values())
     return [((decision,), found[decision]) for decision in ("committed", "rolled_back")]
@@ -372,6 +379,9 @@ METRICS = (
            "The time at which a subscription ends if its reader does not read, in seconds since 1970.",
            _subscriptions("expires_at")),
 
+    Metric("xaspool_queue_consumers", GAUGE, ("queue", "state"),
+           "The live processes that serve a queue: `busy` ones hold messages of the queue, `idle` ones hold none.",
+           _of_space(_consumers)),
     Metric("xaspool_workers", GAUGE, ("queue",), "The threads of the workers of a queue, in live processes.",
            _states("workers")),
     Metric("xaspool_paused_workers", GAUGE, ("queue",),
