@@ -24,7 +24,7 @@ from spool.format.batch import CommitBatch, destinations_of
 from spool.format.header import VOTE, stamp
 from spool.format.reader import read_header
 from spool.format.writer import CommitFileWriter
-from spool.log.commit import check_destinations, write
+from spool.log.commit import Rooms, check_destinations, no_rooms, write
 from spool.log.commit_request import CommitRequest
 from spool.log.deciding import settled
 from spool.model import layout
@@ -43,7 +43,7 @@ class VoteRequest(CommitRequest):
         file: the branch's file. The file may have a part of the messages already.
         batch: the rest of the branch.
         check: a function that raises if the branch must not vote yes. It is called under the number lock.
-        make_room: see ``log.commit.commit``.
+        rooms: see ``log.commit.commit``.
     """
 
     votes = True
@@ -55,13 +55,13 @@ class VoteRequest(CommitRequest):
         file: CommitFileWriter,
         batch: CommitBatch,
         check: Callable[[], object] | None = None,
-        make_room: Callable[[], object] | None = None,
+        rooms: Rooms = no_rooms,
     ) -> None:
         super().__init__(page, 0, 0 if file.streamed else batch.size)
         self.file = file
         self.batch = batch
         self.check = check
-        self.make_room = make_room
+        self.rooms = rooms
 
     @property
     def handle(self) -> int:
@@ -144,7 +144,7 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
 def _list(store: Store, request: VoteRequest) -> None:
     """Write the rest of the branch's file, give the file its name in ``prepared/``, and mark it as a vote."""
     file = request.file
-    write(store, file, request.batch, request.page, recycle=True, make_room=request.make_room)
+    write(store, file, request.batch, request.page, recycle=True, rooms=request.rooms)
     destinations = destinations_of(file.tables)
     if request.check is None:
         _rename(store, file, destinations)
