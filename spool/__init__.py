@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from spool.transactions.arrivals import QueueArrivals
     from spool.transactions.claims import Claims
     from spool.transactions.transaction import Transaction
-    from spool.watch.figures import FolderUsage, OpenTransaction, QueueRole, SpaceMetrics
+    from spool.watch.figures import FolderUsage, OpenTransaction, QueueReferences, SpaceMetrics
     from spool.watch.published import read_metrics
     from spool.workers.handler import Handler
     from spool.workers.outcome import NewMessage, Reject, Retry, Translated
@@ -80,7 +80,7 @@ __all__ = [
     "ExportReport", "Finding", "FolderUsage", "Full", "GetOptions", "Handler", "Holder", "InvalidArgument", "Message",
     "MessageFilters", "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace",
     "NotOpen", "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueArrivals",
-    "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueRole",
+    "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueReferences",
     "QueueStats", "RecoveryRecord", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig",
     "SpaceExists", "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState",
     "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec",
@@ -111,7 +111,7 @@ _MODULES = {
     "transactions.arrivals": ("QueueArrivals",),
     "transactions.claims": ("Claims",),
     "transactions.transaction": ("Transaction",),
-    "watch.figures": ("FolderUsage", "OpenTransaction", "QueueRole", "SpaceMetrics"),
+    "watch.figures": ("FolderUsage", "OpenTransaction", "QueueReferences", "SpaceMetrics"),
     "watch.published": ("read_metrics",),
     "workers.handler": ("Handler",),
     "workers.outcome": ("NewMessage", "Reject", "Retry", "Translated"),

@@ -12,7 +12,7 @@ import pytest
 import spool
 import xa
 from tests import test_docs
-from tests.reference_pages import DOCS, PAGES, commands, errors, log_events, python_api, source
+from tests.reference_pages import DOCS, PAGES, commands, errors, python_api, source
 
 WRITE = "the page is not up to date: run scripts/reference"
 
@@ -134,7 +134,7 @@ def test_every_program_is_there() -> None:
     assert set(test_docs.PROGRAMS) == {path for path in commands.paths() if " " not in path}
 
 
-# -- errors, settings, events of the log -------------------------------------------------------------------------------
+# -- errors, settings --------------------------------------------------------------------------------------------------
 
 
 def test_every_error_has_an_entry_and_a_diagnostic() -> None:
@@ -158,16 +158,3 @@ def test_every_code_of_x_open_is_there() -> None:
     codes = section("reference-errors.md", "Codes of xa.XAError")
     for name, value in names.items():
         assert f"- `{name}` = `{value}`" in codes
-
-
-def test_every_event_of_the_log_is_there() -> None:
-    rows = re.findall(r"^\| (\w+) \| `(.*?)` \| `(.*?)` \| `(.*?)` \|$", text("reference-log.md"), re.MULTILINE)
-    assert len(rows) >= 70
-    found = {(level, event, module) for level, event, _, module in rows}
-    for package in log_events.PACKAGES:
-        for module in (DOCS.parent / package).rglob("*.py"):
-            for level, event in test_docs._events(module):
-                if level in log_events.LEVELS:
-                    row = level, re.sub(r"%[a-z]", "…", event), str(module.relative_to(DOCS.parent))
-                    assert row in found, WRITE
-    assert {logger for _, _, logger, _ in rows} == {"spool", "spool.forwarder", "spool.server"}

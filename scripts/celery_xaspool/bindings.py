@@ -7,12 +7,12 @@ If the connection's process dies, the kernel releases the claims, and the bindin
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kombu.utils.json import dumps, loads
 
 import spool
-from celery_xaspool.names import BINDINGS
+from celery_xaspool.names import BINDINGS, short_text
 
 _SECONDS = 1.0  # the bindings are read again after this time; a younger one counts, as its connection may yet claim it
 
@@ -21,6 +21,7 @@ class Binding(NamedTuple):
     """A queue that gets the messages of an exchange with some routing keys.
 
     seconds: how long a message for a transient queue may wait; None for a durable queue.
+    options: the options of a durable queue; None if the program that bound the queue did not declare the queue.
     """
 
     exchange: str
@@ -29,6 +30,7 @@ class Binding(NamedTuple):
     pattern: str | None
     queue: str
     seconds: float | None
+    options: dict[str, Any] | None
 
 
 class Bindings:
@@ -41,10 +43,11 @@ class Bindings:
 
     def bind(self, binding: Binding) -> None:
         """Add a binding, which counts for all processes from now on. A durable binding is added once."""
-        if binding.seconds is None and binding in self.of(binding.exchange):
+        if binding.seconds is None and any(known[:6] == binding[:6] for known in self.of(binding.exchange)):
             return
         while True:
-            id = self._space.put(BINDINGS, dumps(binding), correlation_id=binding.exchange, transaction=None)
+            exchange = short_text(binding.exchange)
+            id = self._space.put(BINDINGS, dumps(binding), correlation_id=exchange, transaction=None)
             if binding.seconds is None:
                 return
             for message in self._claims.take(BINDINGS, message_id=id):
@@ -62,11 +65,15 @@ class Bindings:
 
     def of(self, exchange: str) -> list[Binding]:
         """Return the bindings of an exchange. A new binding of another process is noticed at once."""
-        if (newest := self._space.find(BINDINGS, correlation_id=exchange)) is None:
+        if (newest := self._space.find(BINDINGS, correlation_id=short_text(exchange))) is None:
             return []
         if newest.id not in self._known or time.monotonic() >= self._until:
             self._known, self._until = dict(self._read()), time.monotonic() + _SECONDS
         return [binding for binding in self._known.values() if binding.exchange == exchange]
+
+    def of_queue(self, queue: str) -> list[Binding]:
+        """Return the bindings of a queue."""
+        return [binding for _, binding in self._read() if binding.queue == queue]
 
     def close(self) -> None:
         """Remove the bindings that this connection holds."""

@@ -2,9 +2,10 @@
 
 import logging
 import os
+import sys
 from base64 import b64encode
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import datetime
@@ -19,7 +20,15 @@ from kombu.utils.json import dumps, loads
 
 import spool
 from celery_xaspool.bindings import Binding
-from celery_xaspool.names import TRANSIENT, queue_name
+from celery_xaspool.names import (
+    DEFAULT_EXCHANGE,
+    TRANSIENT,
+    TRANSIENT_OPTIONS,
+    one_line,
+    put_with_headers,
+    queue_name,
+    short_text,
+)
 
 log = logging.getLogger("celery_xaspool")
 
@@ -41,17 +50,18 @@ class QoS(virtual.QoS):
         """Do nothing: the channel noted the delivery when it claimed the message."""
 
     def ack(self, delivery_tag: str) -> None:
+        self.channel.causes.pop(delivery_tag, None)
         if (message := self.held.pop(delivery_tag, None)) is not None:
             self.channel.remove(message)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if (message := self.held.pop(delivery_tag, None)) is None:
             return
-        claims = self.channel.claims
+        claims, cause = self.channel.claims, self.channel.causes.pop(delivery_tag, None)
         if requeue:
-            request = claims.fail(message, "the consumer returned the message")
+            request = claims.fail(message, cause or "the consumer returned the message")
         else:
-            request = claims.reject([message], "the consumer rejected the message")
+            request = claims.reject([message], cause or _present_cause(message) or "the consumer rejected the message")
         self.channel.follow_up(request, partial(claims.release, [message]))
         if requeue:
             wait([request])  # so that the next get of this channel finds the message
@@ -73,18 +83,37 @@ class Channel(virtual.Channel):
         self.space: spool.Space = connection.space
         self.claims = self.space.claims()
         self.held: dict[str, spool.Message] = {}  # the unacknowledged deliveries by delivery tag
+        self.causes: dict[str, str] = {}  # why their tasks have failed
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, tuple[str, bool]] = {}  # by consumer tag: the queue, and whether it needs no acks
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
-    def address(self, queue: str) -> tuple[str, str | None]:
-        """Return the queue of the space for a kombu queue; for a transient kombu queue also its correlation id."""
-        name = queue_name(queue)
-        if queue not in self.connection.transient and name in self.space.queues():
-            return name, None
-        return TRANSIENT, queue
+    def find_queue(self, queue: str) -> tuple[spool.QueueConfig, str | None]:
+        """Return the queue of the space for a kombu queue; for a transient kombu queue also its correlation id.
+
+        A queue that this connection declared, or knows from a binding, is created again if an administrator has deleted
+        it. Raises ``spool.QueueNotFound`` if nothing tells whether the queue is durable or transient.
+        """
+        transient, durable, name = self.connection.transient, self.connection.durable, queue_name(queue)
+        if queue not in transient and name not in durable:
+            if (found := self.space.queues().get(name)) is not None:
+                return found, None
+            self._learn(self.connection.bindings.of_queue(queue))
+        if queue in transient:
+            return self.space.ensure_queue(TRANSIENT, **TRANSIENT_OPTIONS), short_text(queue)
+        if name not in durable:
+            raise spool.QueueNotFound(f"no program has declared the queue {queue}: declare it before its first use")
+        return self.space.ensure_queue(name, **durable[name]), None
+
+    def _learn(self, bindings: Iterable[Binding]) -> None:
+        """Remember the queues of bindings, which any program may have declared."""
+        for binding in bindings:
+            if binding.seconds is not None:
+                self.connection.transient[binding.queue] = binding.seconds
+            elif binding.options is not None:
+                self.connection.durable.setdefault(queue_name(binding.queue), binding.options)
 
     def _new_queue(
         self, queue: str, durable: bool = True, exclusive: bool = False, auto_delete: bool = False, **kwargs: Any
@@ -93,26 +122,29 @@ class Channel(virtual.Channel):
         milliseconds = arguments.get("x-message-ttl")
         seconds = None if milliseconds is None else max(milliseconds / 1000, _SHORTEST_SECONDS)
         if exclusive or auto_delete:
-            self.connection.transient[queue] = _TRANSIENT_SECONDS if seconds is None else seconds
+            if queue not in self.connection.transient:
+                self.connection.transient[queue] = _TRANSIENT_SECONDS if seconds is None else seconds
+                self._queue_bind(DEFAULT_EXCHANGE, queue, None, queue)  # so that all programs know the queue
             return
         options = {"retry_delay": 0.0, "on_expiry": "drop", "time_to_live": seconds}
         options["order"] = "priority" if arguments.get("x-max-priority") else "fifo"
         options["durability"] = "flush" if durable else "none"
         options |= self.connection.client.transport_options.get("queue", {})
-        self.space.ensure_queue(queue_name(queue), **{**options, **arguments.get("xaspool", {})})
+        self.connection.durable[queue_name(queue)] = {**options, **arguments.get("xaspool", {})}
+        self.find_queue(queue)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return queue in self.connection.transient or queue_name(queue) in self.space.queues()
 
     def _size(self, queue: str) -> int:
-        name, box = self.address(queue)
+        config, box = self.find_queue(queue)
         if box is None:
-            return self.space.stats(name).ready
-        return sum(1 for _ in self.space.browse(name, correlation_id=box))
+            return self.space.stats(config.name).ready
+        return sum(1 for _ in self.space.browse(TRANSIENT, correlation_id=box))
 
     def _purge(self, queue: str) -> int:
-        name, box = self.address(queue)
-        return self.space.purge(name, correlation_id=box)
+        config, box = self.find_queue(queue)
+        return self.space.purge(config.name, correlation_id=box)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
         """Delete a queue with its messages and bindings.
@@ -120,7 +152,11 @@ class Channel(virtual.Channel):
         No process knows the consumers of other processes, so a durable queue always counts as used. Raises
         ``spool.QueueNotEmpty`` if another connection holds messages of the queue.
         """
-        name, box = self.address(queue)
+        try:
+            config, box = self.find_queue(queue)
+        except spool.QueueNotFound:
+            return
+        name = config.name
         if (if_unused and box is None) or (if_empty and self._size(queue)):
             return
         self.state.queue_bindings_delete(queue)
@@ -128,9 +164,12 @@ class Channel(virtual.Channel):
         self._purge(queue)
         for channel in self.connection.channels:
             channel.flush()
+            for tag in [tag for tag, (source, _) in channel._sources.items() if source == queue]:
+                channel.basic_cancel(tag)
             tags = [tag for tag, m in channel.held.items() if m.queue == name and box in (None, m.correlation_id)]
             channel.claims.remove([channel.held.pop(tag) for tag in tags]).result()
         self.connection.transient.pop(queue, None)
+        self.connection.durable.pop(name, None)
         if box is None:
             self.space.delete_queue(name)
 
@@ -142,8 +181,9 @@ class Channel(virtual.Channel):
         return super().typeof(exchange, default)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
-        type, seconds = self.typeof(exchange).type, self.connection.transient.get(queue)
-        self.connection.bindings.bind(Binding(exchange, type, routing_key or "", pattern, queue, seconds))
+        seconds, options = self.connection.transient.get(queue), self.connection.durable.get(queue_name(queue))
+        type = self.typeof(exchange).type
+        self.connection.bindings.bind(Binding(exchange, type, routing_key or "", pattern, queue, seconds, options))
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **kwargs: Any
@@ -160,7 +200,7 @@ class Channel(virtual.Channel):
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
         """Return the routing keys, patterns and queues of an exchange."""
         table = self.connection.bindings.of(exchange)
-        self.connection.transient.update({row.queue: row.seconds for row in table if row.seconds is not None})
+        self._learn(table)
         return [(binding.key, binding.pattern, binding.queue) for binding in table]
 
     # -- publishing --------------------------------------------------------------------------------------------------
@@ -171,21 +211,25 @@ class Channel(virtual.Channel):
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """Put a message. The put joins the transaction of the caller, if the caller has one in this space."""
-        name, box = self.address(queue)
+        config, box = self.find_queue(queue)
         put: dict[str, Any] = {}
+        headers = message.get("headers") or {}
+        id, task = headers.get("id") or message["properties"].get("correlation_id"), headers.get("task")
         expiration = message["properties"].get("expiration")
-        if expiration and not (message.get("headers") or {}).get("expires"):
+        if expiration and not headers.get("expires"):
             # (a worker revokes an expired task, so that nobody waits for its result)
             put["time_to_live"] = max(int(expiration) / 1000, _SHORTEST_SECONDS)
-        if self.space.queues()[name].order[0] == "priority":
+        if config.order[0] == "priority":
             put["priority"] = 1 + self._get_message_priority(message)
         if box is not None:
             put["correlation_id"] = box
             put.setdefault("time_to_live", self.connection.transient.get(queue, _TRANSIENT_SECONDS))
-        elif self.connection.native_eta:
-            put["not_before"] = _eta(message)
+        else:
+            put["correlation_id"] = short_text(id) if id else None
+            put["not_before"] = _eta(message) if self.connection.native_eta else None
+        shown = {"task": short_text(task)} if task else {}
         try:
-            self.space.put(name, dumps(message), **put)
+            put_with_headers(self.space.put, config.name, dumps(message), headers=shown, **put)
         except spool.CommitUnknown:
             raise  # a repetition could publish the message twice
         except (spool.DiskFailure, spool.Full) as error:
@@ -210,7 +254,7 @@ class Channel(virtual.Channel):
 
     def consumed(self) -> set[str]:
         """Return the queues of the space that this channel consumes."""
-        return {self.address(queue)[0] for queue, _ in self._sources.values()}
+        return {self.find_queue(queue)[0].name for queue, _ in self._sources.values()}
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         for payload in self._take(queue, 1):
@@ -242,9 +286,9 @@ class Channel(virtual.Channel):
 
     def _take(self, queue: str, most: int) -> list[dict[str, Any]]:
         """Claim messages, and return them as kombu's payloads."""
-        name, box = self.address(queue)
+        config, box = self.find_queue(queue)
         payloads: list[dict[str, Any]] = []
-        while messages := self.claims.take(name, most - len(payloads), correlation_id=box):
+        while messages := self.claims.take(config.name, most - len(payloads), correlation_id=box):
             found = [payload for payload in map(self._payload, messages) if payload is not None]
             payloads += found
             if len(found) == len(messages):  # otherwise a caller would see fewer messages than the queue has
@@ -311,6 +355,16 @@ class Channel(virtual.Channel):
             super().close()
             wait(() if is_copy else list(self._unfinished))
             self.claims.close()
+            self.held.clear()  # after a lost connection, tasks that still run acknowledge messages without a claim
+
+
+def _present_cause(message: spool.Message) -> str | None:
+    """Return the exception that is being handled, as the cause of a rejection; None without an exception."""
+    if (error := sys.exception()) is None:
+        return None
+    if isinstance(error, KeyError) and error.args == (message.headers.get("task"),):
+        return f"NotRegistered: the worker knows no task {error}"  # (a worker handles this exception)
+    return one_line(error)
 
 
 def _eta(message: dict[str, Any]) -> float | None:

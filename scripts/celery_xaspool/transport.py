@@ -1,5 +1,6 @@
 """The transport of kombu for ``xaspool://`` URLs: a connection is an open queue space."""
 
+import importlib
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from kombu.utils.functional import LRUCache
 import spool
 from celery_xaspool.bindings import Bindings
 from celery_xaspool.channel import Channel
-from celery_xaspool.names import BINDINGS, TRANSIENT, space_path
+from celery_xaspool.names import BINDINGS, TRANSIENT, TRANSIENT_OPTIONS, space_path
 
 _TRANSIENT_QUEUES = 10_000  # the most names of transient queues that a connection remembers
 _DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
@@ -36,14 +37,17 @@ class Transport(virtual.Transport):
         self.native_eta = bool(client.transport_options.get("native_eta", True))
         # How long a message may wait in a transient queue, in seconds. Each client of a worker has such a queue.
         self.transient: dict[str, float] = LRUCache(limit=_TRANSIENT_QUEUES)
+        self.durable: dict[str, dict[str, Any]] = {}  # the options of declared durable queues, by their names here
         self.loop: Any = None
         self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
-        _allow_mingle_and_gossip()
+        if "celery.worker" in sys.modules:
+            _allow_mingle_and_gossip()
+            importlib.import_module("celery_xaspool.causes")
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)
-        self.space.ensure_queue(TRANSIENT, durability="none", order="priority", on_expiry="drop", retry_delay=0.0)
-        self.space.ensure_queue(BINDINGS)
+        self.space.ensure_queue(TRANSIENT, **TRANSIENT_OPTIONS)
+        self.space.ensure_queue(BINDINGS, role="state")
         self.bindings = Bindings(self.space)
         return super().establish_connection()
 

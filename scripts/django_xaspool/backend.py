@@ -77,8 +77,8 @@ class XaspoolBackend(BaseTaskBackend):
     def space_with(self, *queues: str) -> spool.Space:
         """Return the open space of this process, in which the queues exist."""
         space = spool.shared(self._path)
-        space.ensure_queue(RESULTS, on_expiry="drop")
-        space.ensure_queue(FAILED)
+        space.ensure_queue(RESULTS, role="state", on_expiry="drop")
+        space.ensure_queue(FAILED, role="error")
         for queue in queues:
             space.ensure_queue(queue, order="priority", retries=_RETRIES, error_queue=FAILED)
         return space

@@ -38,5 +38,5 @@ class XaspoolResults(ResultBackend):
 
     def _space(self) -> spool.Space:
         space = spool.shared(self.path)
-        space.ensure_queue(self.namespace, on_expiry="drop")
+        space.ensure_queue(self.namespace, role="state", on_expiry="drop")
         return space

@@ -68,10 +68,8 @@ def edges(metrics: "SpaceMetrics") -> list[Edge]:
     for key, value in metrics.states.items():
         if value and len(key) == 3 and key[0] == "destination":
             add(key[1], (_QUEUE, key[2]), "delivers")
-    for queue, role in metrics.roles.items():
-        for target, kind in (
-            (role.reply_queue, "replies"), (role.failure_queue, "failures"), (role.error_queue, _ERRORS)
-        ):  # fmt: skip
+    for queue, to in metrics.references.items():
+        for target, kind in ((to.reply_queue, "replies"), (to.failure_queue, "failures"), (to.error_queue, _ERRORS)):
             if target is not None:
                 add(queue, (_QUEUE, target), kind)
     found = [

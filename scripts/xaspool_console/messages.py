@@ -21,9 +21,10 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spool.errors import BadMessageId, InvalidArgument
+from spool.model.settings import ERROR, WORK
 from spool.model.text import plural, printable
 from spool.watch.bodies import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
-from spool.watch.health import Rates, error_queues
+from spool.watch.health import Rates
 from xaspool_console.charts import chart
 from xaspool_console.console import Console, page_routes
 from xaspool_console.formatting import moment
@@ -124,7 +125,8 @@ def queue_page(console: Console, request: Request) -> Response:
         console.samples.forget()  # perhaps the queue was created this second
         return console.error(request, 404, f"there is no queue {queue[:200]!r}")
     is_fragment = "x-fragment" in request.headers  # (the part that changes has no messages)
-    is_error = queue in error_queues(snapshot.metrics)
+    role = snapshot.metrics.roles.get(queue, WORK)
+    is_error = role == ERROR
     settings, listing, reasons = {}, None, None
     if console.space is not None and not is_fragment:
         settings = _settings(console.space, queue)
@@ -133,6 +135,8 @@ def queue_page(console: Console, request: Request) -> Response:
             listing = replace(listing, nothing=_nothing(request, stats.in_doubt))
         if is_error and not listing.problem:
             reasons = _reasons(console.space, queue, request)
+    referring = snapshot.metrics.references.get(queue)
+    references = {} if referring is None else asdict(referring)
     filters = _texts(request)
     first_filter = "reason" if is_error else "id"  # the form hides the other filters while they are empty
     return console.page(
@@ -141,7 +145,7 @@ def queue_page(console: Console, request: Request) -> Response:
         chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
         is_error=is_error, reasons=reasons, filters=filters, search=_search_of(request),
         has_more_filters=any(text for name, text in filters.items() if name != first_filter),
-        role=asdict(snapshot.metrics.roles[queue]) if queue in snapshot.metrics.roles else {},
+        role=role, references=references,
     )  # fmt: skip
 
 

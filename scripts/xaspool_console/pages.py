@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from spool.watch.health import Cause, Rates, error_queues
+from spool.model.settings import STATE, WORK
+from spool.watch.health import Cause, Rates
 from spool.watch.histograms import Histogram, histograms
 from xaspool_console import flow, picture
 from xaspool_console.charts import chart, spark
@@ -34,14 +35,14 @@ _LISTED = ("outcomes", "rounds")  # the counts that have a separate table
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A queue in the overview. is_error: it is the error queue of another queue. causes: the causes of its troubles."""
+    """A queue in the overview. role: "work", "error" or "state". causes: the causes of its troubles."""
 
     name: str
     link: str
     stats: "QueueStats"
     rates: Rates
     spark: object
-    is_error: bool
+    role: str
     causes: tuple[Cause, ...]
 
 
@@ -60,8 +61,9 @@ def overview(console: Console, request: Request) -> Response:
     metrics, sort = snapshot.metrics, request.query_params.get("sort", "trouble")
     names = [name for name in metrics.queues if text.lower() in name.lower()]
     names.sort(key=_order(metrics, sort, snapshot.causes))
-    part, errors = page_of(request, names), error_queues(metrics)
-    rows = [_row(snapshot, str(name), errors) for name in part.rows]
+    names.sort(key=lambda name: metrics.roles.get(name) == STATE)  # these queues are a group after the others
+    part = page_of(request, names)
+    rows = [_row(snapshot, str(name)) for name in part.rows]
     total = chart(snapshot.totals(), CHART_SECONDS, "messages in all queues")
     return console.page(
         request, "overview.html", metrics=metrics, findings=findings(snapshot), part=part, rows=rows, q=text, sort=sort,
@@ -85,11 +87,12 @@ def _order(metrics: "SpaceMetrics", sort: str, bad: Collection[str]) -> "Callabl
     return key
 
 
-def _row(snapshot: Snapshot, name: str, errors: Collection[str]) -> QueueRow:
+def _row(snapshot: Snapshot, name: str) -> QueueRow:
     drawn = spark(snapshot.depths(name), CHART_SECONDS)
     stats = snapshot.metrics.queues[name]
     rates, causes = snapshot.rates.get(name, Rates()), snapshot.causes.get(name, ())
-    return QueueRow(name, queue_link(name), stats, rates, drawn, name in errors, causes)
+    role = snapshot.metrics.roles.get(name, WORK)
+    return QueueRow(name, queue_link(name), stats, rates, drawn, role, causes)
 
 
 def flow_page(console: Console, request: Request) -> Response:

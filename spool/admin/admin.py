@@ -22,7 +22,7 @@ from spool.maintenance.room import free_room
 from spool.model.checks import check
 from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
-from spool.model.settings import QueueConfig, check_queue_name
+from spool.model.settings import WORK, QueueConfig, check_queue_name
 from spool.policies.expiry import expire
 from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
@@ -75,8 +75,9 @@ class Administration:
         """Return the configuration of a queue. If the queue does not exist, create it, and the queues that ``options``
         names.
 
-        An existing queue keeps its options, because an administrator may have changed them. The call is fast for an
-        existing queue, so each part of a program can call it before each use of a queue.
+        An existing queue keeps its options, because an administrator may have changed them. Only its role changes, if
+        the role is "work" and ``options`` name another role. The call is fast for an existing queue, so each part of a
+        program can call it before each use of a queue.
 
         Args:
             options: the options of a new queue; see ``spool.QueueOptions``.
@@ -89,6 +90,11 @@ class Administration:
         while (found := self._store.settings.current().config.queues.get(name)) is None:
             with suppress(QueueExists):  # another process has just created the queue
                 add_queues(self._store, {name: options}, create_missing=True)
+        if found.role == WORK and options.get("role", WORK) != WORK:
+            try:
+                found = change_queue(self._store, name, role=options["role"])
+            except OSError as error:  # e.g. of a full disk, on which the program must go on
+                log.warning("queue %s keeps its role for now: %s", name, error)
         return found
 
     @public_call("creating queues")

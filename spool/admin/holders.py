@@ -7,14 +7,14 @@ are being handled. For any other claimed message, the kernel knows the process t
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
 from spool.model.message import message_id
 from spool.model.position import Position
-from spool.policies.claim_journal import JournalContents, all_journals, read_journal
+from spool.policies.claim_journal import all_journals, read_journal
 from spool.store.parts import Shared, View
 
 CLAIMED: Final = "claimed"
@@ -32,7 +32,8 @@ class Holder:
     state: "claimed" (by an active transaction) or "in doubt" (held by a prepared and undecided transaction).
     xid: the identifier of the transaction, as text; for a message of ``spool.Claims``, the name of the journal.
     pid, program: the process that took the message, or prepared the transaction.
-    since: when the transaction took its first message, or was prepared, in seconds since the epoch.
+    since: when the transaction took its first message, or was prepared; for a message of ``spool.Claims``, when
+        ``begin`` was called for the message. In seconds since the epoch.
     """
 
     state: str
@@ -72,7 +73,9 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
             continue  # the journal's process died, and other transactions may hold the messages
         journal = read_journal(disk, xid)
         holder = Holder(CLAIMED, str(xid), journal.pid, journal.program, journal.since)
-        held_by.update((position, holder) for position in _named_by(journal, places))
+        held_by.update((position, holder) for position in _named_by(journal.ranges, places))
+        for slot, begun_at in journal.begun_at.items():
+            held_by.update((position, replace(holder, since=begun_at)) for position in _named_by([slot], places))
     with view.mutex:
         for position, xid in view.prepared.held.items():
             header = view.prepared.branches[xid].header
@@ -88,10 +91,10 @@ def name_processes(shared: Shared, held: dict[Position, Holder], wanted: Iterabl
         held[position] = Holder(CLAIMED, pid=pid, program=program)
 
 
-def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:
-    """Return the items of the sorted `places` that a journal names. A damaged journal may name a range of any
+def _named_by(ranges: Iterable[tuple[int, int, int]], places: list[Position]) -> Iterable[Position]:
+    """Return the items of the sorted `places` in the ranges of a journal. A damaged journal may have a range of any
     length."""
-    for number, first, count in journal.ranges:
+    for number, first, count in ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))
         yield from places[start:end]
 

@@ -30,10 +30,12 @@ from spool.model.text import shown
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
 TOP, BEFORE = "top", "before"
 AS_BYTES = "bytes"  # a type of dropped files
+WORK, ERROR, STATE = "work", "error", "state"  # the roles of a queue
 
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
-_LONGEST_TYPES = 1000  # in characters, because one line of space.toml has all types
+_LONGEST_TYPES = 1000  # in characters, because one line of space.toml has all types or patterns
+_LONGEST_PATTERN = 255  # in characters, as of the longest file name
 _LARGEST = 2**62
 
 
@@ -90,6 +92,19 @@ def _drop_types(value: Any) -> dict[str, str]:
     return found
 
 
+def _patterns(value: Any) -> tuple[str, ...]:
+    found = _words(value)
+    require(len(set(found)) == len(found) and sum(map(len, found)) <= _LONGEST_TYPES)
+    for pattern in found:
+        require("/" not in text(pattern, _LONGEST_PATTERN))
+    return found
+
+
+def _marker(value: Any) -> str:
+    require(_SUFFIX.fullmatch(text(value)) is not None and value.lower() not in layout.UNFINISHED_SUFFIXES)
+    return text(value)
+
+
 _NAME_RULE = "1 to 127 letters, digits, '.', '_' or '-', and does not start with a dot"
 QUEUE_NAME = ValueCheck(f"the name of a queue, which has {_NAME_RULE}", _queue_name, "QUEUE")
 _QUEUE = QUEUE_NAME._replace(optional=True)
@@ -106,6 +121,18 @@ _TYPES = ValueCheck(
 )  # fmt: skip
 
 
+_PATTERNS = ValueCheck(
+    'patterns of file names, with *, ? and [...], 255 characters each and 1,000 together, e.g. ("*.filepart", "~$*")',
+    _patterns, "PATTERN",
+)  # fmt: skip
+_MARKER = ValueCheck("""a suffix like ".ok\"""", _marker, "SUFFIX", optional=True)
+# The names of unfinished files of WinSCP, browsers, FTP servers and editors, and the files that desktops add.
+_IGNORED = (
+    "*.filepart", "*.crdownload", "*.partial", "*.uploading", "*.temp", "*.swp", "*.lock", "*~", "~$*", "Thumbs.db",
+    "desktop.ini",
+)  # fmt: skip
+
+
 def _option(default: Any, check: ValueCheck, help: str) -> Any:
     """Return a dataclass field for an option."""
     metadata = {"option": Option(check, help, default)}
@@ -119,6 +146,11 @@ class QueueConfig:
     """A queue with its checked options. ``help(spool.QueueOptions)`` describes the options."""
 
     name: str
+    role: str = _option(
+        WORK, one_of(WORK, ERROR, STATE, metavar="ROLE"),
+        "The purpose of the queue: work; error, for failed messages that wait for a person; or state, for values that "
+        "remain in the queue, e.g. results, and are never late.",
+    )  # fmt: skip
     order: tuple[str, ...] = _option(
         (FIFO,), _ORDER, "The order of delivery: priority and time, each or none, then fifo or lifo."
     )
@@ -188,6 +220,21 @@ class QueueConfig:
     drop_types: Mapping[str, str] = _option(
         {}, _TYPES, "The type of dropped files by their suffix: a content type or bytes, e.g. .csv=text/csv."
     )
+    drop_ignore: tuple[str, ...] = _option(
+        _IGNORED, _PATTERNS,
+        "The patterns of the names, in upper or lower case, of dropped files that are not taken. Names that begin with "
+        "a dot or end in .tmp or .part are never taken.",
+    )  # fmt: skip
+    drop_settle: float | None = _option(
+        None, DELAY._replace(optional=True),
+        "How long each dropped file must stay unchanged before spool-intake takes it. Without this option, only files "
+        "that may still have a writer must stay unchanged, for the space's time.",
+    )  # fmt: skip
+    drop_marker: str | None = _option(
+        None, _MARKER,
+        "The suffix of marker files, e.g. .ok: spool-intake takes the file NAME once the file NAME.ok exists, and "
+        "removes both.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -263,6 +310,13 @@ class SpaceConfig:
     def has_limits(self) -> bool:
         """True if the space or any queue has a limit on its messages or bytes."""
         return bool(self.limited) or self.max_messages is not None or self.max_bytes is not None
+
+
+def roles(queues: Mapping[str, QueueConfig]) -> dict[str, str]:
+    """Return the role of each queue. A queue has its own ``role``, but the error queue of another queue has the role
+    "error" instead of "work"."""
+    errors = {queue.error_queue for queue in queues.values()}
+    return {name: ERROR if queue.role == WORK and name in errors else queue.role for name, queue in queues.items()}
 
 
 def named(queue: QueueConfig, name: str) -> QueueConfig:

@@ -24,7 +24,7 @@ creation and removal of a file would be a large part of a short transaction. The
 import logging
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -64,6 +64,7 @@ class JournalContents(NamedTuple):
     since: the time of the first claim in seconds since the epoch, or None if unknown; for people only.
     marks: a byte for each message in the journal of a round; None in the journal of any other transaction.
     states: the states of messages before their attempts were counted, each with the range of these messages.
+    begun_at: when the attempts at messages with slots began, in seconds since the epoch; for people only.
     """
 
     owner: int
@@ -73,6 +74,7 @@ class JournalContents(NamedTuple):
     since: float | None = None
     marks: bytes | None = None
     states: Sequence[tuple[tuple[int, int, int], object]] = ()
+    begun_at: Mapping[tuple[int, int, int], float] = {}
 
     @property
     def begun(self) -> list[tuple[int, int, int]]:
@@ -245,7 +247,7 @@ class SlotJournal(ClaimJournal):
         if self._handle is None and not self._create():
             return None
         at = self._free.pop() if self._free else self._end
-        if not self._write(at, _slot(*position, 1, _state(queue, attempts))):
+        if not self._write(at, _slot(*position, 1, _state(queue, attempts), self.store.clock.now())):
             return None
         self._end = max(self._end, at + _SLOT_BYTES)
         return at
@@ -255,7 +257,7 @@ class SlotJournal(ClaimJournal):
 
         ``position``: the message, or None if a commit has removed the message, so that no attempt can be counted.
         """
-        if position is None or self._write(slot, _slot(*position, 0, 0)):
+        if position is None or self._write(slot, _slot(*position, 0, 0, 0.0)):
             self._free.append(slot)
 
     def remove(self) -> None:
@@ -292,13 +294,13 @@ class SlotJournal(ClaimJournal):
         return True
 
 
-def _slot(number: int, ordinal: int, count: int, state: int) -> bytes:
+def _slot(number: int, ordinal: int, count: int, state: int, begun_at: float) -> bytes:
     """Return a range with its checksum as bytes of a fixed length. ``count``: 1, or 0 for a free slot."""
-    record = _RANGE.pack(0x94, 0xCF, number, 0xCE, ordinal, 0xCE, count, 0xCE, state)
+    record = _RANGE.pack(0x95, 0xCF, number, 0xCE, ordinal, 0xCE, count, 0xCE, state, 0xCB, begun_at)
     return record + _CHECKSUM.pack(0xCE, zlib.crc32(record))
 
 
-_RANGE, _CHECKSUM = struct.Struct(">BBQBIBIBI"), struct.Struct(">BI")  # msgpack, with the widest form of each number
+_RANGE, _CHECKSUM = struct.Struct(">BBQBIBIBIBd"), struct.Struct(">BI")  # msgpack, with the widest form of each number
 _SLOT_BYTES = _RANGE.size + _CHECKSUM.size
 
 
@@ -389,7 +391,7 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
         return journal
     if not disk.same_file(name, identity):  # before the read, the file may have become another transaction's journal
         return journal
-    states = []
+    states, begun_at = [], {}
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
     try:
@@ -406,10 +408,12 @@ def read_journal(disk: Disk, xid: Xid) -> JournalContents:
                 journal = _first(*record)
             elif (found := _range(*record[:3]))[2]:
                 journal.ranges.append(found)
-                states += [(found, state) for state in record[3:]]
+                states += [(found, state) for state in record[3:4]]
+                if record[4:] and isinstance(record[4], float):
+                    begun_at[found] = record[4]
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
         pass
-    return journal._replace(states=states)
+    return journal._replace(states=states, begun_at=begun_at)
 
 
 def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:

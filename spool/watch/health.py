@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from spool.model.settings import ERROR, WORK
+
 if TYPE_CHECKING:
     from spool.watch.figures import SpaceMetrics
 
@@ -96,15 +98,10 @@ def rates_between(was: Counted, now: Counted, seconds: float) -> Rates:
 # -- figures that the verdict and the views share ----------------------------------------------------------------------
 
 
-def error_queues(metrics: "SpaceMetrics") -> set[str]:
-    """Return the queues to which other queues move their failed messages."""
-    return {role.error_queue for role in metrics.roles.values() if role.error_queue is not None}
-
-
 def missing_error_queue(metrics: "SpaceMetrics", queue: str) -> str:
     """Return the error queue of a queue if the error queue does not exist; otherwise ""."""
-    role = metrics.roles.get(queue)
-    found = None if role is None else role.error_queue
+    references = metrics.references.get(queue)
+    found = None if references is None else references.error_queue
     return "" if found is None or found in metrics.queues else found
 
 
@@ -137,15 +134,16 @@ def down_routes(metrics: "SpaceMetrics") -> list[tuple[str, str]]:
 
 def queue_causes(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> dict[str, tuple[Cause, ...]]:
     """Return the causes of each queue in trouble, the worst first. ``rates``: the rates, where known."""
-    errors, down = error_queues(metrics), {queue for queue, _ in down_routes(metrics)}
+    down = {queue for queue, _ in down_routes(metrics)}
     found = {}
     for name, stats in metrics.queues.items():
+        role = metrics.roles.get(name)
         kinds = (
             (Cause.QUARANTINE, stats.quarantined), (Cause.IN_DOUBT, stats.in_doubt), (Cause.ROUTE_DOWN, name in down),
             (Cause.NO_ERROR_QUEUE, missing_error_queue(metrics, name)),
-            (Cause.ERRORS, name in errors and stats.ready + stats.delayed),
+            (Cause.ERRORS, role == ERROR and stats.ready + stats.delayed),
             (Cause.FAILING, name in rates and rates[name].failed),
-            (Cause.LATE, name not in errors and (stats.oldest_age or 0.0) > LATE_SECONDS),
+            (Cause.LATE, role == WORK and (stats.oldest_age or 0.0) > LATE_SECONDS),
         )  # fmt: skip
         if causes := tuple(cause for cause, is_so in kinds if is_so):
             found[name] = causes

@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import pytest
 
 import spool
+from spool.model.settings import roles
 from tests import children
 from tests.spaces import space_with
 
@@ -155,3 +158,28 @@ def test_processes_that_ensure_a_queue_at_the_same_time_get_the_same_queue(space
     started = [children.start(ensure) for _ in range(3)]
     assert [children.exit_code(child) for child in started] == [0, 0, 0]
     assert len(space.queues()) == 20
+
+
+def test_a_queue_that_is_ensured_changes_its_role_once_from_work(space: spool.Space) -> None:
+    """A program gives the role to a queue that an earlier version of the program has created without one."""
+    space.create_queue("results", retries=3)
+    assert space.ensure_queue("results").role == "work"
+    assert space.ensure_queue("results", role="state") == replace(space.queues()["results"], role="state", retries=3)
+    assert space.ensure_queue("results", role="error").role == "state"
+    assert space.ensure_queue("errors", role="error").role == "error"
+
+
+def test_a_role_that_cannot_be_stored_stops_no_program(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
+    space.create_queue("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spool.admin.admin.change_queue", Mock(side_effect=spool.DiskFailure(28, "no space left")))
+        assert space.ensure_queue("results", role="state").role == "work"
+    assert "queue results keeps its role for now" in caplog.text
+    assert space.ensure_queue("results", role="state").role == "state"
+
+
+def test_the_error_queue_of_another_queue_has_the_role_error_unless_it_has_another_role(space: spool.Space) -> None:
+    space.create_queue("orders", error_queue="failed", create_missing=True)
+    space.create_queue("mail", error_queue="kept", create_missing=True)
+    space.change_queue("kept", role="state")
+    assert roles(space.queues()) == {"orders": "work", "failed": "error", "mail": "work", "kept": "state"}

@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from celery import states
+from celery import chord, states
 
 from tests.celery.conftest import Shop, expect_all_run
 from tests.celery.tasks import SPACE
 from tests.celery.workers import ROOT, SECONDS, until, working
+from tests.watch.healthy import expect_healthy_an_hour_later
 
 
 def celery(shop: Shop, *command: str) -> str:
@@ -64,6 +65,15 @@ def test_the_command_events_prints_the_events(shop: Shop) -> None:
     ) as events:  # fmt: skip
         until(lambda: shop.app.tasks["add"].delay(1, 2).get(timeout=SECONDS) and "succeeded" in output.read_text())
         events.send_signal(signal.SIGTERM)
+
+
+def test_a_worker_and_a_program_survive_the_deletion_of_their_queue(own: Shop) -> None:
+    add = own.app.tasks["add"]
+    with working(own.place):
+        for number in range(3):
+            assert add.delay(number, 1).get(timeout=SECONDS) == number + 1
+            until(lambda: own.space.stats("celery").claimed == 0)
+            own.space.delete_queue("celery")
 
 
 def test_tasks_that_a_killed_worker_held_run_elsewhere(own: Shop) -> None:
@@ -121,3 +131,12 @@ def test_no_task_is_lost_whenever_workers_are_killed(own: Shop) -> None:
             for result in results:
                 result.get(timeout=SECONDS)
         own.space.purge("notes")
+
+
+def test_a_healthy_space_has_no_finding_and_no_alert_an_hour_later(own: Shop) -> None:
+    """X20."""
+    tasks = own.app.tasks
+    with working(own.place):
+        assert chord([tasks["add"].s(n, n) for n in range(3)])(tasks["total"].s()).get(timeout=SECONDS) == 6
+    states = {"celery.bindings", "celery.transient", "celery.results"}
+    expect_healthy_an_hour_later(own.space.path, own.place, states)

@@ -128,7 +128,7 @@ def test_an_unbound_queue_gets_nothing(connect: Callable[..., Connection], path:
     queue.declare()
     queue.unbind_from(Exchange("parcels"), routing_key="tea")
     Producer(connection).publish("green", exchange="parcels", routing_key="tea")
-    assert list(spool.shared(path).entries("celery.bindings")) == []
+    assert connection.transport.bindings.of("parcels") == []
     assert bodies(connection, queue) == []
 
 
@@ -426,6 +426,49 @@ def test_size_purge_and_delete(connect: Callable[..., Connection], path: Path) -
         with pytest.raises(connection.channel_errors):
             bound.queue_declare(passive=True)
     assert "tea" not in spool.shared(path).queues()
+
+
+def test_a_durable_queue_that_an_administrator_deleted_is_created_again_with_its_options(
+    connect: Callable[..., Connection], path: Path
+) -> None:
+    """Otherwise a task would lie among the transient messages, where no worker looks for it."""
+    declaring, other, space = connect(queue={"retries": 7}), connect(), spool.shared(path)
+    queue = Queue("tea", Exchange("parcels"), routing_key="tea")
+    found: list[Any] = []
+    with Consumer(declaring, [queue], callbacks=[lambda body, message: (found.append(body), message.ack())]):
+        for number, (connection, exchange) in enumerate([(declaring, ""), (declaring, "parcels"), (other, "parcels")]):
+            space.delete_queue("tea")
+            Producer(connection).publish(number, exchange=exchange, routing_key="tea")
+            assert (space.stats("tea").ready, space.queues()["tea"].retries) == (1, 7)
+            declaring.drain_events(timeout=60)
+            until(lambda: space.stats("tea").claimed == 0)
+    assert found == [0, 1, 2]
+    assert space.stats("celery.transient").enqueued == 0
+
+
+def test_a_queue_that_nobody_declared_gets_no_message(connect: Callable[..., Connection], path: Path) -> None:
+    connection = connect()
+    for use in (
+        lambda: Producer(connection).publish("green", routing_key="tea"),
+        lambda: connection.default_channel.basic_get("tea"),
+        lambda: connection.default_channel.queue_purge("tea"),
+    ):
+        with pytest.raises(connection.channel_errors, match="no program has declared the queue tea"):
+            use()
+    assert spool.shared(path).stats("celery.transient").enqueued == 0
+
+
+def test_a_transient_queue_is_known_to_other_connections_while_its_owner_lives(
+    connect: Callable[..., Connection], path: Path
+) -> None:
+    reader, queue = connect(), Queue("reply", auto_delete=True)
+    queue(reader).declare()
+    Producer(connect()).publish("green", routing_key="reply")
+    assert bodies(reader, queue) == ["green"]
+    reader.release()
+    connection = connect()
+    with pytest.raises(connection.channel_errors, match="no program has declared the queue reply"):
+        Producer(connection).publish("green", routing_key="reply")
 
 
 def test_a_queue_whose_messages_another_connection_holds_is_not_deleted(connect: Callable[..., Connection]) -> None:

@@ -159,8 +159,8 @@ def test_a_circle_of_queues_is_drawn(memory: Path) -> None:
 def test_a_large_flow_is_cut_and_the_table_has_the_rest(memory: Path) -> None:
     with wide(memory / "space") as space:
         metrics = space.metrics()
-        roles = dict.fromkeys((f"queue-{number:03}" for number in range(QUEUES)), metrics.roles["orders"])
-        metrics = replace(metrics, roles=roles)
+        references = dict.fromkeys((f"queue-{number:03}" for number in range(QUEUES)), metrics.references["orders"])
+        metrics = replace(metrics, references=references)
         with serving(space, metrics=lambda: metrics) as served, served.client() as client:
             text = client.get("/flow").text
             assert text.count("<rect") == 40

@@ -19,6 +19,7 @@ from django_xaspool.tasks import exceptions, signals, task_backends
 from tests import children
 from tests.django_backend import jobs
 from tests.django_backend.conf import tasks_in
+from tests.watch.healthy import expect_healthy_an_hour_later
 
 
 def work(**options: Any) -> str:
@@ -276,3 +277,11 @@ def test_the_worker_refuses_unknown_queues_and_other_backends(path: Path) -> Non
     other = f"{type(task_backends['default']).__mro__[1].__module__.rpartition('.')[0]}.dummy.DummyBackend"
     with override_settings(TASKS={"default": {"BACKEND": other}}), pytest.raises(CommandError, match="XaspoolBackend"):
         work()
+
+
+def test_a_healthy_space_has_no_finding_and_no_alert_an_hour_later(path: Path, tmp_path: Path) -> None:
+    """X20."""
+    results = jobs.add.enqueue(1, b=2), jobs.double.enqueue("tea")
+    work()
+    assert states(*results) == ["SUCCESSFUL"] * 2
+    expect_healthy_an_hour_later(str(path), tmp_path, {"django-results"})

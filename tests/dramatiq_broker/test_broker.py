@@ -8,12 +8,14 @@ from typing import Any
 import dramatiq
 import pytest
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+from dramatiq.middleware import SkipMessage
 from dramatiq.results.errors import ResultFailure, ResultMissing, ResultTimeout
 
 import spool
 from tests import children
 from tests.dramatiq_broker.app import App, working
 from tests.spaces import remove_by_hand
+from tests.watch.healthy import expect_healthy_an_hour_later
 
 
 @pytest.fixture
@@ -109,6 +111,26 @@ def test_a_message_whose_acknowledgement_fails_returns_to_its_queue(app: App, mo
     assert words(app.broker.space) == []
 
 
+def test_a_message_whose_consumer_began_again_runs_once(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker keeps prefetched messages while its consumer begins again: they are delivered a second time."""
+    app.note.send("tea")
+    with closing(app.broker.consume("default", timeout=1)) as first:
+        prefetched = next(first)
+    with closing(app.broker.consume("default", timeout=1)) as second:
+        delivered = next(second)
+        assert prefetched is not None
+        assert delivered is not None
+        with pytest.raises(SkipMessage, match="not claimed any more"):
+            app.broker.emit_before("process_message", prefetched)
+        app.broker.emit_before("process_message", delivered)
+        second.ack(prefetched)
+        second.requeue([prefetched])
+        assert "runs again, because its claim has ended" in caplog.text
+        assert app.broker.space.stats("default").claimed == 1
+        second.ack(delivered)
+    assert words(app.broker.space) == []
+
+
 def test_a_body_that_is_no_message_of_dramatiq_moves_to_the_dead_letter_queue(app: App) -> None:
     app.note.send("first")
     app.broker.space.put("default", {"not": "a message"}, priority=100)
@@ -200,3 +222,11 @@ def test_a_path_that_is_a_file_is_refused_with_advice(tmp_path: Path) -> None:
     app = App(tmp_path / "file")
     with pytest.raises(spool.NotASpace, match="file"):
         app.note.send("word")
+
+
+def test_a_healthy_space_has_no_finding_and_no_alert_an_hour_later(app: App, tmp_path: Path) -> None:
+    """X20."""
+    with working(app):
+        sent = app.add.send(1, 2)
+        assert sent.get_result(backend=app.results, block=True) == 3
+    expect_healthy_an_hour_later(app.broker.path, tmp_path, {"dramatiq-results"})

@@ -10,7 +10,7 @@ Python 3.11, 3.12 and 3.13 generate the same text.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference_pages import commands, errors, log_events, python_api, settings
+from tests.reference_pages import commands, errors, python_api, settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,6 +19,5 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference-commands.md": commands.page,
     "reference-errors.md": errors.page,
     "reference-settings.md": settings.page,
-    "reference-log.md": log_events.page,
 }
 """The functions that generate the pages, by the names of the files."""

@@ -105,10 +105,10 @@ def test_json_has_the_attribute_names_and_says_how_the_body_is_written(run: Run,
     assert (second["body"], second["body_encoding"]) == ("grün\n\x00", "utf-8")
     with spool.open(path) as space:
         expected = next(space.browse("orders")).as_dict()
-    assert first.keys() == expected.keys() | {"body_encoding", "body_bytes", "body_cut", "state", "holder"}
+    assert first.keys() == expected.keys() | {"body_encoding", "body_bytes", "body_cut", "state", "holder", "task"}
     assert second["headers"] == {"a": "b"}
     assert run("message", "show", first["id"], "--json").objects == [first]
-    assert (first.pop("state"), first.pop("holder")) == ("ready", None)
+    assert (first.pop("state"), first.pop("holder"), first.pop("task")) == ("ready", None, None)
     assert run("message", "get", "orders", "--json").objects == [first]
 
 

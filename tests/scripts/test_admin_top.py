@@ -64,9 +64,9 @@ def test_one_picture_has_all_queues_with_whole_names_in_the_chosen_order(run: Ru
 
 
 def test_one_picture_has_all_troubles() -> None:
-    state = seen(metrics(queues={f"errors-{n}": queue_stats(ready=1) for n in range(9)}, roles={
-        f"orders-{n}": spool.QueueRole(f"errors-{n}") for n in range(9)
-    }))  # fmt: skip
+    names = [f"errors-{n}" for n in range(9)]
+    given = {name: queue_stats(ready=1) for name in names}
+    state = seen(metrics(queues=given, roles=dict.fromkeys(names, "error")))
     assert plain_picture(state).count("! Error queue") == 9
     assert "more: see" not in plain_picture(state)
 
@@ -86,7 +86,7 @@ def test_json_is_one_object_with_the_figures(run: Run, path: Path, words: list[s
         space.put("orders", b"x")
         (found,) = run("top", *words, "--json").objects
     assert found["queues"]["orders"]["ready"] == 1
-    assert found["roles"]["orders"]["error_queue"] is None
+    assert (found["roles"]["orders"], found["references"]["orders"]["error_queue"]) == ("work", None)
     assert all(isinstance(each["key"], list) and isinstance(each["value"], int) for each in found["counts"])
     assert found["space"] == str(path)
 

@@ -30,7 +30,7 @@ def hostile() -> spool.SpaceMetrics:
     return metrics(
         space=f"/{HOSTILE}",
         queues={HOSTILE: queue_stats(ready=1, in_doubt=1), "[red]orders[/red]": queue_stats(ready=10**30)},
-        roles={HOSTILE: spool.QueueRole(HOSTILE, HOSTILE, HOSTILE)},
+        references={HOSTILE: spool.QueueReferences(HOSTILE, HOSTILE, HOSTILE)},
         transactions=(
             transaction(xid=HOSTILE, program=HOSTILE, takes={HOSTILE: 1}, state="in doubt"),
             transaction(xid=None, pid=None, program=None, since=None, takes={}),

@@ -20,10 +20,11 @@ def metrics(**given: Any) -> spool.SpaceMetrics:
     queues = given.get("queues", {"errors": queue_stats(), "orders": queue_stats()})
     base: dict[str, Any] = {
         "space": "/var/spool/shop", "at": NOW, "is_stopped": False, "commits": 7, "unflushed": 0, "queues": queues,
-        "roles": {name: spool.QueueRole("errors" if name == "orders" else None) for name in queues},
+        "roles": {name: "error" if name == "errors" else "work" for name in queues},
+        "references": {name: spool.QueueReferences("errors" if name == "orders" else None) for name in queues},
         "transactions": (), "in_doubt": 0, "decisions": {}, "subscriptions": {}, "quarantine": (), "quarantined": 0,
         "damaged": 0, "recovery": None, "processes": ("process 1 (python)",), "folders": {}, "free_bytes": 10**12,
-        "free_inodes": None, "counts": {}, "states": {},
+        "free_inodes": None, "failures": (), "failed": (), "counts": {}, "states": {},
     }  # fmt: skip
     return spool.SpaceMetrics(**{**base, **given})
 

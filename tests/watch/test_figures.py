@@ -33,7 +33,7 @@ def test_x13_the_figures_are_those_of_stats(space: spool.Space) -> None:
     metrics = space.metrics()
     assert {name: figures.ready for name, figures in metrics.queues.items()} == {"errors": 0, "orders": 4}
     assert (metrics.queues["orders"].enqueued, metrics.queues["orders"].dequeued) == (5, 1)
-    assert metrics.roles["orders"].error_queue == "errors"
+    assert metrics.references["orders"].error_queue == "errors"
     assert metrics.commits == 6
     assert metrics.folders["committed"].files >= 1
     assert metrics.free_bytes > 0
@@ -119,7 +119,7 @@ def test_x13_the_copy_has_all_figures(published: spool.Space) -> None:
     record_recovery(Disk(space.path), spool.RecoveryReport(alone=True, findings=space._check(door.store(space))), 1.0)
     publish(space)
     copy, now = read_metrics(space.path), space.metrics()
-    for name in ("queues", "roles", "transactions", "decisions", "states", "counts", "folders"):
+    for name in ("queues", "roles", "references", "transactions", "decisions", "states", "counts", "folders"):
         assert (
             repr(getattr(copy, name)).partition("oldest_age")[0] == repr(getattr(now, name)).partition("oldest_age")[0]
         )

@@ -78,6 +78,8 @@ CASES: Mapping[str, tuple[spool.SpaceMetrics, list[str]]] = {
         "The oldest message of queue orders has waited for 5 min."]),
     "an old message of an error queue": (queues(errors=queue_stats(ready=1, oldest_age=DAY)), [
         "Error queue errors has 1 failed message."]),
+    "an old message of a state queue": (
+        metrics(queues={"results": queue_stats(ready=1, oldest_age=DAY)}, roles={"results": "state"}), []),
     "the recovery of an hour ago": (metrics(recovery=recovery(3_600)), ["A recovery 1 h ago had 2 findings."]),
     "the recovery of the day before yesterday": (metrics(recovery=recovery(2 * DAY)), []),
 }  # fmt: skip
@@ -126,7 +128,7 @@ def test_the_bad_troubles_come_first_and_the_worst_before_the_others() -> None:
         "late": queue_stats(ready=1, oldest_age=301.0), "later": queue_stats(ready=1, oldest_age=999.0),
         "errors": queue_stats(ready=2), "more-errors": queue_stats(delayed=9), "orders": queue_stats(in_doubt=1),
     }  # fmt: skip
-    roles = {"orders": spool.QueueRole("errors"), "late": spool.QueueRole("more-errors")}
+    roles = {name: "error" if "errors" in name else "work" for name in given}
     found = metrics(queues=given, roles=roles, is_stopped=True, in_doubt=1, quarantined=1, states={DOWN: 1})
     assert [(each.cause, each.queue) for each in troubles(found, NOW, {})] == [
         (Cause.STOPPED, ""), (Cause.IN_DOUBT, ""), (Cause.ROUTE_DOWN, "orders"), (Cause.ERRORS, "more-errors"),

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from spool.watch.units import age
+from spool.watch.units import age, span
 from xaspool_console.reasons import count_failed
 from xaspool_scripts.commands import get, put, rearrange
 from xaspool_scripts.terminal import bodies
@@ -24,13 +24,26 @@ if TYPE_CHECKING:
 
 # The columns of a list: (name, width, width from which on a line shows the column). The last column gets the rest of
 # the line. It has the body, or in an error queue the reason.
-_COLUMNS = (
+_Columns = tuple[tuple[str, int, int], ...]
+_COLUMNS: _Columns = (
     ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("attempts", 8, 90), ("bytes", 10, 105), ("waits for", 25, 140),
     ("priority", 8, 160), ("correlation id", 14, 180),
 )  # fmt: skip
 _MOST_PIECE = 120  # the most characters of a body in a list
-_COLUMNS_FAILED = (("id", 32, 0), ("failed", 10, 95), ("from", 12, 140), ("reason", 40, 115))
-_RIGHT = ("priority", "attempts", "bytes")
+_COLUMNS_FAILED: _Columns = (("id", 32, 0), ("failed", 10, 95), ("from", 12, 140), ("reason", 40, 115))
+_COLUMNS_TASKS: _Columns = (
+    ("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("task", 24, 0), ("runtime", 7, 100), ("worker", 25, 140),
+    ("attempts", 8, 160), ("correlation id", 36, 200),
+)  # fmt: skip
+_COLUMNS_FAILED_TASKS: _Columns = (
+    ("id", 32, 0),
+    ("failed", 10, 95),
+    ("task", 24, 0),
+    ("from", 12, 140),
+    ("reason", 40, 140),
+)
+_RIGHT = ("priority", "attempts", "bytes", "runtime")
+_LOOKED_AT = 100  # the first messages of a list decide whether it has the columns of tasks
 _WIDTH = 120  # the width of a line that is not written to a terminal
 _DRAWN_AT_ONCE = 500
 _LEAST_WIDTH = 8  # the least width of the last column
@@ -63,9 +76,10 @@ def list_(queue: str, limit: int | None, whole: bool, as_json: bool, **options: 
     """List a queue's messages with their states, in the order of delivery, and take none. Delayed messages come last.
     An error queue's messages are listed with the reasons of their failures, and standard error counts the reasons.
 
-    A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. A line
-    fits the terminal, or 120 columns, and the list reads only the beginning of a large body. If a message is damaged,
-    standard error names it, and the exit code is 4.
+    A message is ready, delayed, claimed by a program, or in doubt, which means held by a prepared transaction. A task
+    of Celery, Django or Dramatiq is listed with its name, its state (e.g. reserved or running) and its arguments, and a
+    wide line also with its runtime and its worker. A line fits the terminal, or 120 columns, and the list reads only
+    the beginning of a large body. If a message is damaged, standard error names it, and the exit code is 4.
 
     \b
     Examples:
@@ -124,16 +138,16 @@ def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[
 def _object(entry: "QueueEntry", most: int | None) -> dict[str, Any]:
     assert entry.message is not None
     shown = message_object(entry.message, body_bytes=entry.body_bytes, most=most)
-    return {**shown, "state": entry.state, "holder": entry.holder}
+    from spool.watch.tasks import task_of
+
+    return {**shown, "state": entry.state, "holder": entry.holder, "task": task_of(entry, time.time())}
 
 
 def _holder_name(holder: "Holder") -> str:
     """Describe a holder in a few words."""
-    if holder.state == "in doubt":
-        return f"transaction {holder.xid}"
-    if holder.pid is None:
-        return "a program"
-    return f"process {holder.pid} ({printable(holder.program or '')})"
+    from spool.watch.tasks import process_of
+
+    return f"transaction {holder.xid}" if holder.state == "in doubt" else printable(process_of(holder))
 
 
 def _write_table(entries: "Iterator[QueueEntry]", *, failed: bool) -> int:
@@ -141,7 +155,11 @@ def _write_table(entries: "Iterator[QueueEntry]", *, failed: bool) -> int:
 
     failed: whether the messages have failed, so that the last column shows the reasons.
     """
-    possible = _COLUMNS_FAILED if failed else _COLUMNS
+    first = list(islice(entries, _LOOKED_AT))
+    entries = chain(first, entries)
+    has_tasks = any(_cells(entry)["task"] != NOTHING for entry in first)
+    plain, of_tasks = (_COLUMNS_FAILED, _COLUMNS_FAILED_TASKS) if failed else (_COLUMNS, _COLUMNS_TASKS)
+    possible = of_tasks if has_tasks else plain
     if on_terminal():
         return _draw(entries, possible)
     names, widths = _fitting(possible, _WIDTH, _GAP)
@@ -155,15 +173,16 @@ def _write_table(entries: "Iterator[QueueEntry]", *, failed: bool) -> int:
     return count
 
 
-def _fitting(possible: Sequence[tuple[str, int, int]], width: int, gap: int) -> tuple[list[str], list[int]]:
+def _fitting(possible: _Columns, width: int, gap: int) -> tuple[list[str], list[int]]:
     """Return the names and widths of the columns that fit into a line. ``gap``: the width between two columns."""
     chosen = {name: wide for name, wide, least in possible if width >= least}
-    last = "reason" if possible is _COLUMNS_FAILED and "reason" not in chosen else "body"
+    names = [name for name, _, _ in possible]
+    last = "reason" if "reason" in names and "reason" not in chosen else "arguments" if "task" in names else "body"
     chosen[last] = max(_LEAST_WIDTH, width - sum(wide + gap for wide in chosen.values()))
     return [*chosen], [*chosen.values()]
 
 
-def _draw(entries: "Iterator[QueueEntry]", possible: Sequence[tuple[str, int, int]]) -> int:
+def _draw(entries: "Iterator[QueueEntry]", possible: _Columns) -> int:
     """Print a table for every few hundred entries, so that a long queue needs little memory."""
     from rich.console import Console
     from rich.table import Table
@@ -193,11 +212,14 @@ def _row(entry: "QueueEntry", names: Sequence[str]) -> list[str]:
 
 
 def _cells(entry: "QueueEntry") -> dict[str, str]:
-    from spool.watch.bodies import piece  # (help and completion do not need this import)
+    from spool.watch.bodies import piece  # (help and completion do not need these imports)
+    from spool.watch.tasks import task_of
 
     message = entry.message
     assert message is not None
     now, due = time.time(), message.not_before
+    task = task_of(entry, now)
+    body = piece(message, _MOST_PIECE)
     waits = None
     if entry.holder is not None:
         waits = _holder_name(entry.holder)
@@ -206,7 +228,7 @@ def _cells(entry: "QueueEntry") -> dict[str, str]:
     failed = None if message.failed_at is None else f"{age(max(0.0, now - message.failed_at))} ago"
     return {
         "id": message.id,
-        "state": entry.state,
+        "state": printable(task.state) if task else entry.state,
         "priority": show(message.priority),
         "age": age(max(0.0, now - message.enqueued_at)),
         "attempts": show(message.attempts),
@@ -216,7 +238,11 @@ def _cells(entry: "QueueEntry") -> dict[str, str]:
         "from": show(message.origin_queue),
         "failed": show(failed),
         "reason": show(message.failure_reason),
-        "body": piece(message, _MOST_PIECE),
+        "task": show(task.name if task else None),
+        "runtime": show(age(task.runtime) if task and task.runtime is not None else None),
+        "worker": show(task.worker if task else None),
+        "arguments": printable(task.arguments[:_MOST_PIECE]) if task and task.arguments else body,
+        "body": body,
     }
 
 
@@ -255,11 +281,17 @@ def show_(message_id: str, raw: bool, whole: bool, as_json: bool) -> None:
 
 
 def _show(message: "Message", entry: "QueueEntry") -> None:
+    from spool.watch.tasks import task_of
+
     fields = message.as_dict()
     del fields["body"]
     for name in ("enqueued_at", "not_before", "expires_at"):
         fields[name] = moment(fields[name])
     fields["state"] = entry.state
+    if (task := task_of(entry, time.time())) is not None:
+        fields |= {"task": task.name, "arguments": task.arguments, "state": task.state, "worker": task.worker}
+        fields["runtime"] = None if task.runtime is None else span(task.runtime)
+        fields["cause"] = task.cause if task.cause != message.failure_reason else None
     if entry.holder is not None:
         fields["claimed by"] = _holder_name(entry.holder)
         fields["transaction"] = entry.holder.xid

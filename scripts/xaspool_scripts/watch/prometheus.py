@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spool.model.durations import BOUNDS_SECONDS
+from spool.model.settings import WORK
+from spool.watch.consumers import consumers
+from spool.watch.failures import by_task
 from spool.watch.health import Cause, routes, troubles
 from spool.watch.histograms import Histogram, histograms
 from xaspool_scripts.terminal.wording import printable
@@ -30,6 +33,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 MOST_LABEL_SETS = 2_000  # the most sets of labels of one metric
 OMITTED = "xaspool_omitted_label_sets"
+_MOST_TASKS = 100  # the most pairs of a queue and a task in the metric of failures
 MOST_CHARACTERS = 256  # the most characters of one label value
 
 
@@ -210,10 +214,11 @@ def _depths(metrics: "SpaceMetrics") -> Samples:
 
 
 def _roles(metrics: "SpaceMetrics") -> Samples:
-    """Yield the queues that are another queue's error, reply or failure queue, so that an alert can select them."""
-    for role in ("error", "reply", "failure"):
-        names = {getattr(of, f"{role}_queue") for of in metrics.roles.values()} - {None}
-        yield from (((name, role), 1.0) for name in sorted(names))
+    """Yield the roles that alerts select: error and state queues, and another queue's reply and failure queues."""
+    yield from (((name, role), 1.0) for name, role in metrics.roles.items() if role != WORK)
+    for role in ("reply", "failure"):
+        names = {getattr(of, f"{role}_queue") for of in metrics.references.values()} - {None}
+        yield from (((name, role), 1.0) for name in names)
 
 
 def _transactions(metrics: "SpaceMetrics") -> Samples:
@@ -231,6 +236,18 @@ def _held(metrics: "SpaceMetrics") -> Samples:
     for each in metrics.transactions:
         for queue, number in each.takes.items():
             yield (queue, each.state.replace(" ", "_"), each.program or ""), number
+
+
+def _consumers(metrics: "SpaceMetrics") -> Samples:
+    for queue, found in consumers(metrics.states, metrics.transactions).items():
+        busy = sum(each.is_busy for each in found)
+        yield from [((queue, "busy"), busy), ((queue, "idle"), len(found) - busy)]
+
+
+def _failures(metrics: "SpaceMetrics") -> Samples:
+    """Yield the failures of the last day. Names of tasks may be many, so the rarest are one sample, "other"."""
+    for each in by_task(metrics.failures, _MOST_TASKS):
+        yield (each.queue, each.task), each.count
 
 
 def _decisions(metrics: "SpaceMetrics") -> Samples:
@@ -317,7 +334,8 @@ METRICS = (
            "The files in quarantine with a damaged message of a queue, or with a refused dropped file.",
            _queues("quarantined")),
     Metric("xaspool_queue_role", GAUGE, ("queue", "role"),
-           "1: the queue is the `error`, `reply` or `failure` queue of another queue.", _of_space(_roles)),
+           "1: the queue has the role `error` or `state`, or is the `reply` or `failure` queue of another queue.",
+           _of_space(_roles)),
 
     Metric("xaspool_commits_total", COUNTER, (), "The commits since the space was created.",
            _number(lambda metrics: metrics.commits)),
@@ -369,6 +387,13 @@ METRICS = (
            "The time at which a subscription ends if its reader does not read, in seconds since 1970.",
            _subscriptions("expires_at")),
 
+    Metric("xaspool_recent_failures", GAUGE, ("queue", "task"),
+           "The tasks and messages that failed in the last day and that the space still has, by the queue in which "
+           "they failed and the name of the task; after the 100 most frequent pairs, the rest is `other`.",
+           _of_space(_failures)),
+    Metric("xaspool_queue_consumers", GAUGE, ("queue", "state"),
+           "The live processes that serve a queue: `busy` ones hold messages of the queue, `idle` ones hold none.",
+           _of_space(_consumers)),
     Metric("xaspool_workers", GAUGE, ("queue",), "The threads of the workers of a queue, in live processes.",
            _states("workers")),
     Metric("xaspool_paused_workers", GAUGE, ("queue",),

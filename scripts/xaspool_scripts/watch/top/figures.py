@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spool.model.settings import STATE, WORK
 from spool.watch.health import Cause, Rates, queue_causes, rates_between, troubles
 from spool.watch.histograms import Histogram
 from spool.watch.sentences import told
@@ -41,6 +42,7 @@ class Row:
     stats: "QueueStats"
     rates: Rates
     troubles: tuple[Cause, ...]
+    role: str = WORK
 
 
 # -- rates and latencies -----------------------------------------------------------------------------------------------
@@ -77,7 +79,10 @@ def quantiles(now: Histogram, before: Histogram) -> tuple[float | None, float | 
 def make_rows(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> list[Row]:
     """Return a row for each queue."""
     causes = queue_causes(metrics, rates)
-    return [Row(name, stats, rates.get(name, Rates()), causes.get(name, ())) for name, stats in metrics.queues.items()]
+    return [
+        Row(name, stats, rates.get(name, Rates()), causes.get(name, ()), metrics.roles.get(name, WORK))
+        for name, stats in metrics.queues.items()
+    ]
 
 
 def findings(metrics: "SpaceMetrics", rates: Mapping[str, Rates], now: float) -> list[str]:
@@ -132,7 +137,9 @@ SORTABLE = tuple(_ORDERS)
 
 
 def ordered(rows: list[Row], sort: str, *, is_reversed: bool) -> list[Row]:
-    """Return the rows in an order of ``SORTABLE``. Rows that are equal in this order are sorted by name."""
+    """Return the rows in an order of ``SORTABLE``, but state queues last. Rows that are equal in this order are sorted
+    by name."""
     column = _ORDERS[sort]
     by_name = sorted(rows, key=lambda row: row.name)
-    return sorted(by_name, key=column.order, reverse=column.is_ascending == is_reversed)
+    in_order = sorted(by_name, key=column.order, reverse=column.is_ascending == is_reversed)
+    return sorted(in_order, key=lambda row: row.role == STATE)

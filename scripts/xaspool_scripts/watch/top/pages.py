@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from spool.model.text import plural
+from spool.watch.consumers import consumers
 from spool.watch.health import routes
 from spool.watch.units import size
 from xaspool_scripts.watch.top.figures import Row
@@ -42,6 +44,7 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
     return [
         Text(f"Queue {clean(name)}", HEADING),
         *(_pair("trouble", trouble, WARNING) for trouble in row.troubles),
+        _pair("role", row.role),
         _pair("oldest ready", old(stats.oldest_age)),
         _pair("per second", f"put {rate(rates.enqueued)}, taken {rate(rates.dequeued)}, failed {rate(rates.failed)}"),
         Text("Messages", HEADING),
@@ -50,9 +53,13 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
         Text("Since the space was created", HEADING),
         *_counts(stats, "enqueued", "dequeued", "failed", "expired", "deleted", "quarantined"),
         Text("Related queues", HEADING),
-        *_roles(metrics, name),
+        *_references(metrics, name),
         Text("Routes and outcomes", HEADING),
         *([*_routes(metrics, name), *_outcomes(metrics, name)] or [Text("  none")]),
+        Text("Failures of the last day", HEADING),
+        *(list(_failures(metrics, name, now)) or [Text("  none")]),
+        Text("Consumers", HEADING),
+        *(list(_consumers(metrics, name, now)) or [Text("  none")]),
         Text("Holders", HEADING),
         *(list(_holders(metrics, name, now)) or [Text("  none")]),
     ]  # fmt: skip
@@ -67,11 +74,11 @@ def _counts(stats: "QueueStats", *labels: str) -> Iterator[Text]:
         yield _pair(label, f"{getattr(stats, label.replace(' ', '_')):,}")
 
 
-def _roles(metrics: "SpaceMetrics", name: str) -> Iterator[Text]:
-    role = metrics.roles.get(name)
+def _references(metrics: "SpaceMetrics", name: str) -> Iterator[Text]:
+    references = metrics.references.get(name)
     for label in ("error_queue", "reply_queue", "failure_queue"):
-        yield _pair(label.replace("_", " "), getattr(role, label, None) or "none")
-        users = [other for other, each in sorted(metrics.roles.items()) if getattr(each, label) == name]
+        yield _pair(label.replace("_", " "), getattr(references, label, None) or "none")
+        users = [other for other, each in sorted(metrics.references.items()) if getattr(each, label) == name]
         if users:
             yield _pair(f"is {label.split('_')[0]} queue of", ", ".join(users[:_MOST_NAMED]))
 
@@ -87,6 +94,28 @@ def _holders(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
             f"{clean(process)}  {clean(each.xid or '')}",
             WARNING if each.state == "in doubt" else "",
         )
+    if len(here) > _MOST_NAMED:
+        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
+
+
+def _failures(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
+    here = [each for each in metrics.failures if name in (each.queue, each.kept_in)]
+    for each in here[:_MOST_NAMED]:
+        last = f"{old(now - each.last_at)} ago"
+        yield Text(
+            f"  {fit(number(each.count), 6, right=True)}  {fit(last, 10)}  {clean(each.task or 'no task')}  "
+            f"{clean(each.cause)}"
+        )
+    if len(here) > _MOST_NAMED:
+        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
+
+
+def _consumers(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
+    here = consumers(metrics.states, metrics.transactions).get(name, [])
+    for each in here[:_MOST_NAMED]:
+        held = f"busy, holds {each.held:,}" if each.is_busy else "idle"
+        threads = plural(each.threads, "thread or call", "threads or calls")
+        yield Text(f"  {each.pid} {clean(each.program)}  {threads} for {old(now - each.since)}  {held}")
     if len(here) > _MOST_NAMED:
         yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
 
