@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kombu.utils.json import dumps, loads
 
 import spool
-from celery_xaspool.names import BINDINGS
+from celery_xaspool.names import BINDINGS, short_text
 
 _SECONDS = 1.0  # the bindings are read again after this time; a younger one counts, as its connection may yet claim it
 
@@ -46,7 +46,8 @@ class Bindings:
         if binding.seconds is None and any(known[:6] == binding[:6] for known in self.of(binding.exchange)):
             return
         while True:
-            id = self._space.put(BINDINGS, dumps(binding), correlation_id=binding.exchange, transaction=None)
+            exchange = short_text(binding.exchange)
+            id = self._space.put(BINDINGS, dumps(binding), correlation_id=exchange, transaction=None)
             if binding.seconds is None:
                 return
             for message in self._claims.take(BINDINGS, message_id=id):
@@ -64,7 +65,7 @@ class Bindings:
 
     def of(self, exchange: str) -> list[Binding]:
         """Return the bindings of an exchange. A new binding of another process is noticed at once."""
-        if (newest := self._space.find(BINDINGS, correlation_id=exchange)) is None:
+        if (newest := self._space.find(BINDINGS, correlation_id=short_text(exchange))) is None:
             return []
         if newest.id not in self._known or time.monotonic() >= self._until:
             self._known, self._until = dict(self._read()), time.monotonic() + _SECONDS

@@ -1,5 +1,6 @@
 """The transport of kombu for ``xaspool://`` URLs: a connection is an open queue space."""
 
+import importlib
 import os
 import sys
 import time
@@ -39,7 +40,10 @@ class Transport(virtual.Transport):
         self.durable: dict[str, dict[str, Any]] = {}  # the options of declared durable queues, by their names here
         self.loop: Any = None
         self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
-        _allow_mingle_and_gossip()
+        if "celery.worker" in sys.modules:
+            _allow_mingle_and_gossip()
+            for module in ("attempts", "causes"):
+                importlib.import_module(f"celery_xaspool.{module}")
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)

@@ -4,10 +4,12 @@ If ``$XASPOOL_TEST_LOG`` names a file, all programs note there what happens to t
 """
 
 import os
+import signal
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from celery import Celery, signals
+from celery.exceptions import Reject
 
 import spool
 
@@ -22,6 +24,14 @@ def write_line(path: object, *words: object) -> None:
         os.write(handle, (" ".join(map(str, words)) + "\n").encode())
     finally:
         os.close(handle)
+
+
+class Unpicklable(Exception):
+    def __init__(self, text: str, more: str = "") -> None:
+        super().__init__(f"{text} {more}".strip())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lock cannot be pickled")
 
 
 def application(path: object, **settings: Any) -> Celery:
@@ -68,6 +78,33 @@ def application(path: object, **settings: Any) -> Celery:
     @app.task(shared=False, name="fail")
     def fail() -> None:
         raise ValueError("this task fails")
+
+    @app.task(shared=False, name="refuse")
+    def refuse() -> None:
+        raise Reject("no tea left")
+
+    @app.task(shared=False, name="refuse_for_error")
+    def refuse_for_error() -> None:
+        try:
+            raise ValueError("no tea left")
+        except ValueError as error:
+            raise Reject(error) from error
+
+    @app.task(shared=False, name="fail_unacknowledged", acks_on_failure=False)
+    def fail_unacknowledged() -> None:
+        raise Unpicklable("several", "words")
+
+    @app.task(shared=False, name="late", acks_on_timeout=False, time_limit=1)
+    def late() -> None:
+        time.sleep(600)
+
+    @app.task(shared=False, name="die", reject_on_worker_lost=True)
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.task(shared=False, name="kill_worker")
+    def kill_worker() -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
 
     @app.task(shared=False, name="second_time", bind=True, max_retries=3)
     def second_time(self: Any, seconds: float) -> int:
