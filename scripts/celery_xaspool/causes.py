@@ -30,7 +30,12 @@ def _on_failure(reference: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any
     if tag in channel.held:  # not acknowledged yet
         with suppress(Exception):  # ``__str__`` of an exception is the application's
             channel.causes[tag] = _cause(exc_info.exception)
-    return type(request).on_failure(request, exc_info, *args, **kwargs)
+    try:
+        return type(request).on_failure(request, exc_info, *args, **kwargs)
+    except Exception as error:  # e.g. of the result backend, or of a chord with odd values
+        if not request.acknowledged:
+            channel.give_up(tag, error)
+        raise
 
 
 def _cause(error: Any) -> str:

@@ -221,4 +221,3 @@ def _headers(state: str, request: Any) -> dict[str, str]:
 def _is_part(request: Any) -> bool:
     """Return whether a task is part of a chord."""
     return bool(request and request.chord and request.group)
-
