@@ -176,7 +176,8 @@ class CommitUnknown(DiskFailure):
 
 
 class SpaceStopped(SystemFailure):
-    """A flush failed, so the content of the disk is unknown: close the space in every process and open it again."""
+    """No process can use the space: a flush failed, so the content of the disk is unknown, or the directory was moved,
+    replaced or removed. Close the space in every process and open it again."""
 
 
 class CorruptedFile(SystemFailure):

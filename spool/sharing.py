@@ -10,7 +10,9 @@ from contextlib import suppress
 from typing import Unpack
 
 from spool.errors import NotOpen, SpaceStopped, SpoolError
+from spool.model.layout import SETTINGS
 from spool.model.options import SpaceOptions
+from spool.model.paths import local_path
 from spool.opening import check_same, create
 from spool.runtime import calls
 from spool.runtime.tearing import Reentrant
@@ -36,6 +38,9 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
     first process that opens the space repairs it; until every process has closed the stopped space, the call raises
     SpaceStopped.
 
+    If the directory was moved away or removed, the call raises SpaceStopped, and creates no space: a restore may be
+    under way. Once another space is in its place, the call opens this space.
+
     Args:
         path: the directory.
         options: see ``spool.SpaceOptions``. The options of each call must equal the options of the space. Options that
@@ -43,11 +48,12 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
 
     Raises:
         SpaceExists: the space has other options.
-        SpaceStopped: a flush failed, and another process has not closed the space since. A later call can succeed.
+        SpaceStopped: a flush failed, and another process has not closed the space since; or the directory was moved
+            away. A later call can succeed.
         ProtocolError: a finalizer or a similar function called this in the middle of an opening of its thread.
         The other errors of ``spool.create``.
     """
-    root = os.path.realpath(path)
+    root = os.path.realpath(local_path(path))
     space = _spaces.get(root)
     if space is not None and not options and _is_usable(space):
         return space
@@ -55,7 +61,7 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
         space = _spaces.get(root)
         if space is None or not _is_usable(space):
             if space is not None:
-                space.close()
+                _close(space)
             space = _spaces[root] = _open(root, options)
         elif options:
             check_same(root, core_of(space).store.settings.current().config, options)
@@ -63,12 +69,23 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
 
 
 def _is_usable(space: Space) -> bool:
-    """Return whether the space is open, and no failed flush has stopped the space."""
+    """Return whether the space is open and in its place, and no failed flush has stopped the space."""
+    store = core_of(space).store
     try:
-        core_of(space).store.check_usable()
+        store.guard.check()
+        store.check_in_place()
+        store.check_usable()
     except (NotOpen, SpaceStopped):
         return False
     return True
+
+
+def _close(space: Space) -> None:
+    """Close a space that is not usable. Raise SpaceStopped if its directory has no space any more."""
+    store = core_of(space).store
+    if store.misplaced and not os.path.exists(store.files.disk.path(SETTINGS)):
+        raise SpaceStopped(store.misplaced)
+    space.close()
 
 
 def _open(root: str, options: SpaceOptions) -> Space:

@@ -72,6 +72,11 @@ class SpaceServer(Server):
             self._opened = opened.pop_all()
         threading.Thread(target=self._end_expired, name="xaspool leases", daemon=True).start()
 
+    @property
+    def spaces(self) -> list[spool.Space]:
+        """The open spaces."""
+        return [*self._spaces.values()]
+
     def close(self, seconds: float = 10.0) -> bool:
         """End the server and all writes, and close the spaces. Uncommitted writes are rolled back."""
         self._ending.set()

@@ -419,6 +419,7 @@ class Channel(virtual.Channel):
             super().close()
             wait(() if is_copy else list(self._unfinished))
             self.claims.close()
+            self.held.clear()  # after a lost connection, tasks that still run acknowledge messages without a claim
 
 
 def _eta(message: dict[str, Any]) -> float | None:

@@ -2,8 +2,13 @@
 
 Results have a time to live, so nothing cleans up. The result of a part of a chord, the count of finished parts and the
 message of the chord's body are one commit. So no part is counted twice, and no body is lost.
+
+A run of a chord has these records: the group, the counter, the size, and a mark of each counted part with its result.
+All of them live until the run ends, however long the parts wait and work. Then only the counter remains, for a day or
+longer: it shows that a part which runs again was counted.
 """
 
+import logging
 import os
 import socket
 import sys
@@ -11,17 +16,32 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import signals, states
 from celery.backends.base import KeyValueStoreBackend
-from celery.exceptions import TimeoutError
+from celery.canvas import maybe_signature
+from celery.exceptions import ChordError, Reject, TimeoutError
+from celery.result import GroupResult
 from celery.utils import uuid
 
 import spool
+from celery_xaspool import shutdown
 from celery_xaspool.names import RESULTS, put_with_headers, short_text, space_path
 
-_COUNTER_SECONDS = 60.0  # another part of the chord holds the counter only for the time of its commit
+log = logging.getLogger("celery_xaspool")
+
+_RUN_SECONDS = 365 * 86_400.0  # the least life of the records of a run: a chord may never end
+_ENDED_SECONDS = 86_400.0  # the least life of the counter after the run
+_HELD_SECONDS = 0.5  # while another part holds the counter: the time between two looks whether the worker shuts down
+_ENDED, _LOST = "ended", "lost"  # instead of the count, if all parts were counted, or if records were deleted
+
+
+class _Value(NamedTuple):
+    """A value that is not committed yet. ``body``: None deletes the value. ``seconds``: its life; None: for ever."""
+
+    body: Any
+    seconds: float | None = None
 
 
 class XaspoolBackend(KeyValueStoreBackend):
@@ -49,10 +69,10 @@ class XaspoolBackend(KeyValueStoreBackend):
     # -- keys and values ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _one_commit(self) -> Iterator[dict[str, Any]]:
+    def _one_commit(self) -> Iterator[dict[str, _Value]]:
         """Commit the changes of the block together, with everything that the block publishes in the same space.
 
-        Yields the new values by key, which this thread can read before the commit; None: deleted.
+        Yields the new values by key, which this thread can read before the commit.
         """
         if (changes := getattr(self._here, "changes", None)) is not None:
             yield changes
@@ -66,27 +86,32 @@ class XaspoolBackend(KeyValueStoreBackend):
         finally:
             self._here.changes = None
             self._told().clear()
+            self._collected().clear()
+
+    def _collected(self) -> dict[str, Any]:
+        """Return the results of the parts whose chord this thread ends now, by key."""
+        return self._here.__dict__.setdefault("collected", {})  # type: ignore[no-any-return]
 
     def _told(self) -> dict[str, dict[str, str]]:
         """Return the headers of the results that this thread stores now, by key."""
         return self._here.__dict__.setdefault("told", {})  # type: ignore[no-any-return]
 
-    def _write(self, key: str, value: Any) -> None:
-        """Write a value; None deletes it."""
-        if value is None:
+    def _write(self, key: str, value: _Value) -> None:
+        if value.body is None:
             with suppress(spool.Empty):
                 self._space.get(RESULTS, correlation_id=key)
         else:
-            seconds = self.expires if key.startswith(short_text(self.task_keyprefix)) else self._chord_result_expires
             put_with_headers(
-                self._space.replace, RESULTS, value, correlation_id=key, time_to_live=seconds or None,
+                self._space.replace, RESULTS, value.body, correlation_id=key, time_to_live=value.seconds,
                 headers=self._told().get(key, {}),
             )  # fmt: skip
 
     def get(self, key: Any) -> Any:
         key = short_text(key)
         if key in (changes := getattr(self._here, "changes", None) or {}):
-            return changes[key]
+            return changes[key].body
+        if key in (collected := self._collected()):
+            return collected[key]
         found = self._space.find(RESULTS, correlation_id=key)
         return None if found is None else found.body
 
@@ -94,42 +119,75 @@ class XaspoolBackend(KeyValueStoreBackend):
         return [self.get(key) for key in keys]
 
     def set(self, key: Any, value: Any) -> None:
+        is_task = short_text(key).startswith(short_text(self.task_keyprefix))
+        self._set(key, _Value(value, (self.expires if is_task else self._chord_result_expires) or None))
+
+    def _set(self, key: Any, value: _Value) -> None:
         if (changes := getattr(self._here, "changes", None)) is not None:
             changes[short_text(key)] = value
         else:
             self._write(short_text(key), value)
 
     def delete(self, key: Any) -> None:
-        self.set(key, None)
+        self._set(key, _Value(None))
 
-    # -- chords ------------------------------------------------------------------------------------------------------
+    # -- the records of chords ---------------------------------------------------------------------------------------
+
+    def _life(self, least: float = _RUN_SECONDS) -> float | None:
+        """Return the life of a record in seconds: not shorter than the life of results."""
+        return max(self._chord_result_expires, least) if self._chord_result_expires else None
 
     def _apply_chord_incr(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
-        super()._apply_chord_incr(header_result_args, body, **kwargs)
-        self.set(self.get_key_for_chord(header_result_args[0]), f"0 {uuid()}")  # the count, and an id of this run
+        self._here.begins = header_result_args[0]
+        try:
+            super()._apply_chord_incr(header_result_args, body, **kwargs)  # saves the group
+        finally:
+            self._here.begins = None
+        self._count(self.get_key_for_chord(header_result_args[0]), 0, uuid())
+
+    def _save_group(self, group_id: str, result: Any) -> Any:
+        """Save a group. The group of a chord lives until its run ends, even if the application saves it again."""
+        is_run = getattr(self._here, "begins", None) == group_id
+        if not is_run and (self.get(self.get_key_for_chord(group_id)) or _ENDED).startswith((_ENDED, _LOST)):
+            return super()._save_group(group_id, result)
+        saved = self.encode({"result": result.as_tuple()})
+        self._set(self.get_key_for_group(group_id), _Value(saved, self._life()))
+        return result
+
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        self._set(self.get_key_for_group(group_id, ".s"), _Value(str(chord_size), self._life()))
+
+    def _count(self, counter: Any, count: int | str, run: str) -> None:
+        """Write the counter of a chord: how many parts were counted in which run, or why none is counted any more."""
+        seconds = self._life(_RUN_SECONDS if isinstance(count, int) else _ENDED_SECONDS)
+        self._set(counter, _Value(f"{count} {run}", seconds))
 
     def incr(self, key: Any) -> int:
         """Count a part of a chord, in the transaction that holds the counter."""
-        changes = self._here.changes
-        if changes.get(key := short_text(key)) is None:
-            return sys.maxsize  # the chord is over; Celery logs that it was counted too often
-        count, _, run = changes[key].partition(" ")
-        changes[key] = f"{int(count) + 1} {run}"
+        count, _, run = self.get(key).partition(" ")
+        self._count(key, int(count) + 1, run)
         return int(count) + 1
 
-    def _is_counted(self, part: Any, counter: str) -> bool:
-        """Return whether a part was counted in the present run of its chord; if the chord is over, in the last run."""
-        run = self.get(part)
-        return run is not None and run in (self.get(counter) or run)
+    def _is_counted(self, part: Any, counter: str | None) -> bool:
+        """Return whether a part was counted in the present run of its chord. If a run has ended, all were counted."""
+        count, _, run = (counter or _LOST).partition(" ")
+        if count in (_ENDED, _LOST):
+            return count == _ENDED
+        mark = self.get(part)
+        return mark is not None and mark[: len(run)] == (run if isinstance(mark, str) else run.encode())
 
-    def _hold(self, key: Any, changes: dict[str, Any]) -> None:
-        """Take the counter of a chord, if it exists. Other parts then wait for the commit."""
-        with suppress(spool.Empty):
-            if (key := short_text(key)) not in changes:
-                changes[key] = self._space.get(RESULTS, correlation_id=key, timeout=_COUNTER_SECONDS).body
+    def _hold(self, counter: str, changes: dict[str, _Value]) -> str | None:
+        """Take the counter of a chord, so that other parts wait for the commit; None if the counter was deleted.
 
-    def set_chord_size(self, group_id: str, chord_size: int) -> None:
-        self.set(self.get_key_for_group(group_id, ".s"), str(chord_size))
+        Raises Reject if the worker shuts down while another process holds the counter, e.g. one that is stopped.
+        """
+        while counter not in changes and self._space.find(RESULTS, correlation_id=counter) is not None:
+            with suppress(spool.Empty):
+                held = self._space.get(RESULTS, correlation_id=counter, timeout=_HELD_SECONDS)
+                changes[counter] = _Value(held.body, held.expires_at and max(1.0, held.expires_at - time.time()))
+            if counter not in changes and shutdown.is_under_way():
+                raise Reject("the worker shuts down, and another process holds the counter of the chord", requeue=True)
+        return self.get(counter)  # type: ignore[no-any-return]
 
     def store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
@@ -152,31 +210,69 @@ class XaspoolBackend(KeyValueStoreBackend):
             if getattr(self._here, "changes", None) is None:
                 told.clear()
 
+    # -- the parts of chords -----------------------------------------------------------------------------------------
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        if not _is_part(request):
-            return
+        if _is_part(request):
+            self._ensure_retryable(self._end_part, request, state, result, **kwargs)
+
+    def _end_part(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
+        """Store the result of a part and count the part, in one commit; the last part sends the body with it."""
         counter = short_text(self.get_key_for_chord(request.group))
         # Several chords may share a task id, as may parts of one chord, so the result cannot show that a part counted.
-        part = self.get_key_for_group(request.group, f".{request.group_index}.{request.id}")
-        if self._is_counted(part, counter):
+        part = self._mark(request.group, request.group_index, request.id)
+        if self._is_counted(part, self.get(counter)):
             return  # an earlier run of this part, whose worker died before its ack, was counted
         with self._one_commit() as changes:
-            self._hold(counter, changes)
-            if self._is_counted(part, counter):
+            held = self._hold(counter, changes)
+            if self._is_counted(part, held):
                 return  # the earlier run ended just now: a process of a pool can outlive its worker
-            count, _, run = (changes.get(counter) or str(sys.maxsize)).partition(" ")
-            self.set(part, run)
-            # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
-            # read after the counter was taken: otherwise the last part could be counted meanwhile, and know the size.
-            size = int(self.get(self.get_key_for_group(request.group, ".s")) or sys.maxsize)
             super().store_result(request.id, result, state, request.get("part_traceback"), request)
-            if int(count) + 1 < size:
-                self.incr(counter)  # (Celery reads the whole group for each part, although only the last part needs it)
-            else:
-                request.chord["chord_size"] = size
-                super().on_chord_part_return(request, state, result, **kwargs)
-                if changes.get(counter) is None:  # this was the last part
-                    self.delete(self.get_key_for_group(request.group, ".s"))
+            count, _, run = (held or "").partition(" ")
+            if not held:
+                self._end_run(request, _LOST, f"the records of the chord {request.group} were deleted")
+            elif count != _LOST:
+                # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
+                # read after the counter was taken: otherwise the last part could be counted before, and know the size.
+                size = int(self.get(self.get_key_for_group(request.group, ".s")) or sys.maxsize)
+                if int(count) + 1 < size:  # (Celery reads the whole group for each part, but only the last needs it)
+                    self._set(part, _Value(_marked(run, self.get(self.get_key_for_task(request.id))), self._life()))
+                    self.incr(counter)
+                elif self._collect(request, run):
+                    request.chord["chord_size"] = size
+                    super().on_chord_part_return(request, state, result, **kwargs)
+                    self._end_run(request, _ENDED)
+                else:
+                    self._end_run(request, _LOST, f"results of the parts of the chord {request.group} were deleted")
+
+    def _mark(self, group: str, index: Any, id: str) -> str:
+        """Return the key of the record that a part was counted."""
+        return short_text(self.get_key_for_group(group, f".{index}.{id}"))
+
+    def _collect(self, request: Any, run: str) -> bool:
+        """Take the marks of all parts, so that this thread can read their results; return whether all results exist."""
+        if (group := GroupResult.restore(request.group, backend=self)) is None:
+            return False
+        for index, part in enumerate(group.results):
+            key = short_text(self.get_key_for_task(part.id))
+            with suppress(spool.Empty):
+                mark = self._space.get(RESULTS, correlation_id=self._mark(request.group, index, part.id), timeout=0)
+                self._collected()[key] = mark.body[len(run) + 1 :]
+            if self.get(key) is None and not isinstance(part, GroupResult):
+                return False
+        return True
+
+    def _end_run(self, request: Any, word: str, failure: str | None = None) -> None:
+        """Let the counter name the end of a run, and delete its other records. A failure fails the body."""
+        self._count(self.get_key_for_chord(request.group), word, "")
+        for suffix in ("", ".s"):
+            self.delete(self.get_key_for_group(request.group, suffix))
+        if failure is not None:
+            log.error("%s", failure)
+            try:
+                raise ChordError(failure)  # (Celery reads the traceback)
+            except ChordError as error:
+                self.chord_error_from_stack(maybe_signature(request.chord, app=self.app), error)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -216,6 +312,11 @@ def _headers(state: str, request: Any) -> dict[str, str]:
     if state in states.READY_STATES and (began := getattr(request, "began", None)) is not None:
         found["runtime"] = f"{time.monotonic() - began:.3f}"
     return found
+
+
+def _marked(run: str, result: Any) -> Any:
+    """Return the body of a mark: the run, and the stored result of the part."""
+    return f"{run} {result}" if isinstance(result, str) else f"{run} ".encode() + (result or b"")
 
 
 def _is_part(request: Any) -> bool:

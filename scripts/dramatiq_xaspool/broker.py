@@ -7,20 +7,26 @@ with the process, so another worker gets the messages of a dead worker at once.
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
 import dramatiq
 from dramatiq.broker import Consumer, MessageProxy
 from dramatiq.common import xq_name
-from dramatiq.errors import DecodeError, QueueJoinTimeout, QueueNotFound
+from dramatiq.errors import ConnectionClosed, ConnectionFailed, DecodeError, QueueJoinTimeout, QueueNotFound
+from dramatiq.middleware import SkipMessage
 
 import spool
+from dramatiq_xaspool.limits import running
 
 log = logging.getLogger("dramatiq_xaspool")
 
+# The errors of a message whose claim has ended, e.g. because its consumer was closed, or the space was replaced.
+_CLAIM_ENDED = (spool.BadMessageId, spool.NotOpen, spool.ProtocolError, spool.SpaceStopped)
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 
 
@@ -79,7 +85,10 @@ class XaspoolBroker(dramatiq.Broker):
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> "XaspoolConsumer":
         """Return a consumer, which claims up to ``prefetch`` messages. ``timeout``: milliseconds of a wait.
         Raises QueueNotFound if the queue was not declared."""
-        return XaspoolConsumer(self._declared(queue_name), queue_name, prefetch, timeout / 1000)
+        try:
+            return XaspoolConsumer(self._declared(queue_name), queue_name, prefetch, timeout / 1000)
+        except spool.SpaceStopped as error:
+            raise ConnectionFailed(error) from error  # Dramatiq tries again
 
     def flush(self, queue_name: str) -> None:
         """Delete the messages of a queue, but not the messages that workers have claimed. Raises QueueNotFound."""
@@ -122,10 +131,17 @@ class XaspoolBroker(dramatiq.Broker):
 
 
 class _CountedRuns(dramatiq.Middleware):
-    """Counts an attempt if the worker dies while an actor runs: a message that kills workers must come to an end."""
+    """Counts an attempt if the worker dies while an actor runs: a message that kills workers must come to an end.
+
+    A message whose claim has ended does not run, because another worker has the message: e.g. the consumer began again.
+    """
 
     def before_process_message(self, broker: dramatiq.Broker, message: "Delivery") -> None:  # type: ignore[override]
-        message.claims.begin(message.claimed)
+        try:
+            message.claims.begin(message.claimed)
+        except _CLAIM_ENDED as error:
+            raise SkipMessage(f"message {message.message_id} is not claimed any more") from error
+        running.set(message)
 
 
 class Delivery(MessageProxy):
@@ -151,9 +167,12 @@ class XaspoolConsumer(Consumer):
         self._claims, self._arrivals = space.claims(), space.arrivals([queue])
 
     def __next__(self) -> Delivery | None:
-        if (delivery := self._take()) is None and wait([self._arrivals.fileno()], self._timeout):
-            self._arrivals.ready()
-            delivery = self._take()
+        try:
+            if (delivery := self._take()) is None and wait([self._arrivals.fileno()], self._timeout):
+                self._arrivals.ready()
+                delivery = self._take()
+        except (spool.NotOpen, spool.SpaceStopped) as error:
+            raise ConnectionClosed(error) from error  # Dramatiq then makes a new consumer, which opens the space again
         return delivery
 
     def _take(self) -> Delivery | None:
@@ -171,26 +190,30 @@ class XaspoolConsumer(Consumer):
 
     def ack(self, message: Delivery) -> None:  # type: ignore[override]
         """Remove a message whose actor has ended. The removal is durable when this call returns."""
-        self._end(message, self._claims.remove([message.claimed]))
+        self._end(message, message.claims.remove)
 
     def nack(self, message: Delivery) -> None:  # type: ignore[override]
         """Move a failed message to the dead-letter queue, with the exception as the reason."""
         error = message._exception
         reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
-        self._end(message, self._claims.reject([message.claimed], reason))
+        self._end(message, partial(message.claims.reject, reason=reason))
 
-    def _end(self, message: Delivery, commit: "Future[None]") -> None:
+    def _end(self, message: Delivery, end: "Callable[[list[spool.Message]], Future[None]]") -> None:
         try:
-            commit.result()
+            end([message.claimed]).result()
+        except _CLAIM_ENDED as error:
+            log.warning("message %s runs again, because its claim has ended: %s", message.message_id, error)
         except spool.SpoolError:
-            self._claims.release([message.claimed])
+            message.claims.release([message.claimed])
             raise
         finally:
             self._arrivals.wake()  # the next message can be claimed
 
     def requeue(self, messages: Iterable[Delivery]) -> None:  # type: ignore[override]
         """Return messages that no actor has begun to their places in the queue."""
-        self._claims.release(message.claimed for message in messages)
+        for message in messages:
+            with suppress(*_CLAIM_ENDED):
+                message.claims.release([message.claimed])
 
     def close(self) -> None:
         """Return all other claimed messages to their places in the queue."""

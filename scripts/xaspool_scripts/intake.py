@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def main(context: click.Context, once: bool, as_json: bool) -> None:
     """Turn files in drop/QUEUE/ into messages, each exactly once, until a signal ends the program.
 
-    Write a file under a name that begins with '.' or ends in '.tmp' or '.part', and rename it when it is complete. A
+    Write a file under a name that begins with '.' or ends in '.tmp' or '.part', and rename it when it is complete.
+    The queue's options --drop-ignore, --drop-settle and --drop-marker are for programs that cannot rename. A
     file ending in .msgpack is a stream of maps {body, priority, correlation_id, ...}. A file that is refused
     goes to quarantine/ with the reason: see spool-admin quarantine. A file that another user wrote in place is taken
     once it has not changed for the space's drop_settle, 60 seconds by default.
@@ -68,7 +69,8 @@ def _on_terminal() -> bool:
 def _in_words(counts: "IntakeCounts") -> str:
     text = f"{plural(counts.files, 'file')} taken, {plural(counts.messages, 'message')}"
     text += f", {plural(counts.quarantined, 'file')} in quarantine" if counts.quarantined else ""
-    return text + (f", {counts.left:,} left" if counts.left else "")
+    text += f", {counts.left:,} left" if counts.left else ""
+    return text + (f", {counts.ignored:,} ignored" if counts.ignored else "")
 
 
 if __name__ == "__main__":

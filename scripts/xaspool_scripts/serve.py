@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end_signal, tls_options
+from xaspool_scripts.terminal.listening import address, end_signal, tls_options, wait_for_end
 from xaspool_scripts.terminal.options import size
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
 
 if TYPE_CHECKING:
     from forwarder.serving.server import SpaceServer
-
-_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
 
 def _named(given: tuple[str, ...]) -> dict[str, str]:
@@ -109,8 +107,7 @@ def main(
         elif token_file is None:
             note("every user of this machine can read and write these spaces here; --token-file asks for a token")
         sys.stdout.flush()
-        while not ended.wait(_POLL_SECONDS):
-            pass
+        wait_for_end(ended, server.spaces)
     finally:
         has_ended = server.close()
     if as_json:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spool.disk.content import is_directory
 from spool.disk.stat import FileIdentity
 from spool.model import layout
-from spool.policies.writers import Writers
+from spool.policies.writers import Writers, standing
 from spool.store.store import Store
 
 Version = tuple[int, int, int, int]  # identifies a file and its content: (device, inode, size, time of the last change)
@@ -44,7 +44,7 @@ class DroppedFiles:
         Captured files are listed last, so the list includes files that an intake moves while the other files are read.
         """
         for folder in self._folders():
-            yield from _by_time(file for name in self._names(folder) for file in self._dropped(folder, name))
+            yield from _by_time(self._in_folder(folder))
         for folder in self._captures():
             paths = (f"{folder}/{name}" for name in self._names(folder) if layout.is_captured(name))
             yield from _by_time(file for path in paths for file in self._captured(path))
@@ -92,20 +92,32 @@ class DroppedFiles:
         except (FileNotFoundError, NotADirectoryError):  # the queue, or the intake's directory, was removed meanwhile
             return []
 
-    def _dropped(self, folder: str, name: str) -> Iterator[DroppedFile]:
-        path = f"{folder}/{name}"
+    def _in_folder(self, folder: str) -> Iterator[DroppedFile]:
+        queue = self._store.settings.known.config.queues[folder.rpartition("/")[2]]
+        names = self._names(folder)
+        there = set(names)
+        if queue.drop_marker is not None:  # a marker may be captured already, after which its file waits
+            for path in self._captures():
+                if layout.queue_of_capture(path.rpartition("/")[2]) == queue.name:
+                    there.update(self._names(path))
+        for name in names:
+            stands = standing(name, there, queue)
+            if why := stands.ignored or stands.waits:
+                self._leave_out(f"{folder}/{name}", why)
+            else:
+                yield from self._dropped(f"{folder}/{name}", stands.is_marker or queue.drop_marker is not None)
+
+    def _dropped(self, path: str, is_declared: bool) -> Iterator[DroppedFile]:
         identity, active = self._disk.identity(path), self._disk.identity(layout.ACTIVE)
         if identity is None:
             return
-        if layout.is_unfinished(name):
-            self._leave_out(path, "by its name, its writer has not completed it")
-        elif not identity.is_regular:
+        if not identity.is_regular:
             self._leave_out(path, "it is no regular file")
         elif identity.size > self._store.settings.known.config.max_dropped_bytes:
             self._leave_out(path, "it is too large for a message")
         elif active is not None and identity.device != active.device:
             self._leave_out(path, "it lies on another device")
-        elif self._writers.judge(path, identity, path, lambda: False) is not None:
+        elif self._writers.judge(path, identity, path, lambda: is_declared) is not None:
             yield DroppedFile(path, identity)
 
     def _captured(self, path: str) -> Iterator[DroppedFile]:

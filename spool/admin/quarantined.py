@@ -17,7 +17,7 @@ from functools import partial
 
 from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import drop_folder_byte
-from spool.disk.content import replace_by_copy, unlink_if_there
+from spool.disk.content import replace_by_copy, unlink_if_there, write_new
 from spool.disk.disk import Disk
 from spool.disk.durability import Move
 from spool.disk.kernel import Unsupported
@@ -139,7 +139,8 @@ def restore(store: Store, name: str) -> str:
     reason, file = _reason(disk, path), look(disk, name)
     if reason.queue is None or not file.can_be_restored:
         raise InvalidArgument(f"{entry} cannot be put back: {file.advice}")
-    if reason.queue not in read_settings(disk).queues:
+    queues = read_settings(disk).queues
+    if reason.queue not in queues:
         raise QueueNotFound(f"{entry} was dropped for queue {reason.queue}, which was deleted: create it again first")
     target = f"{layout.DROP}/{reason.queue}/{reason.dropped}"
     try:
@@ -147,6 +148,10 @@ def restore(store: Store, name: str) -> str:
         disk.durability.move([restoring], partial(_no_intake_at, store, reason.queue), durably=True)
     except FileExistsError:
         raise InvalidArgument(f"{target} waits to be taken: run spool-intake first, or move it away") from None
+    marker = queues[reason.queue].drop_marker
+    if marker is not None:  # without its marker, the file would wait
+        with suppress(FileExistsError):
+            write_new(disk, target + marker, b"", durable=True)
     _forget_reason(disk, path)
     return target
 

@@ -113,15 +113,16 @@ class Receiver:
         if wanted.by_key:
             return await wait()
         turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
-        try:
-            async with asyncio.timeout(wanted.timeout):
-                await turn.acquire()
-        except TimeoutError:
-            return await get_once()
-        try:
-            return await wait()
-        finally:
-            turn.release()
+        with self._store.meters.consumers.waiting(wanted.queue):
+            try:
+                async with asyncio.timeout(wanted.timeout):
+                    await turn.acquire()
+            except TimeoutError:
+                return await get_once()
+            try:
+                return await wait()
+            finally:
+                turn.release()
 
     async def _repeat(
         self,

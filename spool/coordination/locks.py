@@ -74,7 +74,7 @@ class LockFile:
         try:
             if self.disk.same_file(self.name, self.identity):
                 return True
-            raise deleted_error(self.name)
+            raise misplaced_error(self.disk, self.name)
         except BaseException:
             self.unlock(byte)  # the caller gets an error, so the caller must not keep the byte
             raise
@@ -158,7 +158,7 @@ class LockFile:
     def verify(self) -> None:
         """Raise SpaceStopped if the file was deleted or replaced."""
         if not self.disk.same_file(self.name, self.identity):
-            raise deleted_error(self.name)
+            raise misplaced_error(self.disk, self.name)
 
 
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:
@@ -176,9 +176,9 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
         try:
             return disk.open(name, write=True)
         except FileNotFoundError:
-            raise deleted_error(name) from None
+            raise misplaced_error(disk, name) from None
     if not make and found is None:
-        raise deleted_error(name)
+        raise misplaced_error(disk, name)
     if not make:
         raise SpaceStopped(
             f"{name} was replaced by something that is not a plain file: close the space in every process, then open "
@@ -209,8 +209,15 @@ def write_whole(disk: Disk, handle: int, data: bytes) -> None:
         disk.truncate(handle, 0)
 
 
-def deleted_error(name: str) -> SpaceStopped:
-    """Return the error for a missing file of ``run/``."""
+def misplaced_error(disk: Disk, name: str) -> SpaceStopped:
+    """Return the error for a file of ``run/`` that is not in its place. The text says whether the whole space was moved
+    away."""
+    directory = disk.identity("")
+    if directory is not None and not disk.same_file("", directory):
+        return SpaceStopped(
+            f"{disk.root} was moved, replaced or removed while the space is in use: close the space in every process, "
+            "then open it again; the acknowledged messages are in the directory that was moved"
+        )
     return SpaceStopped(
         f"{name} was deleted while the space is in use, so locks no longer keep processes apart: "
         "close the space in every process, then open it again; nothing that was committed is lost"
@@ -324,7 +331,7 @@ class ClaimLocks:
         if got:
             try:
                 if not self.disk.same_file(file.name, file.identity):
-                    raise deleted_error(file.name)
+                    raise misplaced_error(self.disk, file.name)
             except BaseException:
                 for piece, length in got:
                     self.release(number, piece, length)

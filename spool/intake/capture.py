@@ -11,7 +11,7 @@ removes the name. Otherwise the name belongs to another file, which the intake c
 
 import errno
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,12 +62,14 @@ class Capture:
         self._locked_folders: set[str] = set()  # queues whose ``drop_folder_byte`` this intake holds
 
     @step("taking dropped files")
-    def capture(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[CapturedFile]:
+    def capture(self, queue: str, arrivals: Sequence[tuple[str, Complete | None]]) -> list[CapturedFile]:
         """Move dropped files, by name, to a capture directory.
 
         Returns:
             The captured files, and the files of dead intakes that were found meanwhile.
         """
+        if not arrivals:
+            return []
         self._directories.release_unused()
         batch = _Batch()
         arrived = (
@@ -196,7 +198,7 @@ class Capture:
         self._recover_copies(queue, path)
         left = []
         for name in sorted(self._disk.names(path)):
-            if layout.is_unfinished(name) and not name.startswith(layout.FIRST_PREFIX):  # no dropped file
+            if not layout.is_captured(name):
                 self.late_writes.take_over(queue, f"{path}/{name}")
                 continue
             meanwhile = name.startswith(layout.FIRST_PREFIX)

@@ -23,9 +23,11 @@ from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
 from spool.intake.dropfile import PutArguments, Refused, least_body_bytes, puts_of, type_of
 from spool.intake.full_queues import FullQueues, Room
+from spool.intake.markers import Markers
 from spool.log.quota import Usage
 from spool.model import layout
-from spool.policies.writers import Complete, Evidence, Writers
+from spool.model.settings import QueueConfig
+from spool.policies.writers import Complete, Evidence, Writers, standing
 from spool.runtime.calls import step
 from spool.space import Space
 from spool.transactions.core import core_of
@@ -38,6 +40,7 @@ _BATCH_FILES = 512
 _BATCH_BYTES = 16 << 20
 _BATCH_MESSAGES = 1 << 16
 _RESCAN_SECONDS = 1.0
+_LONG_IGNORED_SECONDS = 3600.0  # of a file that no upload still changes
 
 
 @dataclass
@@ -47,12 +50,15 @@ class IntakeCounts:
     files, messages: the numbers of taken files and of put messages.
     quarantined: the number of files that the intake has moved to ``quarantine/``.
     left: the number of entries of ``drop/`` that the last scan did not take.
+    ignored: the number of files that the last scan ignored because of their names (``drop_ignore``). They do not count
+        as left.
     """
 
     files: int = 0
     messages: int = 0
     quarantined: int = 0
     left: int = 0
+    ignored: int = 0
 
 
 class Intake:
@@ -70,9 +76,11 @@ class Intake:
         self._arrivals = Arrivals(self._disk, store.clock)
         self._writers = Writers(store, self._leave, self._report)
         self._capture = Capture(store, space.queues, self._report, self._quarantine)
+        self._markers = Markers(store, self._capture)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # the files that wait, by ``record``
         self._full = FullQueues(store)
         self._left: dict[str, str] = {}  # by name: the reason why the last scan did not take an entry
+        self._ignored: dict[str, str] = {}  # by name: the reason why the last scan ignored a file
         self._reported: set[str] = set()
         self._stop = False
 
@@ -99,15 +107,18 @@ class Intake:
         finally:
             with suppress(NotOpen):  # the close of the space has already released the folders
                 self._release_folders()
+            self._markers.clear()
             self._waiting.clear()  # the next intake that gets the directories finds the waiting files
         return self.counts
 
     def _begin_look(self) -> None:
         """Forget the names of removed entries, because an intake may run for years. Keep the names in a full queue's
         folder, because this folder may not be listed again."""
-        self._reported.intersection_update(self._left)
+        self._reported.intersection_update((*self._left, *self._ignored))
         folders = tuple(f"{layout.DROP}/{queue}/" for queue in self._full)
-        self._left = {name: text for name, text in self._left.items() if name.startswith(folders)}
+        for entries in (self._left, self._ignored):
+            for name in [name for name in entries if not name.startswith(folders)]:
+                del entries[name]
 
     def stop(self) -> None:
         """End ``run`` after the commit under way. A signal handler, or another thread, may call this method."""
@@ -118,6 +129,7 @@ class Intake:
     def _watch(self) -> None:
         """Watch the folders before the intake lists them. For a file from before the watch, no rename proves that the
         file is complete."""
+        self._store.check_usable()  # (a commit would notice the same, but without a dropped file there is none)
         self._store.at_end[self._arrivals.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
             self._arrivals.watch(queue)
@@ -147,6 +159,7 @@ class Intake:
             self._commit(batch)
         waiting = self._full.tell(Counter(file.queue for file in self._waiting.values()))
         self.counts.left = len(self._left) + waiting
+        self.counts.ignored = len(self._ignored)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +183,7 @@ class Intake:
             if queue in self._full:
                 self._full.note_folder(queue, len(arrivals) - start)
                 return
-            captured = self._capture.capture(queue, arrivals[start : start + _BATCH_FILES])
+            captured = self._markers.capture(queue, arrivals[start : start + _BATCH_FILES])
             yield from filter(None, map(self._complete, captured))
 
     @step("looking for dropped files")
@@ -204,12 +217,33 @@ class Intake:
         except OSError as error:
             self._report(folder, f"it cannot be listed: {error.strerror}: {advice(error)}")
             return []
-        arrivals = [(name, self._arrival(queue, name)) for name in names if not layout.is_unfinished(name)]
-        complete = [(name, seen) for name, seen in arrivals if seen is not None]
+        self._markers.remove_old()
+        config = self._store.settings.known.config.queues.get(queue) or QueueConfig(queue)
+        there = {*names, *self._markers.names(queue)}
+        complete = []
+        for name in names:
+            path, stands = f"{folder}/{name}", standing(name, there, config)
+            if stands.ignored:
+                self._ignore(path, stands.ignored)
+            elif stands.waits:
+                self._leave(path, stands.waits)
+            elif not stands.is_marker and (seen := self._arrival(queue, name)) is not None:
+                complete.append((name, seen))
         return sorted(complete, key=lambda arrival: (arrival[1].identity.modified_ns, arrival[0]))
 
     def _arrival(self, queue: str, name: str) -> Complete | None:
-        path = f"{layout.DROP}/{queue}/{name}"
+        path, marker = f"{layout.DROP}/{queue}/{name}", self._markers.suffix(queue)
+        identity = self._regular_file(path)
+        if identity is None:
+            return None
+        if marker is None:
+            return self._writers.judge(path, identity, path, lambda: self._arrivals.is_renamed(queue, name))
+        if name + marker not in self._markers.names(queue) and self._regular_file(path + marker) is None:
+            return None
+        return self._writers.judge(path, identity, path, lambda: True)
+
+    def _regular_file(self, path: str) -> FileIdentity | None:
+        """Return the identity of a dropped file. Report the entry, and return None, if the intake cannot take it."""
         active, identity = self._disk.identity(layout.ACTIVE), self._disk.identity(path)
         if identity is None:
             return None
@@ -218,15 +252,18 @@ class Intake:
         elif active is not None and identity.device != active.device:
             self._report(path, "it lies on another device, and is left alone: copy it into the folder")
         else:
-            return self._writers.judge(path, identity, path, lambda: self._arrivals.is_renamed(queue, name))
+            return identity
         return None
 
     @step("looking at a dropped file")
     def _complete(self, file: CapturedFile) -> CapturedFile | None:
         """Return the file in its current state. Return None if the file was removed, is not a regular file, or waits.
 
-        A file waits if it no longer seems complete: a writer may have opened the file before the capture.
+        A file waits if it no longer seems complete: a writer may have opened the file before the capture. A marker is
+        no message, and waits for its file.
         """
+        if self._markers.keep(file):
+            return None
         identity = self._disk.identity(file.path)
         if identity is None:
             return None
@@ -236,7 +273,7 @@ class Intake:
         seen = file.seen
         if seen is not None and seen.evidence is not Evidence.NO_WRITER and seen.is_still(identity):
             return file
-        complete = self._writers.judge(file.path, identity, file.first, lambda: False)
+        complete = self._writers.judge(file.path, identity, file.first)
         if complete is None:
             self._let_wait(replace(file, seen=None))
             return None
@@ -405,8 +442,20 @@ class Intake:
     def _leave(self, name: str, text: str) -> None:
         self._left[name] = text
 
+    def _ignore(self, path: str, text: str) -> None:
+        """Note an ignored file. Report the file once no upload can still change it."""
+        if path.rpartition("/")[2].startswith("."):
+            return
+        self._ignored[path] = text
+        identity = self._disk.identity(path) if path not in self._reported else None
+        if identity is not None and self._store.clock.now() - identity.changed_ns / 1e9 > _LONG_IGNORED_SECONDS:
+            self._tell(path, f"{text}, and it has not changed for an hour: rename it, or remove it")
+
     def _report(self, name: str, text: str) -> None:
         self._leave(name, text)
+        self._tell(name, text)
+
+    def _tell(self, name: str, text: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
             log.warning("%s: %s", name, text)

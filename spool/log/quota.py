@@ -121,23 +121,32 @@ def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] =
     return found
 
 
-def room_for(store: Store, tables: Sequence[Table]) -> Callable[[Settings], None]:
-    """Return the quota check for a branch with these tables of contents. The check is called under the number lock.
+def room_for(store: Store, tables: Sequence[Table], coordinators: Collection[bytes] = ()) -> Callable[[Settings], None]:
+    """Return the quota check for a branch or a commit. The check is called under the number lock.
 
     The usage is computed now, because a branch may have millions of messages. The usage is still right under the lock,
     because the branch holds the messages that it removes or moves.
+
+    Args:
+        tables: the contents that count as new here: those of the branch; of a commit that adopts branches, those of its
+            own file and of branches that voted without a check, as tasks of a forwarding round do.
+        coordinators: the gtrids of these tasks. Other prepared branches with these gtrids do not count, because they
+            are never committed. These branches belong to further attempts at the same work, or to messages that the
+            commit's own file copies.
     """
-    change: UsageByQueue | None = None
+    view, change = store.view, None
     if store.settings.known.config.has_limits:
-        change = change_by(store.view, tables)
-        with store.view.mutex:
-            prepared_usage(store.view.prepared)  # computed once for each prepared branch
+        change = change_by(view, tables)
+        with view.mutex:
+            prepared_usage(view.prepared)  # computed once for each prepared branch
 
     def check(settings: Settings) -> None:
         if settings.config.has_limits:
             settle_and_catch_up(store, store.deadline())
-            more = change_by(store.view, tables) if change is None else change  # (None: a limit was set a moment ago)
-            check_room(store.view, settings, more)
+            more = change_by(view, tables) if change is None else change  # (None: a limit was set a moment ago)
+            with view.mutex:
+                prepared = prepared_usage(view.prepared, coordinators)
+            check_room(view, settings, more, prepared)
 
     return check
 
@@ -152,22 +161,6 @@ def room_in(view: View, settings: Settings, queue: str) -> int | None:
     if limits.max_bytes is not None and there.bytes >= limits.max_bytes:
         return 0
     return None if limits.max_messages is None else max(0, limits.max_messages - there.messages)
-
-
-def check_adoption(view: View, settings: Settings, change: UsageByQueue, coordinators: Collection[bytes]) -> None:
-    """Check the quota of a commit that adopts prepared branches.
-
-    Args:
-        change: the result of ``change_by`` for the commit's own file, and for branches that voted without a quota
-            check, as tasks of a forwarding round do. The messages of these parts count as new here. All other branches
-            were checked when they voted.
-        coordinators: the gtrids of these tasks. Other prepared branches with these gtrids do not count, because they
-            are never committed. These branches belong to further attempts at the same work, or to messages that the
-            commit's own file copies.
-    """
-    with view.mutex:
-        prepared = prepared_usage(view.prepared, coordinators)
-    check_room(view, settings, change, prepared)
 
 
 # -- the usage that a branch adds --------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from spool.format.writer import CommitFileWriter
 from spool.log.commit import check_destinations, write
 from spool.log.commit_request import CommitRequest
 from spool.log.deciding import settled
+from spool.log.sequence import number_locked
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline, WaitExpired
@@ -43,6 +44,8 @@ class VoteRequest(CommitRequest):
         file: the branch's file. The file may have a part of the messages already.
         batch: the rest of the branch.
         check: a function that raises if the branch must not vote yes. It is called under the number lock.
+        settled: whether ``check`` needs every issued commit to be applied. The process of a task has no index, so it
+            would read every commit of the space again for each vote.
         make_room: see ``log.commit.commit``.
     """
 
@@ -56,11 +59,14 @@ class VoteRequest(CommitRequest):
         batch: CommitBatch,
         check: Callable[[], object] | None = None,
         make_room: Callable[[], object] | None = None,
+        *,
+        settled: bool = False,
     ) -> None:
         super().__init__(page, 0, 0 if file.streamed else batch.size)
         self.file = file
         self.batch = batch
         self.check = check
+        self.settled = settled
         self.make_room = make_room
 
     @property
@@ -149,7 +155,8 @@ def _list(store: Store, request: VoteRequest) -> None:
     if request.check is None:
         _rename(store, file, destinations)
     else:
-        with settled(store, store.deadline()):
+        deadline = store.deadline()
+        with settled(store, deadline) if request.settled else number_locked(store.shared.control, deadline):
             request.check()
             _rename(store, file, destinations)
     if file.recycled:

@@ -133,11 +133,14 @@ class Housekeeper:
         try:
             if store.shared.counters.read().is_stopped:
                 return False
-            self._do_steps(due=due)
+            if due:
+                store.check_in_place()
+            if not store.misplaced:
+                self._do_steps(due=due)
         except FlushFailed:
             store.stop()
-        except NotOpen:
-            pass  # the space is being closed, and the next opener does these steps
+        except (NotOpen, SpaceStopped):
+            pass  # the next opener does these steps
         except (OSError, SpoolError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBADF:
                 return False  # the opening of the space was interrupted, and has closed the files

@@ -21,7 +21,7 @@ CONTROL, COUNTERS, FEED, NUMBERS, REQUESTS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
     for name in ("control", "counters", "feed", "numbers", "requests", "xids", "reclaim.lock", "checkpoint")
 )
 CLAIM_FILES = 64
-METERS_FILES = 32
+METERS_FILES = 96
 STATUS = f"{RUN}/status"  # the data that a user of the space's monitoring group may read
 RECOVERY = f"{RUN}/recovery"  # the findings of the last recovery
 RESUMED = f"{RUN}/resumed"  # requests of administrators to end pauses
@@ -146,7 +146,7 @@ def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
 
 def is_unfinished(name: str) -> bool:
     """Return whether a dropped file's name marks the file as incomplete. The writer will rename the file later."""
-    return name.startswith(".") or name.endswith(UNFINISHED_SUFFIXES)
+    return name.startswith(".") or name.lower().endswith(UNFINISHED_SUFFIXES)
 
 
 def is_capture(name: str) -> bool:
@@ -159,7 +159,7 @@ def is_captured(name: str) -> bool:
 
     Any other file in the directory was created by an intake.
     """
-    return name.startswith(FIRST_PREFIX) or not is_unfinished(name)
+    return name.startswith(FIRST_PREFIX) or not name.startswith(".")
 
 
 def queue_of_capture(directory: str) -> str:

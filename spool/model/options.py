@@ -98,6 +98,9 @@ class QueueOptions(TypedDict, total=False):
     capacity_timeout: float | None
     durability: Literal["flush", "none"] | None
     drop_types: Mapping[str, str] | None
+    drop_ignore: "str | list[str] | tuple[str, ...] | None"
+    drop_settle: float | None
+    drop_marker: str | None
 
 
 class SpaceOptions(TypedDict, total=False):

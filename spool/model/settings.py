@@ -34,7 +34,8 @@ WORK, ERROR, STATE = "work", "error", "state"  # the roles of a queue
 
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9_+-]{1,32}){1,3}")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,100}/[A-Za-z0-9.+-]{1,100}( *; *[\w.-]{1,50}=[\w.-]{1,50})*", re.ASCII)
-_LONGEST_TYPES = 1000  # in characters, because one line of space.toml has all types
+_LONGEST_TYPES = 1000  # in characters, because one line of space.toml has all types or patterns
+_LONGEST_PATTERN = 255  # in characters, as of the longest file name
 _LARGEST = 2**62
 
 
@@ -91,6 +92,19 @@ def _drop_types(value: Any) -> dict[str, str]:
     return found
 
 
+def _patterns(value: Any) -> tuple[str, ...]:
+    found = _words(value)
+    require(len(set(found)) == len(found) and sum(map(len, found)) <= _LONGEST_TYPES)
+    for pattern in found:
+        require("/" not in text(pattern, _LONGEST_PATTERN))
+    return found
+
+
+def _marker(value: Any) -> str:
+    require(_SUFFIX.fullmatch(text(value)) is not None and value.lower() not in layout.UNFINISHED_SUFFIXES)
+    return text(value)
+
+
 _NAME_RULE = "1 to 127 letters, digits, '.', '_' or '-', and does not start with a dot"
 QUEUE_NAME = ValueCheck(f"the name of a queue, which has {_NAME_RULE}", _queue_name, "QUEUE")
 _QUEUE = QUEUE_NAME._replace(optional=True)
@@ -104,6 +118,18 @@ _ORDER = ValueCheck(
 _TYPES = ValueCheck(
     'suffixes with a content type or "bytes" for each, e.g. {".csv": "text/csv", ".txt": "bytes"}',
     _drop_types, "SUFFIX=TYPE",
+)  # fmt: skip
+
+
+_PATTERNS = ValueCheck(
+    'patterns of file names, with *, ? and [...], 255 characters each and 1,000 together, e.g. ("*.filepart", "~$*")',
+    _patterns, "PATTERN",
+)  # fmt: skip
+_MARKER = ValueCheck("""a suffix like ".ok\"""", _marker, "SUFFIX", optional=True)
+# The names of unfinished files of WinSCP, browsers, FTP servers and editors, and the files that desktops add.
+_IGNORED = (
+    "*.filepart", "*.crdownload", "*.partial", "*.uploading", "*.temp", "*.swp", "*.lock", "*~", "~$*", "Thumbs.db",
+    "desktop.ini",
 )  # fmt: skip
 
 
@@ -194,6 +220,21 @@ class QueueConfig:
     drop_types: Mapping[str, str] = _option(
         {}, _TYPES, "The type of dropped files by their suffix: a content type or bytes, e.g. .csv=text/csv."
     )
+    drop_ignore: tuple[str, ...] = _option(
+        _IGNORED, _PATTERNS,
+        "The patterns of the names, in upper or lower case, of dropped files that are not taken. Names that begin with "
+        "a dot or end in .tmp or .part are never taken.",
+    )  # fmt: skip
+    drop_settle: float | None = _option(
+        None, DELAY._replace(optional=True),
+        "How long each dropped file must stay unchanged before spool-intake takes it. Without this option, only files "
+        "that may still have a writer must stay unchanged, for the space's time.",
+    )  # fmt: skip
+    drop_marker: str | None = _option(
+        None, _MARKER,
+        "The suffix of marker files, e.g. .ok: spool-intake takes the file NAME once the file NAME.ok exists, and "
+        "removes both.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Meters: counts and states that all processes with a space open share, for people who watch the space.
 
 A process counts in its own memory. ``share`` writes all its counts and states into one of the files ``run/meters-00``
-to ``run/meters-31``. The housekeeper calls it every few seconds and when the space closes. A state is shared as soon as
+to ``run/meters-95``. The housekeeper calls it every few seconds and when the space closes. A state is shared as soon as
 it changes.
 
 A process holds a byte of ``run/control`` for its file until it closes the space. A file outlives its owner, and the
 next owner continues its counts. So the sum over all files never decreases while ``run/`` exists. If somebody removes
-the file, its owner writes it again. A state, e.g. "the route is down", is valid only while its owner lives.
+the file, its owner writes it again. A state, e.g. "the route is down", is valid only while its owner lives. The
+consumers of a process are among its states.
 
 Meters are no part of the protocol: no decision depends on them. A process that gets no file, because all are in use or
 the disk is full, counts for itself.
@@ -26,6 +27,7 @@ from spool.model import layout
 from spool.model.durations import BOUNDS_SECONDS
 from spool.runtime.calls import CallGuard
 from spool.store import run_files
+from spool.store.consumers import Consumers
 
 Key = tuple[str, ...]
 """The name of a meter, then the values of its labels."""
@@ -66,7 +68,9 @@ class Meters:
         self._control, self._guard, self._disk = control, guard, control.disk
         self._mutex = threading.Lock()
         self._counts, self._states = Counter[Key](), Counter[Key]()
+        self._shown: dict[Key, int] = {}  # the states and the consumers, as they were shared last
         self._index: int | None = None  # of the file of this process
+        self.consumers = Consumers(control.disk.clock, self.share)
         self._written: dict[str, dict[bytes, int]] = {}  # the content of this file
         self._commits: deque[CommitNote] = deque(maxlen=_MOST_NOTES)
         # (an attribute, not a method: counting at once would cost each put and get 2 %)
@@ -106,21 +110,23 @@ class Meters:
     def disown(self) -> None:
         """Replace the mutex in a forked child, because another thread of the parent may have held it."""
         self._mutex = threading.Lock()
+        self.consumers.disown()
 
     def share(self) -> None:
         """Store the meters where other processes find them. Only a process without a simulated disk calls this."""
         with suppress(OSError, SpoolError), self._guard.step, self._mutex:
             self._count_commits()
+            self._shown = {**self._states, **self.consumers.states()}
             if self._index is not None:
                 self._write(self._index, self._counts)
-            elif self._counts or self._states:
+            elif self._counts or self._shown:
                 self._take()
 
     def read(self) -> Reading:
         """Return the meters of all processes. A file that cannot be read is left out."""
         self.share()
         with self._mutex:
-            counts, states = self._counts.copy(), self._states.copy()
+            counts, states = self._counts.copy(), Counter(self._shown)
             for index in range(layout.METERS_FILES):
                 if index != self._index:
                     with suppress(OSError):
@@ -146,7 +152,7 @@ class Meters:
                 return
 
     def _write(self, index: int, counts: Mapping[Key, int]) -> None:
-        content = {"counts": _packed(counts), "states": _packed(self._states)}
+        content = {"counts": _packed(counts), "states": _packed(self._shown)}
         if content != self._written or not self._disk.exists(_file(index)):
             run_files.write(self._disk, _file(index), content)
             self._written = content

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from spool.coordination import locks
@@ -79,21 +80,28 @@ class PreparedBranches:
 
     version: the version of the last listing; see ``CounterPage.prepared``.
     branches: the branches, by xid.
-    held: for each message's position, the branch whose commands address the message.
     usages: the usage of queues that branches would add, each usage with the contents from which it was computed.
     """
 
     def __init__(self) -> None:
         self.version = -1
         self.branches: dict[Xid, FileContents] = {}
-        self.held: dict[Position, Xid] = {}
         self.usages: dict[Xid, tuple[FileContents, Mapping[str, Any]]] = {}
 
     def replace(self, version: int, branches: dict[Xid, FileContents]) -> None:
         self.version = version
         self.branches = branches
         self.usages = {xid: usage for xid, usage in self.usages.items() if xid in branches}
-        self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
+        self.__dict__.pop("held", None)
+
+    @cached_property
+    def held(self) -> dict[Position, Xid]:
+        """For each message's position, the branch whose commands address the message. The caller holds the mutex.
+
+        It is computed when a caller asks for it, because it grows with the messages of the branches: a forwarder lists
+        and commits branches of many thousand messages, most of which no caller looks up in between.
+        """
+        return {position: xid for xid, contents in self.branches.items() for position in addressed_positions(contents)}
 
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
         """Add a branch, which raised the version of the shared list to ``version``.
@@ -103,16 +111,13 @@ class PreparedBranches:
         if version == self.version + 1:
             self.version = version
         self.branches[xid] = contents
-        for position in addressed_positions(contents):
-            self.held[position] = xid
+        self.__dict__.pop("held", None)
 
     def forget(self, xid: Xid) -> None:
         """Forget a branch that a commit adopted: the index has the effects of the branch now."""
-        contents = self.branches.pop(xid, None)
         self.usages.pop(xid, None)
-        if contents is not None and self.held:
-            for position in addressed_positions(contents):
-                self.held.pop(position, None)
+        if self.branches.pop(xid, None) is not None:
+            self.__dict__.pop("held", None)
 
 
 def addressed_positions(contents: FileContents) -> Iterator[Position]:

@@ -22,7 +22,7 @@ from spool.disk.descriptors import STAGES
 from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
-from spool.errors import DiskFailure, SpoolError
+from spool.errors import DiskFailure, SpaceStopped, SpoolError
 from spool.index import Index
 from spool.model import layout
 from spool.model.settings_text import SettingsParser
@@ -110,6 +110,8 @@ class Store:
     dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls these
         functions.
     meters: the counts of this process, for people who watch the space.
+    misplaced: the reason why no call may use the space, because its directory or ``run/`` was moved, replaced or
+        removed; "" while they are in place.
     """
 
     def __init__(self, life: Lifetime, files: Files, shared: Shared, view: View, settings: SettingsReader) -> None:
@@ -123,6 +125,7 @@ class Store:
         self.before_end: dict[Callable[[], None], None] = {}
         self.spare_journals: list[tuple[str, int]] = []
         self.dropped: deque[Callable[[], None]] = deque()
+        self.misplaced = ""
         self.meters = Meters(shared.control, life.guard)
         life.in_child.append(self.meters.disown)
 
@@ -138,13 +141,33 @@ class Store:
         return self.guard.closed
 
     def check_usable(self) -> CounterPage:
-        """Return the current counters. Raises NotOpen, or SpaceStopped after a failed flush in any process."""
+        """Return the current counters.
+
+        Raises:
+            NotOpen: the space is closed.
+            SpaceStopped: a flush failed in any process, or the space is not in its place.
+        """
         if self.guard.closed:
             self.guard.check()
+        if self.misplaced:
+            raise SpaceStopped(self.misplaced)
         try:
             return self.shared.counters.read().check()
         except OSError as error:
             raise self.translate_error("reading the space's counters", error) from error
+
+    def check_in_place(self) -> None:
+        """Raise SpaceStopped if the directory of the space, or ``run/``, was moved, replaced or removed.
+
+        The housekeeper calls this method every few seconds. Until a later check finds them in place, each call that
+        uses the space gets the error, also a call that waits for messages without a search for them.
+        """
+        try:
+            self.shared.control.verify()
+        except SpaceStopped as error:
+            self.misplaced = str(error)
+            raise
+        self.misplaced = ""
 
     def stop(self) -> None:
         """Stop the space after a failed flush: no process can commit or publish any more (Rule 7)."""

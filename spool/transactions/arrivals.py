@@ -14,14 +14,15 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from spool.disk import kernel
-from spool.errors import Argument, InvalidArgument, NotOpen, SpoolError
+from spool.errors import Argument, InvalidArgument, NotOpen, SpaceStopped, SpoolError
 from spool.log.visibility import catch_up
 from spool.model.layout import COUNTERS
 from spool.runtime import calls
@@ -154,7 +155,7 @@ class QueueArrivals:
         try:
             return self._check()
         except Exception as error:  # (if the thread ended, no arrivals would be noticed any more)
-            if not self._store.closed:
+            if not isinstance(error, NotOpen | SpaceStopped):
                 log.warning("arrivals of messages could not be checked: %s", error)
             self._announce(set(self._words))  # the next call of ``ready``, or a get, raises the error
             return _IDLE_SECONDS
@@ -219,16 +220,19 @@ class _Watcher:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._watched: list[weakref.ref[QueueArrivals]] = []
+        self._watched: list[tuple[weakref.ref[QueueArrivals], Callable[[], None]]] = []
         self._runs = False
         self._woken = -1
         self._notifier: int | None = None
         self._watches: set[int] = set()
 
     def add(self, arrivals: QueueArrivals) -> None:
-        """Watch for these arrivals until they are closed or dropped. The caller is inside a public call."""
+        """Watch for these arrivals until they are closed or dropped, and show them as consumers. The caller is inside a
+        public call."""
+        queues, consumers = tuple(arrivals._words), arrivals._store.meters.consumers
+        consumers.serve(queues, 1)
         with self._mutex:
-            self._watched.append(weakref.ref(arrivals))
+            self._watched.append((weakref.ref(arrivals), partial(consumers.serve, queues, -1)))
             if not self._runs:
                 self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 threading.Thread(target=self._run, name="spool-arrivals", daemon=True).start()
@@ -243,7 +247,7 @@ class _Watcher:
 
     def disown(self) -> None:
         """Close the copies of all descriptors in a forked child, in which the thread does not exist."""
-        for arrivals in filter(None, [reference() for reference in self._watched]):
+        for arrivals in filter(None, [reference() for reference, _ in self._watched]):
             arrivals._disown()
         self._close()
 
@@ -271,12 +275,21 @@ class _Watcher:
     def _check_all(self) -> float | None:
         """Check all arrivals; return the seconds until the next check, or None if no arrivals are left."""
         with self._mutex:
-            found = [arrivals for reference in self._watched if (arrivals := reference()) and arrivals._event >= 0]
-            self._watched = [weakref.ref(arrivals) for arrivals in found]
+            found, kept, ended = [], [], []
+            for reference, end in self._watched:
+                if (arrivals := reference()) is not None and arrivals._event >= 0:
+                    found.append(arrivals)
+                    kept.append((reference, end))
+                else:
+                    ended.append(end)
+            self._watched = kept
             if not found:
                 self._runs = False
                 self._close()
-                return None
+        for end in ended:
+            end()
+        if not found:
+            return None
         has_all = self._follow(found)
         seconds = min(arrivals._check_again() for arrivals in found)
         return seconds if has_all else min(seconds, _UNNOTIFIED_SECONDS)

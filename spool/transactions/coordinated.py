@@ -237,7 +237,7 @@ class CoordinatedTransaction(Transaction):
                 check = None
                 if settings.config.has_limits:  # without limits, the vote needs no number lock
                     check = partial(room_for(store, self._branch.tables), settings)
-                request = VoteRequest(page, file, self._branch.batch, check, partial(reclaim, store))
+                request = VoteRequest(page, file, self._branch.batch, check, partial(reclaim, store), settled=True)
                 self._core.group_commit.commit(request)
                 finish_vote(store, request)
                 self._end(TransactionState.PREPARED)

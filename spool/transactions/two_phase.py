@@ -29,8 +29,8 @@ from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
 from spool.log.adoption import AdoptionRequest, UnknownBranch, fact_key, heuristic_fact, move_adopted, voted_contents
 from spool.log.commit import commit, commit_batch
-from spool.log.deciding import settle_and_catch_up, settled
-from spool.log.quota import added_by, change_by, check_adoption
+from spool.log.deciding import settled
+from spool.log.quota import added_by, room_for
 from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist, unmark
@@ -69,6 +69,8 @@ def adopt(
             issued number is settled.
         copied: the prepared branches whose contents were copied into the batch.
     """
+    if any(xid not in store.view.prepared.branches for xid in xids):  # otherwise each file would be read twice
+        list_prepared(store)
     known = store.view.prepared.branches
     branches = [
         (known.get(xid) if xid.format_id in FORMATS_USED_ONCE else None) or voted_contents(store, xid) for xid in xids
@@ -80,16 +82,13 @@ def adopt(
     # they voted.
     voted = zip(xids, branches, strict=True)
     unchecked = [table for xid, contents in voted if xid.format_id == FORMAT_ROUND for table in contents.tables]
-    change = change_by(store.view, [*file.tables, *batch.tables, *unchecked])
-    coordinators = {xid.gtrid for xid in (*xids, *copied)}
+    has_room = room_for(store, [*file.tables, *batch.tables, *unchecked], {xid.gtrid for xid in (*xids, *copied)})
 
     def check(settings: Settings) -> None:
         undecided(settings)
         if also is not None:
             also(settings)
-        if settings.config.has_limits:
-            settle_and_catch_up(store, deadline)
-            check_adoption(store.view, settings, change, coordinators)
+        has_room(settings)
 
     return commit(store, file, batch, seconds=deadline.seconds, check=check, settled=True)
 

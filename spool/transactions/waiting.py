@@ -165,7 +165,17 @@ def wait_for(
     if got or deadline.remaining() <= 0:
         return got
     check_threads()  # they may have been replaced after the opening
-    if wanted.by_key or groups.names:  # (only this transaction can take more messages of its groups)
+    if wanted.by_key:
+        return _wait_alone(store, wanted, look, deadline)
+    with store.meters.consumers.waiting(wanted.queue):
+        return _wait_for_head(store, wanted, look, deadline, groups)
+
+
+def _wait_for_head(
+    store: Store, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline, groups: GroupLocks
+) -> PositionRanges:
+    """Repeat the claim of a queue's first messages, in one thread of the process at a time."""
+    if groups.names:  # (only this transaction can take more messages of its groups)
         return _wait_alone(store, wanted, look, deadline)
     polling = store.view.poll_locks.setdefault(wanted.queue, threading.RLock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):

@@ -101,10 +101,12 @@ class Run:
     def shown(self, threads: int) -> Iterator[None]:
         """Report the worker's threads, and whether the worker is paused, to people who watch the space."""
         self._change("workers", by=threads)
+        self._serve(threads)
         try:
             yield
         finally:
             self._change("workers", by=-threads)
+            self._serve(-threads)
             self._show_paused(False)
 
     def _show_paused(self, is_paused: bool) -> None:
@@ -115,6 +117,10 @@ class Run:
     def _change(self, state: str, *, by: int) -> None:
         if self.handler.program == WORKER:
             self._meters.change(state, self._queue, by=by)
+
+    def _serve(self, threads: int) -> None:
+        if self.handler.program == WORKER:  # (a forwarder shows its routes itself)
+            self._meters.consumers.serve([self._queue], threads)
 
     # -- before a claim ---------------------------------------------------------------------------------------------
 

@@ -3,14 +3,17 @@
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, chord, states
+from celery import Celery, chord, signals, states
 from celery.app.task import Context
+from celery.exceptions import ChordError, Reject
 
 import spool
+from celery_xaspool import results, shutdown
 from celery_xaspool.results import XaspoolBackend
 from spool.log.group_commit import GroupCommit
 from tests.celery.conftest import Shop
@@ -42,7 +45,8 @@ def requests(own: Shop, number: int) -> list[Context]:
 
 def counted(own: Shop) -> list[str]:
     keys = {message.correlation_id: message.body for message in own.space.browse("celery.results")}
-    return [str(body).split()[0] for key, body in keys.items() if key and key.startswith("chord-unlock-")]
+    counts = [str(body).split()[0] for key, body in keys.items() if key and key.startswith("chord-unlock-")]
+    return [count for count in counts if count != "ended"]
 
 
 def test_a_value_is_replaced_and_deleted(backend: XaspoolBackend, own: Shop) -> None:
@@ -229,15 +233,103 @@ def test_a_part_of_a_chord_that_two_processes_run_at_once_is_counted_once(
     """The process of a pool can outlive its killed worker, and end the task while another worker runs it again."""
     hold = backend._hold
 
-    def holding(*args: Any) -> None:
+    def holding(*args: Any) -> Any:
         monkeypatch.undo()
         other = threading.Thread(target=lambda: own.app.backend.mark_as_done(parts[0].id, 2, parts[0]))
         other.start()
         other.join()
-        hold(*args)
+        return hold(*args)
 
     monkeypatch.setattr(backend, "_hold", holding)
     backend.mark_as_done(parts[0].id, 2, parts[0])
+    assert counted(own) == ["1"]
+
+
+@pytest.mark.parametrize("chord_expires", [None, 1, 10_000_000])
+def test_a_chord_may_last_longer_than_results_live(own: Shop, chord_expires: int | None) -> None:
+    with application(own.space.path, result_expires=1, result_chord_expires=chord_expires) as app:
+        app.backend.expires = 0.01
+        chord([app.tasks["add"].s(1, 1), app.tasks["add"].s(2, 2)])(app.tasks["total"].s()).parent.save()
+        run = [message.expires_at or 0 for message in own.space.browse("celery.results")]
+        assert len(run) == 3
+        assert min(run) > time.time() + 300 * 86_400, "the life of results does not begin before the parts run"
+        first, last = requests(own, 2)
+        app.backend.mark_as_done(first.id, 2, first)
+        until(lambda: app.backend.get_state(first.id) == states.PENDING)
+        app.backend.mark_as_done(last.id, 4, last)
+    [body] = own.space.browse("celery")
+    assert "[[[2, 4]]" in body.body.replace('\\"', "")
+
+
+def test_a_part_of_a_chord_waits_for_the_counter_while_its_holder_lives(
+    backend: XaspoolBackend, own: Shop, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder may be stopped. If the part did not wait, the others would go on as if the chord were over."""
+    monkeypatch.setattr(results, "_HELD_SECONDS", 0.01)
+    looks, is_under_way = list[int](), shutdown.is_under_way
+    monkeypatch.setattr(shutdown, "is_under_way", lambda: looks.append(1) or is_under_way())
+    with own.space.claims() as holder:
+        assert holder.take("celery.results", correlation_id=f"chord-unlock-{parts[0].group}")
+        waiting = threading.Thread(target=lambda: own.app.backend.mark_as_done(parts[0].id, 2, parts[0]))
+        waiting.start()
+        until(lambda: len(looks) > 5)
+        assert backend.get_state(parts[0].id) == states.PENDING
+    waiting.join()
+    assert counted(own) == ["1"]
+
+
+def test_a_shutdown_ends_the_wait_for_the_counter_of_a_chord(
+    backend: XaspoolBackend, own: Shop, parts: list[Context]
+) -> None:
+    """The task returns to its queue."""
+    with own.space.claims() as holder:
+        assert holder.take("celery.results", correlation_id=f"chord-unlock-{parts[0].group}")
+        signals.worker_shutting_down.send(sender="worker@test", sig="SIGTERM", how="Warm", exitcode=0)
+        try:
+            with pytest.raises(Reject, match="the worker shuts down") as error:
+                backend.mark_as_done(parts[0].id, 2, parts[0])
+        finally:
+            signals.worker_init.send(sender=None)
+        assert error.value.requeue
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+    assert counted(own) == ["1"]
+
+
+@pytest.mark.parametrize("lost", ["all", "mark"])
+def test_a_chord_whose_records_were_deleted_fails_at_once(
+    backend: XaspoolBackend, own: Shop, parts: list[Context], caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    if lost == "all":
+        own.space.purge("celery.results")
+    backend.mark_as_done(parts[0].id, 2, parts[0])
+    if lost == "mark":
+        for message in own.space.browse("celery.results"):
+            if parts[0].id in (message.correlation_id or ""):
+                own.space.delete(message.id)
+    for _ in range(2):
+        backend.mark_as_done(parts[1].id, 4, parts[1])
+    body = own.app.AsyncResult(parts[0].chord["options"]["task_id"])
+    with pytest.raises(ChordError, match="were deleted"):
+        body.get(timeout=0.01)
+    assert backend.get_result(parts[1].id) == 4
+    assert own.space.stats("celery").ready == 0
+    assert [record.levelname for record in caplog.records if record.name == "celery_xaspool"] == ["ERROR"]
+
+
+def test_a_part_of_a_chord_waits_for_room_on_the_disk_if_the_application_wants_so(
+    own: Shop, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with application(own.space.path, result_backend_always_retry=True) as app:
+        attempt, failed = GroupCommit._try, list[str]()
+
+        def fails_once(*args: Any) -> Any:
+            if not failed:
+                failed.append("once")
+                no_room()
+            return attempt(*args)
+
+        monkeypatch.setattr(GroupCommit, "_try", fails_once)
+        app.backend.mark_as_done(parts[0].id, 2, parts[0])
     assert counted(own) == ["1"]
 
 

@@ -73,14 +73,19 @@ def test_group_chain_and_nested_chords(shop: Shop) -> None:
     assert chord([inner, add.s(3, 3), group(add.s(4, 4), add.s(5, 5))])(total.s()).get(timeout=SECONDS) == 30
 
 
-def test_a_chord_leaves_only_results_and_a_mark_of_each_part(shop: Shop) -> None:
-    """A mark shows that the part was counted, should the part run again. It expires as a result does."""
+def test_a_chord_leaves_only_results_and_its_ended_counter(shop: Shop) -> None:
+    """The counter shows that all parts were counted, should one run again. It expires as a result does."""
     add, total = shop.app.tasks["add"], shop.app.tasks["total"]
-    assert chord([add.s(1, 1), add.s(2, 2)])(total.s()).get(timeout=SECONDS) == 6
+    shop.space.purge("celery.results")
+    inner = chord([add.s(1, 1), chain(add.s(2, 2), add.s(3))], total.s())
+    outer = chord([inner, add.s(3, 3), group(add.s(4, 4), chain(add.s(5, 5), add.s(6)))])(total.s())
+    assert outer.get(timeout=SECONDS) == 39
     messages = list(shop.space.browse("celery.results"))
-    assert all(message.expires_at for message in messages)
-    keys = [message.correlation_id or "" for message in messages]
-    assert all(re.fullmatch(r"celery-task-meta-.{36}|celery-taskset-meta-.{36}\.\w+\..{36}", key) for key in keys)
+    assert all(message.expires_at and message.expires_at < time.time() + 86_401 for message in messages)
+    keys = {message.correlation_id or "": str(message.body) for message in messages}
+    counters = {key for key, body in keys.items() if key.startswith("chord-unlock-") and body == "ended "}
+    assert len(counters) == 2
+    assert all(key in counters or re.fullmatch(r"celery-task-meta-.{36}", key) for key in keys)
 
 
 def test_the_failed_part_of_a_chord_fails_the_chord(shop: Shop) -> None:

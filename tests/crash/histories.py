@@ -168,6 +168,12 @@ def _files_dropped(space: spool.Space) -> None:
     _drop(space, {"one": b"one", "two": b"two"})
 
 
+def _marked_files(space: spool.Space) -> None:
+    """Another program drops files with their markers. The file without a marker must never be taken."""
+    space.change_queue("a", drop_marker=".ok")
+    _drop(space, {"one": b"one", "one.ok": b"", "two": b"two", "two.ok": b"", "unmarked": b"unmarked"})
+
+
 def files_of_another_user(space: spool.Space) -> None:
     """Drop files of another user: the kernel does not tell whether these files have a writer, and they get no second
     name."""
@@ -413,6 +419,7 @@ HISTORIES = (
         survivors=1,
     ),
     History("intake", _files_dropped, TAKEN_IN, _intake, finish=_finish_intake),
+    History("intake of marked files", _marked_files, TAKEN_IN, _intake, finish=_finish_intake),
     History(
         "intake of another user's files",
         files_of_another_user,

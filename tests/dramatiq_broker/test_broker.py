@@ -8,6 +8,7 @@ from typing import Any
 import dramatiq
 import pytest
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+from dramatiq.middleware import SkipMessage
 from dramatiq.results.errors import ResultFailure, ResultMissing, ResultTimeout
 
 import spool
@@ -107,6 +108,26 @@ def test_a_message_whose_acknowledgement_fails_returns_to_its_queue(app: App, mo
         assert again is not None
         assert again.args == ("tea",)
         consumer.ack(again)
+    assert words(app.broker.space) == []
+
+
+def test_a_message_whose_consumer_began_again_runs_once(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker keeps prefetched messages while its consumer begins again: they are delivered a second time."""
+    app.note.send("tea")
+    with closing(app.broker.consume("default", timeout=1)) as first:
+        prefetched = next(first)
+    with closing(app.broker.consume("default", timeout=1)) as second:
+        delivered = next(second)
+        assert prefetched is not None
+        assert delivered is not None
+        with pytest.raises(SkipMessage, match="not claimed any more"):
+            app.broker.emit_before("process_message", prefetched)
+        app.broker.emit_before("process_message", delivered)
+        second.ack(prefetched)
+        second.requeue([prefetched])
+        assert "runs again, because its claim has ended" in caplog.text
+        assert app.broker.space.stats("default").claimed == 1
+        second.ack(delivered)
     assert words(app.broker.space) == []
 
 

@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import spool
 from forwarder.forwarder import Forwarder
-from forwarder.round import Route, split
+from forwarder.round import Round, Route, split
 from forwarder.task import Block, Chunk
 from spool.engine.engine import Room
 from spool.model import codecs
 from spool.model.xid import Xid
+from spool.store import parts
 from spool.workers.effects import Effect
 from spool.workers.outcome import Rejected, Replied, Retried
 from tests import door
@@ -29,6 +31,23 @@ def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:
     assert len({m.position.number for m in replies}) == 1
     assert bodies(space, "work") == []
     assert not list(Path(space.path, "prepared").iterdir())
+
+
+def test_x05_a_task_applies_no_commit_and_its_branch_is_listed_without_its_messages(space: spool.Space) -> None:
+    """Otherwise each vote reads the whole space again, and each commit goes through the messages of the branches."""
+    for n in range(10):
+        space.put("work", b"%d" % n)
+    answers["it"] = echo
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        with mock.patch("spool.log.visibility.apply", side_effect=AssertionError("a task applied a commit")):
+            return in_process(chunks)
+
+    with Round(space, Route("work", Scripted("it"))) as round_:
+        assert round_.claim(10, timeout=0)
+        round_.call(job, tasks=2)
+        with mock.patch.object(parts, "addressed_positions", side_effect=AssertionError("message by message")):
+            assert round_.commit().effects == {Effect.DELIVERED: 10}
 
 
 def test_q09_an_answer_carries_the_attributes_of_its_request(space: spool.Space) -> None:

@@ -163,7 +163,7 @@ def test_bytes_written_after_a_commit_whose_intake_died_are_kept(processes: Proc
 
 def test_a_file_with_another_inode_size_or_time_is_another_file() -> None:
     identity = FileIdentity(1, 17, 1, 5, 1_000, 0o100644, 0, 2_000)
-    complete = Complete(Evidence.RENAMED, identity)
+    complete = Complete(Evidence.DECLARED, identity)
     assert complete.is_still(identity._replace(changed_ns=3_000))
     for other in (identity._replace(inode=18), identity._replace(size=6), identity._replace(modified_ns=1_001), None):
         assert not complete.is_still(other)

@@ -105,14 +105,20 @@ def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaff
 
 
 @pytest.mark.every(6)
-@pytest.mark.parametrize("call", ["pwrite64", "renameat2", "unlinkat", "mkdirat", "fsync"])
+@pytest.mark.parametrize(
+    ("call", "marker"),
+    [
+        *((call, None) for call in ("pwrite64", "renameat2", "unlinkat", "mkdirat", "fsync")),
+        *((call, ".ok") for call in ("renameat2", "unlinkat")),
+    ],
+)
 def test_spool_intake_takes_each_file_once_whenever_it_is_killed(
-    call: str, life: Life, scaffold: Scaffold, stride: Stride, record_property
+    call: str, marker: str | None, life: Life, scaffold: Scaffold, stride: Stride, record_property
 ) -> None:
     n, kills, step = 1, 0, stride(5 if call == "pwrite64" else 1)
     while True:
         life.begin()
-        wanted = _drop(life.space)
+        wanted = _drop(life.space, marker)
         if not scaffold.kill_at(call, n, "intake", str(life.space)):
             break
         for _ in range(2):
@@ -129,11 +135,16 @@ def test_spool_intake_takes_each_file_once_whenever_it_is_killed(
     assert kills, f"spool-intake never calls {call}"
 
 
-def _drop(space: Path) -> list[bytes]:
-    """Four files, one of them of three messages; returns the bodies, sorted."""
+def _drop(space: Path, marker: str | None) -> list[bytes]:
+    """Four files, one of them of three messages, each with its marker if there is one; returns the bodies, sorted."""
     bodies = [b"%d" % n for n in range(6)]
     folder = space / "drop" / "in"
     for n, body in enumerate(bodies[:3]):
         (folder / f"file-{n}").write_bytes(body)
     (folder / "three.msgpack").write_bytes(b"".join(msgpack.packb({"body": body}) for body in bodies[3:]))
+    if marker is not None:
+        with spool.open(space) as opened:
+            opened.change_queue("in", drop_marker=marker)
+        for file in list(folder.iterdir()):
+            file.with_name(file.name + marker).touch()
     return bodies

@@ -188,8 +188,9 @@ def _constructor(cls: type) -> list[str]:
 
 
 def _kind(each: source.Attribute) -> str:
-    """Return the type of an attribute, and its default, if any."""
-    return each.type if each.default is None else f"{each.type} = {each.default}".strip()
+    """Return the type of an attribute, and its default, if any. The page of the settings has a long default."""
+    default = "…" if each.default is not None and len(each.default) > 80 else each.default
+    return each.type if default is None else f"{each.type} = {default}".strip()
 
 
 def _statements(cls: type) -> str:

@@ -84,4 +84,6 @@ def _shown(default: Any) -> str:
         return "none"
     if isinstance(default, float):
         return code(f"{default:.10g}")
+    if isinstance(default, tuple) and len(default) > 3:  # (a list of many values, over several lines)
+        return ", ".join(code(json.dumps(value)) for value in default)
     return code(json.dumps(list(default) if isinstance(default, tuple) else default))

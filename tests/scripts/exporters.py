@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import spool
 from spool.store import meters
 from tests.scripts.conftest import start
 from xaspool_scripts.watch.prometheus import METRICS
@@ -52,12 +53,21 @@ def report_everything(own: meters.Meters) -> None:
     own.record(durations=[(service, 0.25), (service, 7.0)])
     own.add("rounds", "orders")
     own.add("outcomes", "worker", "orders", "delivered", number=5)
+    own.consumers.serve(["orders"], 4)
     own.change("workers", "orders", by=4)
     own.change("workers_paused", "orders", by=1)
     own.change("route", "orders", "http://localhost/a", by=1)
     own.change("route", "orders", "http://localhost/b", by=1)
     own.change("route_down", "orders", "http://localhost/b", by=1)
     own.change("destination", "orders", "errors", by=1)
+
+
+def fail_a_task(space: spool.Space) -> None:
+    """Let a task of a new queue fail for good."""
+    space.create_queue("labels", error_queue="errors")
+    space.put("labels", b"x", headers={"task": "label"})
+    with space.claims() as claims:
+        claims.reject(claims.take("labels"), "no paper").result()
 
 
 @dataclass

@@ -1,10 +1,14 @@
 """X20: spool-admin shows the tasks of Celery, Django and Dramatiq: their names, states, workers and arguments."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import spool
+from tests.children import exit_code, start
 from tests.scripts.conftest import Run
+from tests.watch.test_consumers import serving, until
 from tests.watch.test_tasks import ARGUMENTS, KOMBU
 
 
@@ -42,3 +46,26 @@ def test_x20_the_runtime_of_a_task_begins_with_the_task_and_not_with_its_worker(
         assert begun is not None
         assert later[first.id].since == begun
         assert (later[second.id].since or 0.0) > begun
+
+
+def test_x20_the_consumers_of_a_dead_process_vanish_at_once(path: Path, run: Run) -> None:
+    def program() -> None:
+        with spool.open(path) as other:
+            other.work("orders", lambda message: signal.pause())
+
+    child = start(program)
+    with spool.open(path) as space:
+        space.put("orders", b"1")
+        _look_at(child, space, run)
+
+
+def _look_at(child: int, space: spool.Space, run: Run) -> None:
+    until(lambda: [(one.pid, one.held) for one in serving(space)] == [(child, 1)])
+    (listed,) = (one for one in run("queue", "list", "--json").objects if one["name"] == "orders")
+    assert [(one["pid"], one["held"]) for one in listed["consumers"]] == [(child, 1)]
+    assert f"process {child} (" in run("queue", "show", "orders").text
+    text = run("metrics").text
+    assert 'xaspool_queue_consumers{queue="orders",' in text
+    os.kill(child, signal.SIGKILL)
+    assert exit_code(child) == -signal.SIGKILL
+    assert serving(space) == []

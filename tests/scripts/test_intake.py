@@ -43,7 +43,7 @@ def test_a_quarantined_file_is_exit_6_also_when_another_file_was_left(run: Run, 
     os.mkfifo(folder / "pipe")
     done = run("--once", "--json", program="spool-intake")
     assert done.code == 6
-    assert done.objects == [{"files": 0, "messages": 0, "quarantined": 1, "left": 1}]
+    assert done.objects == [{"files": 0, "messages": 0, "quarantined": 1, "left": 1, "ignored": 0}]
     assert "spool-admin quarantine show active.bad.msgpack" in done.err
 
 

@@ -4,13 +4,13 @@ import errno
 import os
 import re
 import socket
-import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end_signal
+from xaspool_scripts.terminal.listening import address, end_signal, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, json_option, note, space_path
 from xaspool_scripts.terminal.wording import printable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from xaspool_console.server import ConsoleServer
 
 _HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
-_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
 
 def _host_names(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -88,7 +87,7 @@ def console(
                 reader = "user of this machine" if is_loopback(listen[0]) else "user who reaches this address"
                 subject = "these metrics" if published else "the space"
                 note(f"every {reader} can read {subject} here; --token-file asks for a login")
-            _await(ended, server)
+            wait_for_end(ended, watched.spaces, partial(_check_runs, server))
         finally:
             has_ended = server.close()
     if as_json:
@@ -156,8 +155,6 @@ def _reason(error: Exception) -> str:
     return os.strerror(number).lower() if number is not None and number > 0 else str(error)
 
 
-def _await(ended: threading.Event, server: "ConsoleServer") -> None:
-    """Wait for the event. Raise Failure if the server ends by itself."""
-    while not ended.wait(_POLL_SECONDS):
-        if not server.is_running:
-            raise Failure("the web server ended unexpectedly")
+def _check_runs(server: "ConsoleServer") -> None:
+    if not server.is_running:
+        raise Failure("the web server ended unexpectedly")

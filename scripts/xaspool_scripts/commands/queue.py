@@ -1,7 +1,7 @@
 """``spool-admin queue``: create, change, empty, delete and list queues."""
 
 import time
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from xaspool_scripts.terminal.wording import on_terminal, plural
 
 if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats, Space
+    from spool.watch.consumers import Consumer
 
 _CREATE_MISSING = click.option(
     "--create-missing", is_flag=True,
@@ -171,8 +172,8 @@ def delete(queue: str, yes: bool) -> None:
 )  # fmt: skip
 @json_option
 def list_(watch: float | None, as_json: bool) -> None:
-    """List the queues, each with the number of its messages; state queues are last. Standard error names the files in
-    quarantine, if any.
+    """List the queues, each with the number of its messages, and of its consumers: the processes that serve it. State
+    queues are last. Standard error names the files in quarantine, if any.
 
     \b
     Examples:
@@ -189,13 +190,15 @@ def list_(watch: float | None, as_json: bool) -> None:
 
 
 def _list(space: "Space", as_json: bool) -> None:
-    configs, stats = space.queues(), space.stats()
+    configs, stats, serving = space.queues(), space.stats(), space.engine.consumers()
     role = roles(configs)
     names = sorted(configs.keys() & stats.keys(), key=lambda name: (role[name] == STATE, name))
-    queues = [_object(configs[name], stats[name], role[name]) for name in names]
-    columns = ("name", "role", "ready", "delayed", "claimed", "in doubt", "bytes")
-    fields = [column.replace(" ", "_") for column in columns]
-    rows = ([*(each[field] for field in fields), _oldest(each["oldest_age"])] for each in queues)
+    queues = [_object(configs[name], stats[name], role[name], serving) for name in names]
+    columns = ("name", "role", "ready", "delayed", "claimed", "in doubt", "bytes", "consumers")
+    fields = [column.replace(" ", "_") for column in columns[:-1]]
+    rows = (
+        [*(each[field] for field in fields), len(each["consumers"]), _oldest(each["oldest_age"])] for each in queues
+    )
     nothing = "the space has no queues yet: make one with spool-admin queue create NAME"
     write_all(queues, as_json, (*columns, "oldest" if on_terminal() else "oldest (s)"), rows, nothing)
     if kept := space.quarantined():
@@ -215,7 +218,8 @@ def _oldest(seconds: float | None) -> object:
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @json_option
 def show_(queue: str, as_json: bool) -> None:
-    """Show a queue's options, its messages by state, and its counts since the space was created.
+    """Show a queue's options, its messages by state, its counts since the space was created, and its consumers: the
+    processes that serve the queue.
 
     \b
     Example:
@@ -224,15 +228,24 @@ def show_(queue: str, as_json: bool) -> None:
     with opened() as space:
         stats = space.stats(queue)
         configs = space.queues()
-        fields = _object(configs[queue], stats, roles(configs)[queue])
+        fields = _object(configs[queue], stats, roles(configs)[queue], space.engine.consumers())
     if as_json:
         write_json(fields)
         return
+    fields["consumers"] = "; ".join(map(in_words, fields["consumers"])) or "none"
     pairs({name.replace("_", " "): _in_words(name, value) for name, value in fields.items()})
 
 
-def _object(config: "QueueConfig", stats: "QueueStats", role: str) -> dict[str, Any]:
-    return {**asdict(config), "role": role, **asdict(stats)}
+def _object(
+    config: "QueueConfig", stats: "QueueStats", role: str, serving: "Mapping[str, list[Consumer]]"
+) -> dict[str, Any]:
+    return {**asdict(config), "role": role, **asdict(stats), "consumers": serving.get(config.name, [])}
+
+
+def in_words(consumer: "Consumer") -> str:
+    """Describe a consumer, e.g. ``process 17 (celery) for 3 h, busy with 2 messages``."""
+    held = f"busy with {plural(consumer.held, 'message')}" if consumer.is_busy else "idle"
+    return f"process {consumer.pid} ({consumer.program}) for {age(time.time() - consumer.since)}, {held}"
 
 
 def _in_words(name: str, value: object) -> str:

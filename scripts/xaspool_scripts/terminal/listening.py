@@ -1,13 +1,17 @@
-"""The common parts of programs that listen at an address: options, and signals that end the program."""
+"""The common parts of programs that listen at an address: options, and the wait for the end of the program."""
 
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from xaspool_scripts.terminal.signals import handle_ending
 
+if TYPE_CHECKING:
+    from spool import Space
+
+_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -38,3 +42,17 @@ def end_signal() -> threading.Event:
     ended = threading.Event()
     handle_ending(lambda *_: ended.set())
     return ended
+
+
+def wait_for_end(ended: threading.Event, spaces: "Iterable[Space]", check: Callable[[], object] = lambda: None) -> None:
+    """Wait for the event of ``end_signal``.
+
+    Args:
+        spaces: the spaces that the program serves. If a space was moved, replaced or removed, this raises SpaceStopped,
+            so that systemd or a container starts the program again.
+        check: called every 0.2 seconds; its errors also end the wait.
+    """
+    while not ended.wait(_POLL_SECONDS):
+        check()
+        for space in spaces:
+            space.engine.check_in_place()

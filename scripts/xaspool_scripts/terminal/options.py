@@ -176,6 +176,11 @@ def _drop_types(context: click.Context, parameter: click.Parameter, values: tupl
     return NONE if values == ("none",) else _pairs(values, "SUFFIX=TYPE, e.g. .csv=text/csv") or None
 
 
+def _drop_ignore(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[str] | None:
+    """Parse the values of --drop-ignore. Return None without values, because the user has then not given the option."""
+    return [] if values == ("none",) else list(values) or None
+
+
 def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
     return _pairs(values, "NAME=VALUE") or None
 
@@ -190,12 +195,17 @@ _WRITTEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "ID": (message_id, ""),
 }
 # The options that may be given several times: for each metavar, the option's name, and the parser of the values.
-_SEVERAL = {"NAME=VALUE": ("--header", _headers), "SUFFIX=TYPE": ("--drop-type", _drop_types)}
+_SEVERAL = {
+    "NAME=VALUE": ("--header", _headers), "SUFFIX=TYPE": ("--drop-type", _drop_types),
+    "PATTERN": ("--drop-ignore", _drop_ignore),
+}  # fmt: skip
 
 
 def _default(value: object) -> str:
-    if not value or isinstance(value, tuple | dict):
+    if not value or isinstance(value, dict):
         return ""
+    if isinstance(value, tuple):
+        return f" Default: {', '.join(value)}."
     return f" Default: {value:.10g}." if isinstance(value, int | float) else f" Default: {value}."
 
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.terminal.listening import address, end_signal
+from xaspool_scripts.terminal.listening import address, end_signal, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, describe, json_option, note, space_path
 from xaspool_scripts.watch import prometheus
-from xaspool_scripts.watch.space import published_option, watched_space
+from xaspool_scripts.watch.space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:
     from spool import SpaceMetrics
 
-_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
+_POLL_SECONDS = 0.2  # the longest time until the server ends
 _CACHED_SECONDS = 1.0  # the shortest time between two readings of the space
 _MOST_CONNECTIONS = 16
 _CONNECTION_SECONDS = 10.0  # the longest life of a connection
@@ -58,7 +58,7 @@ def metrics(listen: tuple[str, int] | None, published: bool, as_json: bool) -> N
     with watched_space(published=published) as watched:
         exporter = Exporter(path, watched.metrics)
         if listen is not None:
-            _serve(exporter, *listen, as_json=as_json)
+            _serve(watched, exporter, *listen, as_json=as_json)
         elif as_json:
             for sample in exporter.samples():
                 write_json(sample)
@@ -233,7 +233,7 @@ class _Server(ThreadingMixIn, TCPServer):
             note(f"warning: {describe(error)}")
 
 
-def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
+def _serve(watched: Watched, exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
     """Serve the metrics until a signal."""
     from forwarder.flight.endpoint import in_url, is_loopback
 
@@ -255,10 +255,11 @@ def _serve(exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
             write_bytes(f"serving {exporter.path} at {url}\n".encode())
         reader = "user of this machine" if is_loopback(host) else "user who reaches this address"
         note(f"every {reader} can read these metrics")
-        while not ended.wait(_POLL_SECONDS):
-            pass
-        server.shutdown()
-        thread.join()
+        try:
+            wait_for_end(ended, watched.spaces)
+        finally:
+            server.shutdown()
+            thread.join()
     if as_json:
         write_json({"event": "ended"})
     else:

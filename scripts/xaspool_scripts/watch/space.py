@@ -26,6 +26,10 @@ class Watched:
     metrics: "Callable[[], spool.SpaceMetrics]"
     space: "spool.Space | None"
 
+    @property
+    def spaces(self) -> "list[spool.Space]":
+        return [] if self.space is None else [self.space]
+
 
 @contextmanager
 def watched_space(*, published: bool) -> Iterator[Watched]:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from spool.model.text import plural
+from spool.watch.consumers import consumers
 from spool.watch.health import routes
 from spool.watch.units import size
 from xaspool_scripts.watch.top.figures import Row
@@ -54,6 +56,10 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
         *_references(metrics, name),
         Text("Routes and outcomes", HEADING),
         *([*_routes(metrics, name), *_outcomes(metrics, name)] or [Text("  none")]),
+        Text("Failures of the last day", HEADING),
+        *(list(_failures(metrics, name, now)) or [Text("  none")]),
+        Text("Consumers", HEADING),
+        *(list(_consumers(metrics, name, now)) or [Text("  none")]),
         Text("Holders", HEADING),
         *(list(_holders(metrics, name, now)) or [Text("  none")]),
     ]  # fmt: skip
@@ -88,6 +94,28 @@ def _holders(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
             f"{clean(process)}  {clean(each.xid or '')}",
             WARNING if each.state == "in doubt" else "",
         )
+    if len(here) > _MOST_NAMED:
+        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
+
+
+def _failures(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
+    here = [each for each in metrics.failures if name in (each.queue, each.kept_in)]
+    for each in here[:_MOST_NAMED]:
+        last = f"{old(now - each.last_at)} ago"
+        yield Text(
+            f"  {fit(number(each.count), 6, right=True)}  {fit(last, 10)}  {clean(each.task or 'no task')}  "
+            f"{clean(each.cause)}"
+        )
+    if len(here) > _MOST_NAMED:
+        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
+
+
+def _consumers(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
+    here = consumers(metrics.states, metrics.transactions).get(name, [])
+    for each in here[:_MOST_NAMED]:
+        held = f"busy, holds {each.held:,}" if each.is_busy else "idle"
+        threads = plural(each.threads, "thread or call", "threads or calls")
+        yield Text(f"  {each.pid} {clean(each.program)}  {threads} for {old(now - each.since)}  {held}")
     if len(here) > _MOST_NAMED:
         yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
 
