@@ -58,8 +58,8 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if (message := self.held.get(delivery_tag)) is None:
             return
-        claims, cause, error = self.channel.claims, self.channel.causes.pop(delivery_tag, None), sys.exception()
-        if cause is None and error is not None:  # the consumer handles this exception
+        claims, cause, error = self.channel.claims, self.channel.causes.pop(delivery_tag, None), _handled()
+        if cause is None and error is not None:
             cause = one_line(error)
             if isinstance(error, KeyError) and error.args == (message.headers.get("task"),):
                 cause = f"NotRegistered: the worker knows no task {error}"
@@ -420,6 +420,22 @@ class Channel(virtual.Channel):
             wait(() if is_copy else list(self._unfinished))
             self.claims.close()
             self.held.clear()  # after a lost connection, tasks that still run acknowledge messages without a claim
+
+
+def _handled() -> BaseException | None:
+    """Return the exception that a caller handles.
+
+    ``sys.exception`` can also return an exception that nobody handles any more: a signal in the middle of Python's
+    return from a handler has this effect.
+    """
+    if (error := sys.exception()) is None or error.__traceback__ is None:
+        return None
+    frame = sys._getframe()
+    while frame is not error.__traceback__.tb_frame:
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return error
 
 
 def _eta(message: dict[str, Any]) -> float | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from celery import Celery
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kombu import Producer
+from kombu.exceptions import EncodeError
 
 import spool
 from tests.celery.conftest import Shop
@@ -19,7 +20,7 @@ TASKS = ("add", "total", "fail", "refuse", "unknown")
 
 numbers = st.integers() | st.floats() | st.sampled_from([0, 1, -1, 3600, 1e30])
 texts = st.text(max_size=12) | st.sampled_from(
-    ["x" * 300, "2030-01-31T08:00:00+00:00", "0001-01-01T00:00:00+00:00", "9999-12-31", "utf-8", "base64", "zlib", *TASKS]
+    ["x" * 300, "2030-01-31T08:00:00+00:00", "0001-01-01T00:00:00+00:00", "9999-12-31", "base64", "zlib", *TASKS]
 )
 plain = st.none() | st.booleans() | numbers | texts
 values = st.recursive(
@@ -88,7 +89,8 @@ OPTIONS = st.fixed_dictionaries(
         "soft_time_limit": values, "group_id": values, "group_index": values, "root_id": values, "parent_id": values,
         "retries": values, "reply_to": values, "ignore_result": values, "argsrepr": values, "stamped_headers": values,
         "compression": st.sampled_from(["zlib", "none", None]), "correlation_id": values, "delivery_mode": values,
-        "serializer": st.sampled_from(["json", "pickle", "raw", None]), "content_type": values, "content_encoding": values,
+        "serializer": st.sampled_from(["json", "pickle", "raw", None]), "content_type": values,
+        "content_encoding": values,
     },
 )  # fmt: skip
 calls = st.tuples(st.sampled_from(TASKS), values, values, OPTIONS)
@@ -135,13 +137,10 @@ def test_a_worker_outlives_any_body(odd: Shop, bodies: list[Any]) -> None:
 
 
 def send(app: Celery, task: str, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
-    """Send a task, or get one error that is not of the transport."""
-    try:
+    """Send a task, unless Celery or the transport refuses an argument."""
+    of_celery = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, EncodeError)
+    with suppress(*of_celery, spool.InvalidArgument):
         app.send_task(task, args, kwargs, queue="odd", **options)
-    except spool.SpoolError as error:
-        assert isinstance(error, spool.InvalidArgument)
-    except Exception:  # Celery refuses the arguments
-        pass
 
 
 @settings(suppress_health_check=list(HealthCheck))
