@@ -12,6 +12,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery import signals
+from celery.app.task import Context
 from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 from celery.utils.serialization import UnpickleableExceptionWrapper
 from kombu.utils.encoding import safe_repr
@@ -43,9 +44,12 @@ def _store_failure(request: Any, error: Any, exc_info: Any) -> None:
     task = request.task
     if not isinstance(error, Exception):  # e.g. SystemExit
         error = WorkerLostError(one_line(error))
+    payload = request.message.payload
+    embedded = payload[2] if isinstance(payload, list | tuple) else {}  # (an old message has no chain)
+    context = Context({"chord": request.chord, "errbacks": request.errbacks, **request.request_dict, **embedded})
     try:
         task.backend.mark_as_failure(
-            request.id, error, exc_info.traceback, request=request._context, store_result=request.store_errors
+            request.id, error, exc_info.traceback, request=context, store_result=request.store_errors
         )
     except Exception as failure:
         log.error("the failure of task %s is not stored: %s", request.id, failure)
