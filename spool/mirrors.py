@@ -11,6 +11,7 @@ from spool.disk.disk import Disk
 from spool.disk.requirements import check_kind, check_stages
 from spool.errors import InvalidArgument, NotASpace, SpaceExists, SystemFailure
 from spool.model import layout
+from spool.model.paths import local_path
 from spool.model.settings import space_config
 from spool.model.settings_file import parse, with_mirror
 from spool.opening import inspected, open_space, os_errors, space_directory
@@ -54,7 +55,7 @@ def begin(path: str | os.PathLike[str], mirror: str | os.PathLike[str]) -> Space
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
     """
-    mirror = os.path.abspath(mirror)
+    mirror = os.path.abspath(local_path(mirror))
     space_config({"mirror": mirror}, {})  # checked before a file is created in the mirror
     with _closed(path) as disk:
         check_elsewhere(mirror, disk.root)
@@ -129,7 +130,7 @@ def restore(
         NotASpace: ``mirror`` is no mirror.
         MirrorMismatch: a process has the space of the mirror open.
     """
-    root, mirror = os.path.abspath(path), os.path.abspath(mirror)
+    root, mirror = os.path.abspath(local_path(path)), os.path.abspath(local_path(mirror))
     if lies_inside(root, mirror):
         raise InvalidArgument(
             f"the new space {root} lies inside the mirror {mirror}, which is not changed: name a directory elsewhere"

@@ -17,6 +17,7 @@ from spool.disk.requirements import check_kind, check_stages, unsafe
 from spool.errors import Argument, DiskFailure, NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
+from spool.model.paths import local_path
 from spool.model.settings import SpaceConfig, differences, space_config
 from spool.model.settings_file import render_new
 from spool.runtime import calls
@@ -266,7 +267,7 @@ def space_directory(path: str | os.PathLike[str]) -> Iterator[Disk]:
     if isinstance(path, Disk):
         yield path
         return
-    root = os.fspath(path)
+    root = local_path(path)
     missing = [root]
     with os_errors("making the queue space"):
         while not os.path.lexists(missing[-1]):
@@ -326,9 +327,10 @@ def open(path: str | os.PathLike[str]) -> Space:
     Ctrl-C waits until the space is open, and then closes it; a second Ctrl-C does not wait.
 
     Args:
-        path: the directory.
+        path: the directory. The URL ``file:///p`` means ``/p``.
 
     Raises:
+        InvalidArgument: the path is another URL.
         NotASpace: the directory holds no queue space.
         NewerFormat: a later version of the library wrote the space.
         UnsafeFileSystem: the file system of the space lacks a feature that a space needs.
@@ -383,7 +385,7 @@ def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
 
 
 def _existing(path: str | os.PathLike[str]) -> str:
-    root = os.fspath(path)
+    root = local_path(path)
     if not is_directory(root):
         raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quote(root)}")
     return root

@@ -12,6 +12,7 @@ from typing import Unpack
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.model.layout import SETTINGS
 from spool.model.options import SpaceOptions
+from spool.model.paths import local_path
 from spool.opening import check_same, create
 from spool.runtime import calls
 from spool.runtime.tearing import Reentrant
@@ -52,7 +53,7 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
         ProtocolError: a finalizer or a similar function called this in the middle of an opening of its thread.
         The other errors of ``spool.create``.
     """
-    root = os.path.realpath(path)
+    root = os.path.realpath(local_path(path))
     space = _spaces.get(root)
     if space is not None and not options and _is_usable(space):
         return space

@@ -24,8 +24,9 @@ from spool.errors import InvalidArgument
 from spool.model.checks import SHORT_TEXT, ValueCheck, check, require, whole
 from spool.model.layout import MAX_NUMBER
 from spool.model.message import PUT_OPTIONS
+from spool.model.paths import local_path
 from spool.model.settings import check_queue_name
-from spool.model.text import did_you_mean
+from spool.model.text import did_you_mean, shortened
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
@@ -118,12 +119,29 @@ def parse_options(given: Options, known: Mapping[str, ValueCheck], doing: str) -
     found: dict[str, Any] = {}
     for key, value in given.items():
         name = names.get(key.lower())
+        if key.lower() == "paths":  # from Spark, for .load([…])
+            raise _several(value)
         if name is None:
             raise InvalidArgument(f"{doing} has no option {key!r}{_which(key, 'options', names.values())}")
-        found[name] = os.path.abspath(value) if name == "path" else check(f"the option {name}", value, known[name])
+        found[name] = _directory(value) if name == "path" else check(f"the option {name}", value, known[name])
     if "path" not in found:
         raise InvalidArgument(f"{doing} takes the path of a space: name its directory, e.g. .load('/var/spool/orders')")
     return found
+
+
+def _directory(path: str) -> str:
+    """Return the absolute path of a space. InvalidArgument for a URL of another scheme, a list, or a pattern."""
+    directory = os.path.abspath(local_path(path))
+    if re.search(r"[,*?\[{]", directory) and not os.path.isdir(directory):
+        raise _several(path)
+    return directory
+
+
+def _several(path: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{shortened(path)} is a list or a pattern: name one space a load, and use union, or name the spaces by "
+        ".option('spaces', '/a,/b')"
+    )
 
 
 def number_option(expected: str, least: int = 1, most: int = MAX_NUMBER) -> ValueCheck:

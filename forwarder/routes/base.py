@@ -16,6 +16,7 @@ from forwarder.session import SparkUnavailable
 from spool import Space
 from spool.errors import SpoolError
 from spool.model.checks import TIME_LIMIT
+from spool.model.paths import local_path
 from spool.model.position import Position
 from spool.workers.effects import OnFailure
 from spool.workers.outcome import describe
@@ -136,7 +137,7 @@ class BaseForwarder:
     ) -> None:
         if idle is not None:
             check_option("idle", idle, TIME_LIMIT)
-        self.path = path
+        self.path = local_path(path)
         self.routes = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
         self.summary = Summary()
         self._say = say or log.info

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from threading import Timer
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
@@ -36,6 +36,14 @@ _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets 
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 _SHORTEST_SECONDS = 0.001
 _AGAIN_SECONDS = 1.0  # after this time, acknowledgements that have failed are repeated
+
+
+class _Source(NamedTuple):
+    """The queue of a consumer. ``reserves``: whether attempts begin after the delivery: see celery_xaspool.attempts."""
+
+    queue: str
+    no_ack: bool
+    reserves: bool
 
 
 class QoS(virtual.QoS):
@@ -86,7 +94,8 @@ class Channel(virtual.Channel):
         self.causes: dict[str, str] = {}  # why their tasks have failed
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
-        self._sources: dict[str, tuple[str, bool]] = {}  # by consumer tag: the queue, and whether it needs no acks
+        self._sources: dict[str, _Source] = {}  # by consumer tag
+        self._limited: set[str] = set()  # the queues that limit the attempts of their messages
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +173,7 @@ class Channel(virtual.Channel):
         self._purge(queue)
         for channel in self.connection.channels:
             channel.flush()
-            for tag in [tag for tag, (source, _) in channel._sources.items() if source == queue]:
+            for tag in [tag for tag, source in channel._sources.items() if source.queue == queue]:
                 channel.basic_cancel(tag)
             tags = [tag for tag, m in channel.held.items() if m.queue == name and box in (None, m.correlation_id)]
             channel.claims.remove([channel.held.pop(tag) for tag in tags]).result()
@@ -243,7 +252,8 @@ class Channel(virtual.Channel):
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        self._sources[consumer_tag] = queue, no_ack
+        reserves = _is_of_tasks(getattr(callback, "__self__", None))
+        self._sources[consumer_tag] = _Source(queue, no_ack, reserves)
         self.connection.follow_queues()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -254,11 +264,12 @@ class Channel(virtual.Channel):
 
     def consumed(self) -> set[str]:
         """Return the queues of the space that this channel consumes."""
-        return {self.find_queue(queue)[0].name for queue, _ in self._sources.values()}
+        return {self.find_queue(source.queue)[0].name for source in self._sources.values()}
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         for payload in self._take(queue, 1):
             message = self.Message(payload, channel=self)
+            self.begin(message.delivery_tag)
             if no_ack:
                 self.qos.ack(message.delivery_tag)
             return message
@@ -269,24 +280,28 @@ class Channel(virtual.Channel):
         the number of deliveries."""
         self.flush()
         done, prefetch_count = 0, self.qos.prefetch_count
-        for consumer_tag, (queue, no_ack) in list(self._sources.items()):
+        for consumer_tag, source in list(self._sources.items()):
             room = most - done
-            if not no_ack and prefetch_count:
+            if not source.no_ack and prefetch_count:
                 room = min(room, prefetch_count - len(self.held))
-            for payload in self._take(queue, room) if room > 0 else ():
+            for payload in self._take(source.queue, room) if room > 0 else ():
                 tag = payload["properties"]["delivery_tag"]
                 if consumer_tag not in self._sources:  # an earlier message has made the consumer cancel itself
                     self.claims.release([self.held.pop(tag)])
                     continue
-                if no_ack:
+                if source.no_ack:
                     self.remove(self.held.pop(tag))
-                self.connection.on_message_ready(self, payload, queue)
+                elif not source.reserves:
+                    self.begin(tag)
+                self.connection.on_message_ready(self, payload, source.queue)
                 done += 1
         return done
 
     def _take(self, queue: str, most: int) -> list[dict[str, Any]]:
         """Claim messages, and return them as kombu's payloads."""
         config, box = self.find_queue(queue)
+        if config.retries is not None or config.deaths is not None:
+            self._limited.add(config.name)
         payloads: list[dict[str, Any]] = []
         while messages := self.claims.take(config.name, most - len(payloads), correlation_id=box):
             found = [payload for payload in map(self._payload, messages) if payload is not None]
@@ -309,9 +324,18 @@ class Channel(virtual.Channel):
             request = self.claims.reject([message], reason, delay=_FOREIGN_SECONDS)
             self.follow_up(request, partial(self.claims.release, [message]))
             return None
-        self.claims.begin(message)  # if this process dies, the next delivery is marked as redelivered
         self.held[tag] = message
         return payload
+
+    def limits_attempts(self, tag: str) -> bool:
+        """Return whether the queue of a delivery limits the attempts of its messages."""
+        return tag in self.held and self.held[tag].queue in self._limited
+
+    def begin(self, tag: str) -> None:
+        """Record that an attempt begins: if this process dies, the next delivery is marked as redelivered."""
+        if (message := self.held.get(tag)) is not None:
+            with suppress(spool.BadMessageId):  # another thread ends the message
+                self.claims.begin(message)
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
@@ -356,6 +380,11 @@ class Channel(virtual.Channel):
             wait(() if is_copy else list(self._unfinished))
             self.claims.close()
             self.held.clear()  # after a lost connection, tasks that still run acknowledge messages without a claim
+
+
+def _is_of_tasks(consumer: Any) -> bool:
+    """Return whether a consumer of kombu is that of a worker, which passes tasks to a pool."""
+    return getattr(getattr(consumer, "on_message", None), "__module__", None) == "celery.worker.consumer.consumer"
 
 
 def _present_cause(message: spool.Message) -> str | None:

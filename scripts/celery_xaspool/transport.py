@@ -42,7 +42,8 @@ class Transport(virtual.Transport):
         self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         if "celery.worker" in sys.modules:
             _allow_mingle_and_gossip()
-            importlib.import_module("celery_xaspool.causes")
+            for module in ("attempts", "causes"):
+                importlib.import_module(f"celery_xaspool.{module}")
 
     def establish_connection(self) -> Any:
         self.pid, self.space = os.getpid(), spool.shared(self.path)

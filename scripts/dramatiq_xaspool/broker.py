@@ -21,6 +21,7 @@ from dramatiq.errors import ConnectionClosed, ConnectionFailed, DecodeError, Que
 from dramatiq.middleware import SkipMessage
 
 import spool
+from dramatiq_xaspool.limits import running
 
 log = logging.getLogger("dramatiq_xaspool")
 
@@ -140,6 +141,7 @@ class _CountedRuns(dramatiq.Middleware):
             message.claims.begin(message.claimed)
         except _CLAIM_ENDED as error:
             raise SkipMessage(f"message {message.message_id} is not claimed any more") from error
+        running.set(message)
 
 
 class Delivery(MessageProxy):

@@ -29,6 +29,8 @@ from spool.disk.durability import durability_of
 from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, as_unsupported, renameat2
 from spool.disk.memory import ByCalls, Futexes, Mapped, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
+from spool.errors import NO_ROOM, SpoolError
+from spool.model.paths import local_path
 from spool.runtime.clock import Clock
 
 FILE_MODE = 0o600
@@ -52,6 +54,12 @@ class FlushFailed(OSError):
     """``fsync`` reported an error, so the content of the disk is unknown."""
 
 
+def is_full(error: OSError) -> bool:
+    """Return whether the disk had no room for a file, so that nothing has happened. (A commit that may have happened
+    raises CommitUnknown.)"""
+    return error.errno in NO_ROOM and not isinstance(error, SpoolError | FlushFailed)
+
+
 class Disk:
     """The files of one space on a real file system. A disk serves one opening of the space at a time.
 
@@ -67,7 +75,7 @@ class Disk:
     futexes: Futexes | None = None  # words that wake threads that wait for byte locks; None if no thread can be woken
 
     def __init__(self, root: str, owner: tuple[int, int] | None = None) -> None:
-        self.root = os.path.abspath(root)
+        self.root = os.path.abspath(local_path(root))
         self._handles: dict[int, None] = {}  # the open handles, in the order of their opening
         self._memory: list[SharedBytes] = []
         self.flushes = 0

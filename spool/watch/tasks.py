@@ -63,17 +63,21 @@ def task_of(entry: "QueueEntry", now: float) -> Task | None:
     name = one_line(message.headers.get(NAME, found.name if found else ""))
     if not name and found is None:
         return None
-    id_ = message.correlation_id or (found.id if found else None)
+    id_ = task_id(message) or (found.id if found else None)
     arguments = found.arguments if found else ""
     if (ended := message.headers.get(STATE)) is not None:
         runtime, worker = _seconds(message.headers.get(RUNTIME)), message.headers.get(WORKER)
-        id_ = id_ and id_.removeprefix(_RESULT_PREFIX)
         return Task(id_, name, arguments, ended, runtime, worker, found.cause if found else None)
     state, holder = state_of(entry), entry.holder
     begun = holder.since if holder is not None and state == RUNNING else None
     runtime = None if begun is None else max(0.0, now - begun)
     worker = None if holder is None else process_of(holder)
     return Task(id_, name, arguments, state, runtime, worker, message.failure_reason)
+
+
+def task_id(message: "Message") -> str | None:
+    """Return the id of the task that a message or a result belongs to, as far as its control fields tell."""
+    return message.correlation_id and message.correlation_id.removeprefix(_RESULT_PREFIX)
 
 
 def state_of(entry: "QueueEntry") -> str:

@@ -102,6 +102,10 @@ def application(path: object, **settings: Any) -> Celery:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @app.task(shared=False, name="kill_worker")
+    def kill_worker() -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+
     @app.task(shared=False, name="second_time", bind=True, max_retries=3)
     def second_time(self: Any, seconds: float) -> int:
         """Succeed in the third run."""

@@ -9,7 +9,7 @@ import pytest
 from celery import chord, states
 
 from tests.celery.conftest import Shop, expect_all_run
-from tests.celery.tasks import SPACE
+from tests.celery.tasks import SPACE, application
 from tests.celery.workers import ROOT, SECONDS, until, working
 from tests.watch.healthy import expect_healthy_an_hour_later
 
@@ -85,6 +85,57 @@ def test_tasks_that_a_killed_worker_held_run_elsewhere(own: Shop) -> None:
         killed.kill()
     until(lambda: own.space.stats("celery").ready == 8)
     expect_all_run(own, words, results)
+
+
+def test_only_the_tasks_that_began_have_used_an_attempt_when_their_worker_dies(own: Shop) -> None:
+    """Otherwise a few deaths would move tasks that never ran to the error queue."""
+    own.space.create_queue("failed", role="error")
+    own.space.create_queue("celery", retry_delay=0.0, retries=1, error_queue="failed")
+    sent = [own.app.tasks["wait_for_word"].delay(str(number)).id for number in range(8)]
+    begun: list[str] = []
+    for name in ("first", "second"):
+        with working(own.place, name) as worker:
+            until(lambda: own.space.stats("notes").ready == 2 and own.space.stats("celery").claimed == 8, worker)
+            worker.kill()
+        begun += [message.body for message in own.space.get_many("notes", 2)]
+    assert sorted(begun) == ["0", "0", "1", "1"]
+    with working(own.place, "third", "-P", "solo") as worker:
+        until(lambda: own.space.stats("notes").ready == 1, worker)
+        worker.kill()
+    assert {message.correlation_id for message in own.space.browse("failed")} == set(sent[:2])
+    until(lambda: own.space.stats("celery").ready == 6)
+    assert own.space.claims().take("celery", 8) != []
+    assert {message.correlation_id: message.attempts for message in own.space.browse("celery")} == {
+        id: int(number == 2) for number, id in enumerate(sent) if number > 1
+    }
+
+
+def test_a_task_that_kills_its_worker_uses_an_attempt_each_time(own: Shop) -> None:
+    own.space.create_queue("failed", role="error")
+    own.space.create_queue("celery", retry_delay=0.0, retries=1, error_queue="failed")
+    sent = own.app.tasks["kill_worker"].delay()
+    for _ in range(2):
+        command = [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "worker", "-c", "1", "--without-mingle"]
+        environment = {**os.environ, SPACE: own.space.path, "C_FORCE_ROOT": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, check=False)
+        assert done.returncode == -signal.SIGKILL
+    until(lambda: own.space.claims().take("celery") == [])
+    [failed] = own.space.browse("failed")
+    assert (failed.correlation_id, failed.origin_attempts) == (sent.id, 2)
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_killed_worker_of_another_pool_counts_only_the_task_that_began(own: Shop, pool: str) -> None:
+    own.space.create_queue("celery", retry_delay=0.0, retries=9)
+    sent = [own.app.tasks["wait_for_word"].delay(str(number)).id for number in range(3)]
+    with application(own.space.path, broker_transport_options={"native_eta": False}) as app:
+        sent.append(app.tasks["add"].apply_async((1, 1), countdown=600).id)  # the worker keeps this task in its memory
+    with working(own.place, pool, "-P", pool, "-c", "1") as worker:
+        until(lambda: own.space.stats("notes").ready == 1 and own.space.stats("celery").claimed == 4, worker)
+        worker.kill()
+    until(lambda: own.space.stats("celery").claimed == 0)
+    with own.space.claims() as claims:
+        assert [message.attempts for message in claims.take("celery", 4)] == [1, 0, 0, 0]
 
 
 def test_a_warm_shutdown_finishes_running_tasks_and_returns_the_others(own: Shop) -> None:

@@ -141,3 +141,12 @@ def test_limits_and_a_mirror_are_options_of_init(run: Run, tmp_path: Path, monke
             space.put("orders", "milk")
     assert list((tmp_path / "other-disk" / "shop").rglob("*.msgpack"))
     assert run("init", "other", "--max-messages", "-1", space=None).code == 2
+
+
+def test_the_commands_take_a_file_url_and_refuse_another(run: Run, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/made"
+    assert run("init", url, space=None).code == 0
+    assert (tmp_path / "made" / "space.toml").exists()
+    assert run("queue", "create", "orders", space=url).code == 0
+    refused = run("queue", "list", space="s3://bucket/p")
+    one_line(refused, "is a URL", "file:///var/spool/shop", code=1)

@@ -39,9 +39,11 @@ def init(path: str, yes: bool, exist_ok: bool, **options: Any) -> None:
     import spool
     from spool.engine import examine_kind
     from spool.model import layout
+    from spool.model.paths import local_path
 
     if options["mirror"] is not None:
-        options["mirror"] = os.path.abspath(options["mirror"])
+        options["mirror"] = os.path.abspath(local_path(options["mirror"]))
+    path = local_path(path)
     _refuse_foreign_files(path, yes)
     if options["network_file_system"] is not None:
         _require_network(path, options["network_file_system"])

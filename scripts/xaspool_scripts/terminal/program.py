@@ -247,8 +247,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 def named_space(context: click.Context | None = None) -> str | None:
     """Return the space that -s or the environment names, or None."""
+    from spool.model.paths import local_path
+
     context = context or click.get_current_context()
-    return context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE") or None
+    named = context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE")
+    return local_path(named) if named else None
 
 
 def new_space_path() -> str:

@@ -130,7 +130,7 @@ def test_queues_commits_and_headers_choose_the_messages(space: spool.Space) -> N
     ("options", "said"),
     [
         ({"queu": "orders"}, r"reading a space has no option 'queu'; did you mean queue\? The options are path, queue"),
-        ({"paths": "[]"}, "did you mean path?"),
+        ({"paths": "[]"}, "name one space a load"),
         ({"queue": "ordres"}, "there is no queue 'ordres' .*; did you mean orders?"),
         ({"queue": "a b"}, "the option queue is a queue's name, or several with commas between them, not 'a b'"),
         ({"from": "0"}, "the option from is the number of a commit, from 1, not '0'"),
@@ -348,3 +348,37 @@ class TestSpark:
         forwarder.register(spark)
         with pytest.raises(Exception, match="did you mean queue"):
             spark.read.format("spool").option("queu", "orders").load(space.path)
+
+
+# -- the path ---------------------------------------------------------------------------------------------------------
+
+
+def test_x05_spark_takes_a_file_url_as_a_path(space: spool.Space, spark: "SparkSession", tmp_path: Path) -> None:
+    forwarder.register(spark)
+    url = f"file://{space.path}"
+    row = spark.createDataFrame([("1",)], "body string")
+    row.write.format("spool").mode("append").option("queue", "orders").save(url)
+    assert spark.read.format("spool").load(url).count() == 1
+    assert spark.read.format("spool").load([space.path]).count() == 1
+    assert spark.read.format("spool").option("spaces", f"file:{space.path}").load().count() == 1
+    stream = spark.readStream.format("spool").load(url).writeStream.format("memory").queryName("of_url")
+    stream.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    assert spark.table("of_url").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("paths", "why"),
+    [
+        (["/a", "/b"], "name one space a load, and use union"),
+        ("/var/spool/*", "name one space a load, and use union"),
+        ("/a,/b", "name one space a load, and use union"),
+        ("s3://bucket/a", "is a URL"),
+        ("file://host/a", "is a URL"),
+    ],
+    ids=str,
+)
+def test_x05_spark_refuses_a_list_a_pattern_and_another_scheme(paths: Any, why: str, spark: "SparkSession") -> None:
+    forwarder.register(spark)
+    with pytest.raises(Exception, match=why) as error:
+        spark.read.format("spool").load(paths)
+    assert "spool-admin init" not in str(error.value)

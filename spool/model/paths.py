@@ -1,0 +1,29 @@
+"""The directory that a caller names. Pure, except for one look at the directory."""
+
+import os
+import re
+from urllib.parse import unquote
+
+from spool.errors import InvalidArgument
+from spool.model.text import shown
+
+_FILE_URL = re.compile(r"file:(?://(?:localhost)?(?=/))?(/(?!/).*)", re.DOTALL)
+# A URL, or a URL that another program took for a relative path and appended to its directory.
+_URL = re.compile(r"(?:.*/)?[A-Za-z][A-Za-z0-9+.-]+:(?:/.*|$)|file:.*", re.DOTALL)
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """Return the path of a directory. The URLs ``file:///p``, ``file://localhost/p`` and ``file:/p`` mean the path
+    ``/p``.
+
+    Raises InvalidArgument for any other URL, unless a directory has this name.
+    """
+    text = os.fspath(path)
+    if (found := _FILE_URL.fullmatch(text)) is not None:
+        return unquote(found[1])
+    if _URL.fullmatch(text) is not None and not os.path.isdir(text):
+        raise InvalidArgument(
+            f"{shown(text)} is a URL, and a space is a directory of this machine: write its path, e.g. /var/spool/shop "
+            "or file:///var/spool/shop"
+        )
+    return text
