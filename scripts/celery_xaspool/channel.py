@@ -39,6 +39,18 @@ _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.001, 1e11  # of a message's life: a spac
 _AGAIN_SECONDS = 1.0  # after this time, acknowledgements that have failed are repeated
 
 
+class Cause(NamedTuple):
+    """Why a task has failed.
+
+    on_last: called if the worker returns the message, and the message has no attempt left. is_none: whether the task
+    returns because the worker shuts down, so that no attempt is counted.
+    """
+
+    text: str
+    on_last: Callable[[], object]
+    is_none: bool
+
+
 class _Source(NamedTuple):
     """The queue of a consumer. ``reserves``: whether attempts begin after the delivery: see celery_xaspool.attempts."""
 
@@ -67,21 +79,27 @@ class QoS(virtual.QoS):
         if (message := self.held.get(delivery_tag)) is None:
             return
         claims, cause, error = self.channel.claims, self.channel.causes.pop(delivery_tag, None), _handled()
+        reason = None if cause is None else cause.text
         if cause is None and error is not None:
-            cause = one_line(error)
+            reason = one_line(error)
             if isinstance(error, KeyError) and error.args == (message.headers.get("task"),):
-                cause = f"NotRegistered: the worker knows no task {error}"
+                reason = f"NotRegistered: the worker knows no task {error}"
             elif self.channel.is_in_worker and not requeue:
-                self.channel.refuse(delivery_tag, cause)
+                self.channel.refuse(delivery_tag, reason)
                 return
         del self.held[delivery_tag]
+        if cause is not None and cause.is_none:
+            claims.release([message])
+            return
         if requeue:
-            request = claims.fail(message, cause or "the consumer returned the message")
+            request = claims.fail(message, reason or "the consumer returned the message")
         else:
-            request = claims.reject([message], cause or "the consumer rejected the message")
+            request = claims.reject([message], reason or "the consumer rejected the message")
         self.channel.follow_up(request, partial(claims.release, [message]))
         if requeue:
             wait([request])  # so that the next get of this channel finds the message
+            if cause is not None and request.exception() is None and not self.channel.has_attempts(message):
+                cause.on_last()
         self.channel.connection.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
@@ -101,7 +119,7 @@ class Channel(virtual.Channel):
         self.space: spool.Space = connection.space
         self.claims = self.space.claims()
         self.held: dict[str, spool.Message] = {}  # the unacknowledged deliveries by delivery tag
-        self.causes: dict[str, str] = {}  # why their tasks have failed
+        self.causes: dict[str, Cause] = {}  # why their tasks have failed
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, _Source] = {}  # by consumer tag
@@ -382,6 +400,7 @@ class Channel(virtual.Channel):
 
     def refuse(self, tag: str, reason: str) -> None:
         """Move a message to the error queue. Without an error queue, the message is due again after a minute."""
+        self.causes.pop(tag, None)
         if (message := self.held.pop(tag, None)) is not None:
             log.error("message %s of queue %s: %s", message.id, message.queue, reason)
             request = self.claims.reject([message], reason, delay=_FOREIGN_SECONDS)
@@ -391,6 +410,14 @@ class Channel(virtual.Channel):
     def limits_attempts(self, tag: str) -> bool:
         """Return whether the queue of a delivery limits the attempts of its messages."""
         return tag in self.held and self.held[tag].queue in self._limited
+
+    def has_attempts(self, message: spool.Message) -> bool:
+        """Return whether a message remains in its queue after one more failed attempt."""
+        queues = self.space.queues()
+        if (config := queues.get(message.queue)) is None or config.retries is None:
+            return config is not None
+        is_kept = config.error_queue is not None and config.error_queue not in queues
+        return is_kept or message.attempts - message.deaths < config.retries
 
     def begin(self, tag: str) -> None:
         """Record that an attempt begins: if this process dies, the next delivery is marked as redelivered."""
