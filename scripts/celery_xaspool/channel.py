@@ -357,12 +357,21 @@ class Channel(virtual.Channel):
         if config.retries is not None or config.deaths is not None:
             self._limited.add(config.name)
         payloads: list[dict[str, Any]] = []
-        while messages := self.claims.take(config.name, most - len(payloads), correlation_id=box):
+        while messages := self._claim(config.name, most - len(payloads), box, is_first=not payloads):
             found = [payload for payload in map(self._payload, messages) if payload is not None]
             payloads += found
             if len(found) == len(messages):  # otherwise a caller would see fewer messages than the queue has
                 break
         return payloads
+
+    def _claim(self, queue: str, most: int, box: str | None, *, is_first: bool) -> list[spool.Message]:
+        try:
+            messages: list[spool.Message] = self.claims.take(queue, most, correlation_id=box)
+            return messages
+        except spool.SpoolError:
+            if is_first:
+                raise
+            return []  # the caller has messages to deliver; its next call gets the error
 
     def _payload(self, message: spool.Message) -> dict[str, Any] | None:
         """Return a claimed message as kombu's payload; None if the message is no message of kombu."""
