@@ -60,7 +60,7 @@ class Console:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("number", "size", "age", "duration", "moment", "short", "lines", "gtrid"):
+        for name in ("number", "size", "age", "duration", "runtime", "moment", "short", "lines", "gtrid"):
             self.templates.filters[name] = getattr(formatting, name)
         self.templates.filters["plural"] = plural
 

@@ -29,7 +29,6 @@ from xaspool_console.charts import chart
 from xaspool_console.console import Console, page_routes
 from xaspool_console.formatting import moment
 from xaspool_console.reasons import count_failed, frequent, in_words
-from xaspool_console.samples import CHART_SECONDS
 
 if TYPE_CHECKING:
     from spool import Message, MessageFilters, QueueEntry, Space
@@ -142,7 +141,8 @@ def queue_page(console: Console, request: Request) -> Response:
     return console.page(
         request, "queue.html", queue=queue, stats=stats, rates=snapshot.rates.get(queue, Rates()),
         metrics=snapshot.metrics,
-        chart=chart(snapshot.depths(queue), CHART_SECONDS, f"messages in {queue}"), settings=settings, listing=listing,
+        chart=chart(snapshot.depths(queue), snapshot.chart_seconds, f"messages in {queue}"), settings=settings,
+        listing=listing,
         is_error=is_error, reasons=reasons, filters=filters, search=_search_of(request),
         has_more_filters=any(text for name, text in filters.items() if name != first_filter),
         role=role, references=references,

@@ -51,6 +51,10 @@ def application(path: object, **settings: Any) -> Celery:
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
+    @app.task(shared=False, name="count")
+    def count(values: list[Any]) -> int:
+        return len(values)
+
     @app.task(shared=False, name="note")
     def note(text: str, seconds: float = 0.0) -> None:
         """Put a message into "notes", after some seconds."""
@@ -101,6 +105,10 @@ def application(path: object, **settings: Any) -> Celery:
     @app.task(shared=False, name="die", reject_on_worker_lost=True)
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.task(shared=False, name="kill_worker")
+    def kill_worker() -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
 
     @app.task(shared=False, name="second_time", bind=True, max_retries=3)
     def second_time(self: Any, seconds: float) -> int:

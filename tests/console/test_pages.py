@@ -428,9 +428,10 @@ def test_samples_are_bounded(bakery: spool.Space) -> None:
     now, metrics = [0.0], bakery.metrics()
     samples = Samples(lambda: replace(metrics, at=now[0]), lambda: now[0])
     for _ in range(1_000):
-        now[0] += 3
+        now[0] += 5
         snapshot = samples.snapshot()
-    assert len(snapshot.samples) == 150
+    assert len(snapshot.samples) == 368
+    assert snapshot.chart_seconds == 3_600
     assert snapshot.samples[0].queues["oven"] is snapshot.samples[-2].queues["oven"], "an idle queue costs no memory"
 
 

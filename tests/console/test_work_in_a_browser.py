@@ -73,8 +73,7 @@ def test_the_figures_move_while_the_page_is_visible_and_only_then(reading: Serve
     page.add_init_script("Object.defineProperty(document, 'visibilityState', {get: () => window.seen || 'visible'})")
     page.clock.install()
     page.goto(f"{reading.url}/queues/oven")
-    line = page.locator("svg.chart .line")
-    line.wait_for(state="attached")
+    page.locator("dl.figures").wait_for()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
 

@@ -20,12 +20,16 @@
     const scrolled = [...live.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
     const focused = live.contains(document.activeElement) ? document.activeElement : null;
     const key = focused && (focused.getAttribute("href") || focused.getAttribute("aria-label"));
+    const opened = new Set([...live.querySelectorAll("details[open]")].map((each) => each.id));
     const parsed = new DOMParser().parseFromString(text, "text/html");
     live.replaceChildren(...parsed.body.childNodes);
     [...live.querySelectorAll(".scroll")].forEach((each, place) => {
       if (scrolled[place]) {
         [each.scrollLeft, each.scrollTop] = scrolled[place];
       }
+    });
+    live.querySelectorAll("details").forEach((each) => {
+      each.open = each.open || opened.has(each.id);
     });
     if (key) {
       const again = [...live.querySelectorAll("a, [tabindex]")].find(
