@@ -1,6 +1,5 @@
 """Programs that order, and workers, are killed again and again: each committed order has exactly one task."""
 
-import json
 import os
 import random
 import subprocess
@@ -8,69 +7,36 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection, connections
-from django.db.utils import ConnectionHandler
 from django.test import override_settings
 
 import spool
 from django_xaspool.models import OutboxTask
 from django_xaspool.tasks import task_backends
 from tests.django_backend import conf
+from tests.django_backend.databases import KINDS, database, numbers
 from tests.django_backend.test_worker import worker
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["SQLite", "PostgreSQL"])
+@pytest.fixture(params=KINDS)
 def space(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spool.Space]:
     """A space of a back end with an outbox in each kind of database, which child processes use, too."""
-    if request.param == "PostgreSQL":
-        from tests import postgresql
-
-        with postgresql.server(two_phase=False) as server:
-            where = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "test",
-                     "HOST": server.directory}  # fmt: skip
-            yield from _in(where, tmp_path, monkeypatch)
-    else:
-        where = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "orders.sqlite3")}
-        yield from _in({**where, "OPTIONS": {"timeout": 30}}, tmp_path, monkeypatch)
-
-
-def _in(where: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spool.Space]:
-    before = connections["default"]
-    monkeypatch.setenv("DATABASE", json.dumps(where))
     monkeypatch.setenv("OUTBOX", "1")
     monkeypatch.setenv("SPACE", str(tmp_path / "space"))
-    configured = ConnectionHandler({"default": where})
-    monkeypatch.setitem(connections.databases, "default", configured.databases["default"])  # of new threads
-    connections["default"] = configured["default"]
-    try:
-        with override_settings(TASKS=conf.tasks_in(tmp_path / "space", outbox=True)):
-            call_command("migrate", verbosity=0)
-            with connection.cursor() as cursor:
-                cursor.execute("create table orders (number integer primary key)")
-                cursor.execute("create table cooked (number integer)")
-            found = task_backends["default"].space_with("default", "mail")
-            found.change_queue("default", deduplication_window=0, retry_delay=0, retries=None)
-            yield found
-    finally:
-        connection.close()
-        connections["default"] = before
+    tasks = conf.tasks_in(tmp_path / "space", outbox=True)
+    with database(request.param, tmp_path, monkeypatch), override_settings(TASKS=tasks):
+        found = task_backends["default"].space_with("default", "mail")
+        found.change_queue("default", deduplication_window=0, retry_delay=0, retries=None)
+        yield found
 
 
 def order(first: int, count: int, ways: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "tests.django_backend.orders", str(first), str(count), ways]
     return subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, text=True)
-
-
-def numbers(table: str) -> list[int]:
-    with connection.cursor() as cursor:
-        cursor.execute(f"select number from {table} order by number")
-        return [number for (number,) in cursor.fetchall()]
 
 
 @pytest.mark.parametrize(
