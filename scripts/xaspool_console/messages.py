@@ -21,7 +21,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spool.admin.holders import IN_DOUBT
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.settings import ERROR, WORK
 from spool.model.text import plural, printable
@@ -328,7 +327,7 @@ def _holder(entry: "QueueEntry") -> str:
     if holder is None:
         return ""
     named = process_of(holder)
-    return f"transaction {holder.xid} of {named}" if holder.state == IN_DOUBT else named
+    return f"transaction {holder.xid} of {named}" if holder.state == "in doubt" else named
 
 
 # -- a message ---------------------------------------------------------------------------------------------------------
