@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from celery import signals, states
 from celery.backends.base import KeyValueStoreBackend
 from celery.canvas import maybe_signature
-from celery.exceptions import ChordError, Reject, TimeoutError
+from celery.exceptions import ChordError, TimeoutError, WorkerLostError
 from celery.result import GroupResult
 from celery.utils import uuid
 
@@ -179,14 +180,14 @@ class XaspoolBackend(KeyValueStoreBackend):
     def _hold(self, counter: str, changes: dict[str, _Value]) -> str | None:
         """Take the counter of a chord, so that other parts wait for the commit; None if the counter was deleted.
 
-        Raises Reject if the worker shuts down while another process holds the counter, e.g. one that is stopped.
+        Raises Interrupted if the worker shuts down while another process holds the counter, e.g. one that is stopped.
         """
         while counter not in changes and self._space.find(RESULTS, correlation_id=counter) is not None:
             with suppress(spool.Empty):
                 held = self._space.get(RESULTS, correlation_id=counter, timeout=_HELD_SECONDS)
                 changes[counter] = _Value(held.body, held.expires_at and max(1.0, held.expires_at - time.time()))
             if counter not in changes and shutdown.is_under_way():
-                raise Reject("the worker shuts down, and another process holds the counter of the chord", requeue=True)
+                raise shutdown.Interrupted("the worker shuts down, and the counter of the chord is held", requeue=True)
         return self.get(counter)  # type: ignore[no-any-return]
 
     def store_result(
@@ -273,6 +274,35 @@ class XaspoolBackend(KeyValueStoreBackend):
                 raise ChordError(failure)  # (Celery reads the traceback)
             except ChordError as error:
                 self.chord_error_from_stack(maybe_signature(request.chord, app=self.app), error)
+
+    # -- failures that no worker has stored --------------------------------------------------------------------------
+
+    def get_task_meta(self, task_id: str, cache: bool = True) -> Any:
+        """Return the state and result of a task. A task whose message is in an error queue has failed."""
+        meta = super().get_task_meta(task_id, cache)
+        if meta["status"] in states.READY_STATES or (failed := self._failed_message(task_id)) is None:
+            return meta
+        # The last attempt has ended with the death of the worker, which could store nothing.
+        error = WorkerLostError((failed.failure_reason or "").removeprefix("WorkerLostError: "))
+        return {**meta, "status": states.FAILURE, "result": error, "traceback": None, "task_id": task_id}
+
+    def _failed_message(self, task_id: str) -> spool.Message | None:
+        """Return the message of a task from an error queue of the broker's space, if the broker is a space."""
+        if self._broker is None:
+            return None
+        space = spool.shared(self._broker)
+        for queue in {config.error_queue for config in space.queues().values()} - {None}:
+            with suppress(spool.QueueNotFound):
+                if (failed := space.find(queue or "", correlation_id=short_text(task_id))) is not None:
+                    return failed
+        return None
+
+    @cached_property
+    def _broker(self) -> str | None:
+        """The path of the space that is the broker; None if the broker is another product."""
+        with self.app.connection_for_read() as connection:
+            is_space = connection.get_transport_cls().driver_type == "xaspool"
+            return space_path(connection.hostname) if is_space else None
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

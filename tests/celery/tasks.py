@@ -51,6 +51,10 @@ def application(path: object, **settings: Any) -> Celery:
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
+    @app.task(shared=False, name="count")
+    def count(values: list[Any]) -> int:
+        return len(values)
+
     @app.task(shared=False, name="note")
     def note(text: str, seconds: float = 0.0) -> None:
         """Put a message into "notes", after some seconds."""
