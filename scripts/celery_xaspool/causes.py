@@ -36,7 +36,12 @@ def _on_failure(reference: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any
             error = _error(exc_info.exception)
             store = partial(_store_failure, request, error, exc_info)
             channel.causes[tag] = Cause(_text(error), store, is_none=isinstance(error, Interrupted))
-    return type(request).on_failure(request, exc_info, *args, **kwargs)
+    try:
+        return type(request).on_failure(request, exc_info, *args, **kwargs)
+    except Exception as error:  # e.g. of the result backend, or of a chord with odd values
+        if not request.acknowledged:
+            channel.give_up(tag, error)
+        raise
 
 
 def _store_failure(request: Any, error: Any, exc_info: Any) -> None:
@@ -45,7 +50,7 @@ def _store_failure(request: Any, error: Any, exc_info: Any) -> None:
     if not isinstance(error, Exception):  # e.g. SystemExit
         error = WorkerLostError(one_line(error))
     payload = request.message.payload
-    embedded = payload[2] if isinstance(payload, list | tuple) else {}  # (an old message has no chain)
+    embedded = (payload[2] or {}) if isinstance(payload, list | tuple) else {}  # (an old message has no chain)
     context = Context({"chord": request.chord, "errbacks": request.errbacks, **request.request_dict, **embedded})
     try:
         task.backend.mark_as_failure(
