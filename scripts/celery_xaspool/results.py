@@ -102,9 +102,9 @@ class XaspoolBackend(KeyValueStoreBackend):
             with suppress(spool.Empty):
                 self._space.get(RESULTS, correlation_id=key)
         else:
-            self._replace(key, value)
+            self._write_when_free(key, value)
 
-    def _replace(self, key: str, value: _Value) -> None:
+    def _write_when_free(self, key: str, value: _Value) -> None:
         """Write a value, as soon as no other process holds the value.
 
         Raises Interrupted if the worker shuts down while another process holds the value, e.g. one that is stopped.
@@ -194,7 +194,7 @@ class XaspoolBackend(KeyValueStoreBackend):
         A replacement is also a lock. Each process takes this lock before a message, so no two wait for each other.
         """
         if counter not in changes:
-            self._replace(counter, _Value(""))
+            self._write_when_free(counter, _Value(""))
             found = self._space.find(RESULTS, correlation_id=counter)  # the committed value
             if found is None:
                 return None
