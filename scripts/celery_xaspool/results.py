@@ -27,10 +27,11 @@ from celery.result import GroupResult
 from celery.utils import uuid
 
 import spool
-from celery_xaspool import shutdown
+from celery_xaspool import options, refuse_old_celery, shutdown
 from celery_xaspool.names import RESULTS, put_with_headers, short_text, space_path
 
 log = logging.getLogger("celery_xaspool")
+refuse_old_celery()
 
 _RUN_SECONDS = 365 * 86_400.0  # the least life of the records of a run: a chord may never end
 _ENDED_SECONDS = 86_400.0  # the least life of the counter after the run
@@ -54,13 +55,15 @@ class XaspoolBackend(KeyValueStoreBackend):
     def __init__(self, app: Any, url: str, **kwargs: Any) -> None:
         self._path = space_path(url)
         super().__init__(app, url=url, expires_type=int, **kwargs)
+        self._options = app.conf.get("result_backend_transport_options") or {}
+        options.name_ignored("result_backend_transport_options", self._options, options.RESULTS)
         self._here = threading.local()
 
     @property
     def _space(self) -> spool.Space:
         space = spool.shared(self._path)
-        options = (self.app.conf.get("result_backend_transport_options") or {}).get("queue", {})
-        space.ensure_queue(RESULTS, **{"role": "state", "on_expiry": "drop", "retry_delay": 0.0, **options})
+        queue = self._options.get("queue", {})
+        space.ensure_queue(RESULTS, **{"role": "state", "on_expiry": "drop", "retry_delay": 0.0, **queue})
         return space
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:

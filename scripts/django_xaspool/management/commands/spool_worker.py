@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 
 import spool
 from django_xaspool.backend import XaspoolBackend
@@ -36,6 +36,11 @@ class Command(BaseCommand):
         found = task_backends[backend]
         if not isinstance(found, XaspoolBackend):
             raise CommandError(f"TASKS[{backend!r}] has another backend: set django_xaspool.XaspoolBackend")
+        if found.outbox is not None and connections[found.outbox.database].in_atomic_block:
+            raise CommandError(
+                "the worker has separate connections, which do not see the rows of this atomic block: in a TestCase, "
+                "call django_xaspool.testing.run_tasks()"
+            )
         names = sorted(set(queue or found.queues))
         if not names or (found.queues and not found.queues.issuperset(names)):
             known = f"one of {', '.join(sorted(found.queues))}" if found.queues else "at least one"
