@@ -38,7 +38,7 @@ from spool.transactions.validation import body_list, check_time_limit, put_reque
 
 if TYPE_CHECKING:
     from spool.engine import Engine
-    from spool.watch.figures import DropFolders, SpaceMetrics
+    from spool.watch.figures import KeptFigures, SpaceMetrics
     from spool.workers.handler import Handler
     from spool.workers.worker import WorkSummary
 
@@ -92,7 +92,7 @@ class Space(Administration):
         self._core = core  # (no part of the core may refer to this space: see __del__)
         self._check, self._repair = check, repair
         self._recovery = report
-        self._drops: DropFolders | None = None
+        self._kept_figures: KeptFigures | None = None
         self._housekeeper = Housekeeper(core.store, _publisher(core.store))
         core.group_commit.committed = self._housekeeper.committed
 
@@ -499,10 +499,10 @@ class Space(Administration):
 
         The figures are also readable after a failed flush has stopped the space.
         """
-        from spool.watch.figures import DropFolders, space_metrics  # imported here: most programs do not use it
+        from spool.watch.figures import KeptFigures, space_metrics  # imported here: most programs do not use it
 
-        self._drops = self._drops or DropFolders()
-        return space_metrics(self._store, self._drops)
+        self._kept_figures = self._kept_figures or KeptFigures()
+        return space_metrics(self._store, self._kept_figures)
 
     @public_call("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:

@@ -10,8 +10,7 @@ import spool
 
 TRANSIENT = "celery.transient"  # the messages of all transient queues; the correlation id is the name of the queue
 TRANSIENT_OPTIONS: spool.QueueOptions = {
-    "role": "state",
-    "durability": "none", "order": "priority", "on_expiry": "drop", "retry_delay": 0.0
+    "role": "state", "durability": "none", "order": "priority", "on_expiry": "drop", "retry_delay": 0.0,
 }  # fmt: skip
 BINDINGS = "celery.bindings"
 RESULTS = "celery.results"

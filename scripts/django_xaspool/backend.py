@@ -6,22 +6,30 @@ result of an ended task is a message with a time to live. So the death of a work
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from traceback import format_exception
 from typing import Any
-from uuid import uuid4
 
+from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, transaction
 
 import spool
+from django_xaspool import test_spaces
+from django_xaspool.outbox import Outbox, findings_of, new_id
 from django_xaspool.results import record_of, task_result
 from django_xaspool.tasks import BaseTaskBackend, base, exceptions, normalize_json, signals
 
 RESULTS, FAILED = "django-results", "django-failed"
-_OPTIONS: dict[str, Any] = {"space": None, "result_ttl": 86400, "database": "default"}
+_OPTIONS: dict[str, Any] = {
+    "space": None,
+    "result_ttl": 86400,
+    "database": "default",
+    "outbox": False,
+    "test_space": None,
+}
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 _RETRIES = 3  # of a new queue: attempts after the death of a worker, a time limit or ``spool.Retry``
 
@@ -35,6 +43,9 @@ class XaspoolBackend(BaseTaskBackend):
     result_ttl: how long the result of an ended task is kept, in seconds (default 86400).
     database: the alias of the database whose commit sends the tasks that its atomic blocks enqueue (default
         "default"); None sends each task at once.
+    outbox: whether ``enqueue`` writes a row in the transaction of the database, so that the commit decides about the
+        task even if the process dies (default False). See ``outbox``.
+    test_space: the directory of the space that tests use instead (default: a temporary one for each process).
 
     Raises:
         ImproperlyConfigured: an option is missing, unknown, or has a wrong value.
@@ -49,7 +60,7 @@ class XaspoolBackend(BaseTaskBackend):
             raise ImproperlyConfigured(
                 f"{where} has an unknown option {min(unknown)!r}: it knows {', '.join(_OPTIONS)}"
             )
-        path, ttl, database = {**_OPTIONS, **self.options}.values()
+        path, ttl, database, outbox, test_space = {**_OPTIONS, **self.options}.values()
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ImproperlyConfigured(
                 f'{where} needs the directory of a space: "OPTIONS": {{"space": "/var/spool/shop"}}'
@@ -60,13 +71,27 @@ class XaspoolBackend(BaseTaskBackend):
             raise ImproperlyConfigured(f"{where}: result_ttl is a number of seconds above 0, not {ttl!r}")
         if database is not None and database not in connections:
             raise ImproperlyConfigured(f"{where}: no database {database!r} in DATABASES: name one of them, or None")
+        if type(outbox) is not bool or (outbox and database is None):
+            raise ImproperlyConfigured(f"{where}: outbox is True or False, and needs a database; not {outbox!r}")
         if reserved := self.queues & {RESULTS, FAILED}:
             raise ImproperlyConfigured(f"{where}: the backend itself needs the queue {min(reserved)}: rename yours")
         self._path, self._ttl, self._database = os.path.abspath(path), ttl, database
+        self._test_space = test_space and os.path.abspath(test_space)
+        self.outbox = Outbox(self, database) if outbox else None
+
+    def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
+        """Return the findings of ``manage.py check``."""
+        return [] if self.outbox is None else findings_of(self.outbox)
+
+    @property
+    def space(self) -> spool.Space:
+        """The open space of this process. While Django's tests run, it is another space than at other times."""
+        return self.space_with()
 
     def space_with(self, *queues: str) -> spool.Space:
         """Return the open space of this process, in which the queues exist."""
-        space = spool.shared(self._path)
+        in_tests = test_spaces.are_used()
+        space = spool.shared((self._test_space or test_spaces.path_of(self._path)) if in_tests else self._path)
         space.ensure_queue(RESULTS, role="state", on_expiry="drop")
         space.ensure_queue(FAILED, role="error")
         for queue in queues:
@@ -81,21 +106,47 @@ class XaspoolBackend(BaseTaskBackend):
             "run_after": task.run_after and task.run_after.timestamp(),
             "enqueued_at": time.time(),  # the message is a little younger, in an atomic block much
         }
-        record = {**body, "queue": task.queue_name, "status": "READY", "worker_ids": []}
-        result = task_result(self.alias, uuid4().hex, record)
-        send = partial(self._send, body, result)
-        if self._database is not None and connections[self._database].in_atomic_block:
-            transaction.on_commit(send, using=self._database)
+        id, queue = new_id(), task.queue_name
+        result = self._result_of(id, queue, body)
+        connection = None if self._database is None else connections[self._database]
+        if self.outbox is not None:
+            # This raises for a task that no put would accept. After the commit, it would be too late.
+            self.outbox.add(id, queue, spool.NewMessage(queue, body, **_options(id, body)).raw.decode())
+        elif connection is not None and connection.in_atomic_block:
+            transaction.on_commit(partial(self._send, id, queue, body), using=self._database)
         else:
-            send()
+            self._send(id, queue, body)
         return result
 
-    def _send(self, body: Mapping[str, Any], result: base.TaskResult) -> None:
-        queue, priority = result.task.queue_name, max(1, 50 + body["priority"] // 2)
-        options = {"priority": priority, "not_before": body["run_after"], "headers": {"task": body["task"]}}
+    def _result_of(self, id: str, queue: str, body: Mapping[str, Any]) -> base.TaskResult:
+        """Return the result of a task that was enqueued, and that no worker has taken."""
+        return task_result(self.alias, id, {**body, "queue": queue, "status": "READY", "worker_ids": []})
+
+    def _send(self, id: str, queue: str, body: Mapping[str, Any]) -> None:
         # A task's own tasks are sent at once, also if the task fails later.
-        _put(self.space_with(queue), queue, body, result.id, transaction=None, **options)
-        signals.task_enqueued.send_robust(type(self), task_result=result)
+        self.space_with(queue).put(queue, body, transaction=None, **_options(id, body))
+        self.announce(id, queue, body)
+
+    def announce(self, id: str, queue: str, body: Mapping[str, Any]) -> None:
+        """Send the signal that the space has the task."""
+        with suppress(ImportError, TypeError):  # (a worker may move a task that its program does not have)
+            result = self._result_of(id, queue, body)
+            signals.task_enqueued.send_robust(type(self), task_result=result)
+
+    def put_once(self, tx: spool.Transaction, id: str, queue: str, body: Mapping[str, Any]) -> bool:
+        """Put a task, and return whether its id was new. The transaction locks the id, even if the id was new."""
+        put: Any = tx.put(queue, body, deduplication_key=id, **_options(id, body))
+        return not put.duplicate
+
+    def is_in_space(self, id: str, queue: str) -> bool:
+        """Return whether the space has the message of a task. A redrive may move the message during the search."""
+        space = self.space_with(queue)
+        places = (queue, *self.queues_of(space), FAILED, queue)
+        return any(space.find(place, correlation_id=id) is not None for place in places)
+
+    def queues_of(self, space: spool.Space) -> list[str]:
+        """Return the existing queues of the backend."""
+        return sorted(self.queues & space.queues().keys() or space.queues().keys() - {RESULTS, FAILED})
 
     def get_result(self, result_id: str) -> base.TaskResult:
         """Return the present state of a task.
@@ -111,8 +162,11 @@ class XaspoolBackend(BaseTaskBackend):
     def _find(self, id: str) -> Any:
         """Return the record of a task, or None: search the queues in the order in which a task passes through them.
         (Its last move is one commit.)"""
+        if self.outbox is not None and (row := self.outbox.find(id)) is not None:
+            queue, body = row
+            return {**body, "queue": queue, "status": "READY", "worker_ids": []}
         space = self.space_with()
-        for queue in sorted(self.queues & space.queues().keys() or space.queues().keys() - {RESULTS, FAILED}):
+        for queue in self.queues_of(space):
             message = space.find(queue, correlation_id=id)
             if message is not None and (state := space.state(message)) != "gone":
                 return record_of(message, "RUNNING" if state == "claimed" else "READY")
@@ -138,6 +192,8 @@ class XaspoolBackend(BaseTaskBackend):
         if not (isinstance(message.body, dict) and "task" in message.body):
             advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
             raise spool.Reject(f"not a task of Django, so {advice}", delay=_FOREIGN_SECONDS)
+        if self.outbox is not None and message.correlation_id is not None:
+            self.outbox.settle(message.correlation_id)
         record = record_of(message, "RUNNING", started_at=time.time())
         record["worker_ids"][-1] = f"{os.uname().nodename}:{os.getpid()}"
         running = task_result(self.alias, message.correlation_id or message.id, record)
@@ -160,12 +216,20 @@ class XaspoolBackend(BaseTaskBackend):
     def _end(self, id: str, record: dict[str, Any], joined: Any) -> None:
         """Put the record of a task that has ended. ``joined``: the transaction of the put."""
         record["finished_at"] = time.time()
-        _put(spool.current_space(), RESULTS, record, id, time_to_live=self._ttl, transaction=joined)
+        options = {"content_type": "application/json", "correlation_id": id, "time_to_live": self._ttl}
+        self.space.put(RESULTS, record, transaction=joined, **options)
         signals.task_finished.send_robust(type(self), task_result=task_result(self.alias, id, record))
 
 
-def _put(space: spool.Space, queue: str, body: Mapping[str, Any], id: str, **options: Any) -> None:
-    space.put(queue, body, content_type="application/json", correlation_id=id, **options)
+def _options(id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a put for the body of a task."""
+    return {
+        "content_type": "application/json",
+        "correlation_id": id,
+        "priority": max(1, 50 + body["priority"] // 2),
+        "not_before": body["run_after"],
+        "headers": {"task": body["task"]},
+    }
 
 
 def _call(running: base.TaskResult) -> Any:

@@ -1,9 +1,10 @@
-"""A broker and a result backend for Dramatiq: queues in a directory, without a server.
+"""A broker, a result backend and a rate limiter backend for Dramatiq: queues in a directory, without a server.
 
 ``dramatiq.set_broker(XaspoolBroker("/var/spool/shop"))``; see docs/dramatiq.md (``spool-admin docs dramatiq``).
 """
 
 from dramatiq_xaspool.broker import XaspoolBroker
+from dramatiq_xaspool.limits import XaspoolRateLimiterBackend
 from dramatiq_xaspool.results import XaspoolResults
 
-__all__ = ["XaspoolBroker", "XaspoolResults"]
+__all__ = ["XaspoolBroker", "XaspoolRateLimiterBackend", "XaspoolResults"]

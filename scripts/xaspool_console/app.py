@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from spool.engine import UnknownBranch
 from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
 from xa import XAError
-from xaspool_console import changes, formatting, messages, pages, quarantine
+from xaspool_console import changes, formatting, messages, pages, quarantine, tasks
 from xaspool_console.access import COOKIE, LOGIN, Guard, Session
 from xaspool_console.console import Console, address_of
 
@@ -28,7 +28,7 @@ _NOT_FOUND = (QueueNotFound, BadMessageId, UnknownBranch)
 def application(console: Console) -> ASGIApp:
     """Return the application behind its guard. A console without changes has no addresses for changes."""
     routes: list[BaseRoute] = [Route("/static/{name}", _static)]
-    for module in (pages, messages, quarantine):
+    for module in (pages, tasks, messages, quarantine):
         routes += module.routes(console)
     if console.access.token is not None:
         routes += _login_routes(console)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from xaspool_console.formatting import number
+from xaspool_console.formatting import age, number
 
 _Points = Sequence[tuple[float, int]]
 _WIDTH, _HEIGHT = 640, 90
@@ -18,11 +18,13 @@ def spark(points: _Points, seconds: float) -> Markup:
 
 
 def chart(points: _Points, seconds: float, name: str) -> Markup:
-    """Return a chart of the page's width, below a caption with the figures."""
+    """Return a chart of the page's width, below a caption with the figures; no chart of a single point."""
+    if len(points) < 2:
+        return Markup()
     values = [value for at, value in points if at >= points[-1][0] - seconds] or [0]
     caption = f"{name}: {number(values[-1])} now"
     if min(values) < max(values):
-        caption += f", between {number(min(values))} and {number(max(values))} in the last {seconds / 60:.0f} minutes"
+        caption += f", between {number(min(values))} and {number(max(values))} in the last {age(seconds)}"
     return Markup(
         '<figure><figcaption>{caption}</figcaption><svg class="chart" viewBox="0 0 {w} {h}" preserveAspectRatio="none" '
         'aria-hidden="true">{line}</svg></figure>'

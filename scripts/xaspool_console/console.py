@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from forwarder.refusals import Refusals
+from spool.errors import InvalidArgument
 from spool.model.text import plural
 from xaspool_console import formatting
 from xaspool_console.access import Access, Session
@@ -27,6 +28,10 @@ _TEMPLATES = Path(__file__).with_name("templates")
 def address_of(request: Request) -> str:
     """Return the address of the browser."""
     return request.client.host if request.client else "unknown address"
+
+
+class NothingChosen(InvalidArgument):
+    """A change names no chosen row of a list. The text is a sentence for the page of the list."""
 
 
 @dataclass
@@ -60,7 +65,7 @@ class Console:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("number", "size", "age", "duration", "moment", "short", "lines", "gtrid"):
+        for name in ("number", "size", "age", "duration", "runtime", "moment", "short", "lines", "gtrid"):
             self.templates.filters[name] = getattr(formatting, name)
         self.templates.filters["plural"] = plural
 

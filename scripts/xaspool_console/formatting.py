@@ -48,6 +48,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
+def runtime(seconds: float | None) -> str:
+    """Return the runtime of a task."""
+    return NOTHING if seconds is None else units.runtime(seconds)
+
+
 def moment(seconds: float | None) -> str:
     """Return a time as text, in the server's time zone."""
     return NOTHING if seconds is None else units.moment(seconds)

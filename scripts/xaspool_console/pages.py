@@ -22,7 +22,7 @@ from xaspool_console.findings import findings, queue_link
 from xaspool_console.formatting import duration, moment, number, short, size
 from xaspool_console.messages import as_message_id, is_part_of_id
 from xaspool_console.paging import page_of
-from xaspool_console.samples import CHART_SECONDS, Snapshot
+from xaspool_console.samples import Snapshot
 
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics, SubscriptionState
@@ -35,7 +35,11 @@ _LISTED = ("outcomes", "rounds")  # the counts that have a separate table
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A queue in the overview. role: "work", "error" or "state". causes: the causes of its troubles."""
+    """A queue in the overview.
+
+    role: "work", "error" or "state". causes: the causes of its troubles. consumers: the number of processes that serve
+    the queue.
+    """
 
     name: str
     link: str
@@ -44,6 +48,7 @@ class QueueRow:
     spark: object
     role: str
     causes: tuple[Cause, ...]
+    consumers: int
 
 
 def routes(console: Console) -> list[BaseRoute]:
@@ -64,10 +69,10 @@ def overview(console: Console, request: Request) -> Response:
     names.sort(key=lambda name: metrics.roles.get(name) == STATE)  # these queues are a group after the others
     part = page_of(request, names)
     rows = [_row(snapshot, str(name)) for name in part.rows]
-    total = chart(snapshot.totals(), CHART_SECONDS, "messages in all queues")
+    total = chart(snapshot.totals(), snapshot.chart_seconds, "messages in all queues")
     return console.page(
         request, "overview.html", metrics=metrics, findings=findings(snapshot), part=part, rows=rows, q=text, sort=sort,
-        sorts=_SORTS, total=total, has_rates=len(snapshot.samples) > 1,
+        sorts=_SORTS, total=total, chart_seconds=snapshot.chart_seconds, has_rates=len(snapshot.samples) > 1,
         is_part_of_id=is_part_of_id(text),
     )  # fmt: skip
 
@@ -88,11 +93,11 @@ def _order(metrics: "SpaceMetrics", sort: str, bad: Collection[str]) -> "Callabl
 
 
 def _row(snapshot: Snapshot, name: str) -> QueueRow:
-    drawn = spark(snapshot.depths(name), CHART_SECONDS)
+    drawn = spark(snapshot.depths(name), snapshot.chart_seconds)
     stats = snapshot.metrics.queues[name]
     rates, causes = snapshot.rates.get(name, Rates()), snapshot.causes.get(name, ())
     role = snapshot.metrics.roles.get(name, WORK)
-    return QueueRow(name, queue_link(name), stats, rates, drawn, role, causes)
+    return QueueRow(name, queue_link(name), stats, rates, drawn, role, causes, len(snapshot.consumers.get(name, ())))
 
 
 def flow_page(console: Console, request: Request) -> Response:

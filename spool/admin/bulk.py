@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.locks import ClaimLocks, GroupLocks
-from spool.disk.disk import FlushFailed
-from spool.errors import NO_ROOM, BadMessageId, MessageInUse, SpoolError
+from spool.disk.disk import is_full
+from spool.errors import BadMessageId, MessageInUse
 from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
@@ -174,9 +174,8 @@ def _act(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:
         try:
             done += _change_free(store, bulk, some, edit)
             has_freed = False
-        except OSError as error:  # (nothing has happened: a commit that may have happened raises CommitUnknown)
-            is_full = error.errno in NO_ROOM and not isinstance(error, SpoolError | FlushFailed)
-            if not is_full or (has_freed and len(some) == 1):
+        except OSError as error:
+            if not is_full(error) or (has_freed and len(some) == 1):
                 raise
             free_room(store)
             has_freed = True

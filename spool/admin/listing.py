@@ -64,7 +64,7 @@ def entries_of(store: Store, queue: str, slices: list[Slice], preview: int | Non
                 run = store.view.index.messages.find(position)
                 if run is None or run.queue.name != queue or run.is_expired(store.clock.now()):
                     continue
-            entry = _current_entry(store, run, position, held, preview)
+            entry = current_entry(store, run, position, held, preview)
             if entry is not None:
                 yield entry
 
@@ -84,13 +84,13 @@ def entry_of(store: Store, wanted_id: str, preview: int | None) -> QueueEntry:
     if position is not None and run is not None:
         held = by_position(store.files.disk, store.shared, store.view)
         name_processes(store.shared, held, [position])
-        entry = _current_entry(store, run, position, held, preview)
+        entry = current_entry(store, run, position, held, preview)
     if entry is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
     return entry
 
 
-def _current_entry(
+def current_entry(
     store: Store, run: Run, position: Position, held: Mapping[Position, Holder], preview: int | None
 ) -> QueueEntry | None:
     """Return the entry of a message, or None if the message has left the queue meanwhile."""

@@ -29,6 +29,7 @@ from spool.disk.durability import durability_of
 from spool.disk.kernel import FLOCK, NO_LOCKS, RENAME_NOREPLACE, as_unsupported, renameat2
 from spool.disk.memory import ByCalls, Futexes, Mapped, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
+from spool.errors import NO_ROOM, SpoolError
 from spool.model.paths import local_path
 from spool.runtime.clock import Clock
 
@@ -51,6 +52,12 @@ _MACHINE_ID = "/etc/machine-id"
 
 class FlushFailed(OSError):
     """``fsync`` reported an error, so the content of the disk is unknown."""
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether the disk had no room for a file, so that nothing has happened. (A commit that may have happened
+    raises CommitUnknown.)"""
+    return error.errno in NO_ROOM and not isinstance(error, SpoolError | FlushFailed)
 
 
 class Disk:

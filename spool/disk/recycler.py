@@ -29,9 +29,10 @@ _LEAST_BYTES = 32 << 10  # a smaller file counts as this size, because a list of
 _TRIES = 3
 _LOOKED_AT_BYTES = 4 << 10  # the header of a vote names its branch at its start
 _LOOK_AGAIN_AFTER_MISSES = 16
-_STOCK, _STOCK_BYTES = 2, 64 << 10
+STOCK, _STOCK_BYTES = 5, 64 << 10
+_FEW = 8  # so few files above the kept ones may have been taken by other processes meanwhile
 _STOCK_FILL = b"\xff"  # not zeros: a copy of the space may have holes instead, which a full disk cannot fill
-STOCKED_BYTES = _STOCK * _STOCK_BYTES
+STOCKED_BYTES = STOCK * _STOCK_BYTES
 
 
 def _chance() -> int:
@@ -106,6 +107,8 @@ class Recycler:
         If two sizes are equally near, the larger file is taken, because that file need not grow. If several files have
         the nearest size, each process takes a different file, so that processes do not compete for the same file.
         """
+        if 0 < keep < len(self._files) <= keep + _FEW:
+            self.refresh()
         with self._mutex:
             files = self._files
             if len(files) > keep:
@@ -122,11 +125,12 @@ class Recycler:
         return None
 
     def stock(self) -> None:
-        """Create two files for use on a full disk: one for a get, and one for the reclaim afterwards.
+        """Create five files for use on a full disk: for the attempts of dead processes, for gets, and for the reclaim
+        afterwards.
 
         Only the first opener calls this.
         """
-        missing = _STOCK - len(self._files)
+        missing = STOCK - len(self._files)
         for _ in range(missing):
             name = f"{layout.FREE}/{layout.FreeName(_STOCK_BYTES, _random_origin())}"
             try:

@@ -50,8 +50,11 @@ from spool.transactions.two_phase import InDoubt
 
 if TYPE_CHECKING:
     from spool.admin.doctor import Proof
+    from spool.admin.listing import QueueEntry
     from spool.policies.applications import BatchOf
     from spool.reading.backlog import Backlog
+    from spool.watch.consumers import Consumer
+    from spool.watch.live_tasks import WaitingTasks
 
 Decision = Literal["committed", "rolled back"]
 """An administrator's decision about a branch."""
@@ -169,6 +172,28 @@ class Engine:
         Raises KeyError if the queue does not exist.
         """
         return first_due(self._store, queue)
+
+    @public_call("looking for consumers")
+    def consumers(self) -> "dict[str, list[Consumer]]":
+        """Return the consumers of each queue, those that have served longest first."""
+        from spool.watch.consumers import consumers
+        from spool.watch.figures import claims
+
+        return consumers(self.meters.read().states, claims(self._store))
+
+    @public_call("counting tasks")
+    def waiting_tasks(self, queue: str, most: int) -> "tuple[dict[str, WaitingTasks], bool]":
+        """Count the waiting messages of a queue by task; see ``spool.watch.live_tasks``. KeyError: no such queue."""
+        from spool.watch.live_tasks import waiting_tasks
+
+        return waiting_tasks(self._store, queue, most)
+
+    @public_call("reading messages")
+    def held_messages(self, most: int, preview: int) -> "list[QueueEntry]":
+        """Return the messages that programs hold; see ``spool.watch.live_tasks``."""
+        from spool.watch.live_tasks import held_messages
+
+        return held_messages(self._store, most, preview)
 
     def not_at_close(self, function: Callable[[], None]) -> None:
         """Undo ``at_close`` for a function; a function that was not registered is ignored. Takes no lock."""

@@ -60,6 +60,9 @@ from spool.store.store import WAIT_SECONDS, Store
 
 # Called under the number lock, with the current settings; raises if the commit must not happen.
 Check = Callable[[Settings], object]
+# Returns an iterator that yields each time when a commit may find room on a full disk.
+Rooms = Callable[[], Iterator[object]]
+no_rooms: Rooms = partial(iter, ())
 
 
 def commit(
@@ -73,7 +76,7 @@ def commit(
     on_applied: Callable[[], object] = lambda: None,
     flush: bool = True,
     page: CounterPage | None = None,
-    make_room: Callable[[], object] | None = None,
+    rooms: Rooms = no_rooms,
     issued: Callable[[int], object] | None = None,
     requests: int = 1,
 ) -> int:
@@ -88,9 +91,9 @@ def commit(
             lock is taken, and few small commits are left for ``check``.
         on_applied: called after these commits are applied, without the lock: see ``lock_settled``.
         flush: False publishes the commit without a flush: a power cut may lose the commit. True flushes the commit,
-            unless all its queues may lose messages.
+            unless all its queues may lose messages. On a full disk, the commit overwrites a kept file, and is flushed.
         page: the counters, if the caller has just read them.
-        make_room: called once if the disk is full, before the file is written again.
+        rooms: called if the disk is full; the file is written again at each value that the iterator yields.
         issued: called with the number once it is issued, before the file is stamped.
         requests: the number of puts, gets and transactions in the batch, for the meters.
 
@@ -109,7 +112,8 @@ def commit(
             if not flush:
                 _keep_pace(store, page)
         if not batch.supersedes:
-            write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
+            write(store, file, batch, page, flush=flush, recycle=flush, rooms=rooms)
+            flush = flush or file.recycled != ""
         number, contents = _issue(store, file, batch, seconds, check, settled, on_applied, issued)  # steps 2 to 6
         try:
             # 7. Stamp the file with its number, and flush the file and its copy in the mirror. The batch is committed
@@ -296,7 +300,7 @@ def write(
     *,
     flush: bool = True,
     recycle: bool = False,
-    make_room: Callable[[], object] | None = None,
+    rooms: Rooms = no_rooms,
 ) -> None:
     """Write the whole batch and its header into the file in ``active/``, without a number. Step 1 of ``commit`` and a
     vote call this.
@@ -304,19 +308,28 @@ def write(
     Args:
         recycle: overwrite a consumed file, if one exists. Recycling is safe only for a file that is flushed and gets a
             number or the mark of a vote. After a power cut, this stamp distinguishes the new content from the old, and
-            restores the name (Rule 13).
-        page, flush, make_room: see ``commit``.
+            restores the name (Rule 13). On a full disk, every file that gets a number overwrites a consumed file, and
+            must then be flushed.
+        page, flush, rooms: see ``commit``.
     """
     now, durable = store.clock.now(), (page or store.shared.counters.read()).durable
     pool = store.files.recycler if recycle else None
-    try:
-        file.complete(batch, now, durable, flushed=flush, pool=pool)
-    except OSError as error:
-        if make_room is None or file.streamed or error.errno not in NO_ROOM:
-            raise
-        file.abandon()
-        make_room()
-        file.complete(batch, now, durable, flushed=flush, pool=pool)
+    left: Iterator[object] | None = None
+    while True:
+        try:
+            return file.complete(batch, now, durable, flushed=flush, pool=pool)
+        except OSError as error:
+            if file.streamed or batch.supersedes or error.errno not in NO_ROOM:
+                raise
+            file.abandon()
+            if pool is None:
+                pool, flush = store.files.recycler, True
+                continue
+            if left is not None and batch.messages:
+                raise  # a put does not wait for the few files that are kept for gets
+            left = rooms() if left is None else left
+            if not next(left, None):
+                raise
 
 
 # -- commits without a flush: rule 16 ----------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from spool.format.writer import CommitFileWriter
 from spool.log import deciding, quota
 from spool.log.adoption import move_adopted
 from spool.log.combined import CombinedCommits
-from spool.log.commit import commit
+from spool.log.commit import Rooms, commit
 from spool.log.commit_queue import CLOSED, CommitQueue, complete
 from spool.log.commit_request import CommitRequest, PutRequest, Stage, batch_of
 from spool.log.vote import VoteRequest, vote_together
@@ -57,10 +57,10 @@ class GroupCommit:
     that were not committed and for which no caller waited.
     """
 
-    def __init__(self, store: Store, make_room: Callable[[], object]) -> None:
-        """``make_room`` is called once for a commit that finds the disk full."""
+    def __init__(self, store: Store, rooms: Rooms) -> None:
+        """``rooms``: see ``commit``."""
         self.store = store
-        self._make_room = make_room
+        self._rooms = rooms
         self.committed: Callable[[], None] = lambda: None
         self.failed = 0
         self.queue = CommitQueue(self._wake)
@@ -246,7 +246,7 @@ class GroupCommit:
             check = partial(self._check, requests, usages)
             issued = partial(combined.take, requests) if combined.joined else None
             number = commit(store, file, batch, check=check, settled=settled, page=requests[-1].page,
-                make_room=self._make_room, issued=issued, requests=len(requests))  # fmt: skip
+                rooms=self._rooms, issued=issued, requests=len(requests))  # fmt: skip
             combined.last = number
             for request in requests:
                 request.number = number

@@ -24,7 +24,7 @@ from spool.format.batch import CommitBatch, destinations_of
 from spool.format.header import VOTE, stamp
 from spool.format.reader import read_header
 from spool.format.writer import CommitFileWriter
-from spool.log.commit import check_destinations, write
+from spool.log.commit import Rooms, check_destinations, no_rooms, write
 from spool.log.commit_request import CommitRequest
 from spool.log.deciding import settled
 from spool.log.sequence import number_locked
@@ -46,7 +46,7 @@ class VoteRequest(CommitRequest):
         check: a function that raises if the branch must not vote yes. It is called under the number lock.
         settled: whether ``check`` needs every issued commit to be applied. The process of a task has no index, so it
             would read every commit of the space again for each vote.
-        make_room: see ``log.commit.commit``.
+        rooms: see ``log.commit.commit``.
     """
 
     votes = True
@@ -58,7 +58,7 @@ class VoteRequest(CommitRequest):
         file: CommitFileWriter,
         batch: CommitBatch,
         check: Callable[[], object] | None = None,
-        make_room: Callable[[], object] | None = None,
+        rooms: Rooms = no_rooms,
         *,
         settled: bool = False,
     ) -> None:
@@ -67,7 +67,7 @@ class VoteRequest(CommitRequest):
         self.batch = batch
         self.check = check
         self.settled = settled
-        self.make_room = make_room
+        self.rooms = rooms
 
     @property
     def handle(self) -> int:
@@ -150,7 +150,7 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
 def _list(store: Store, request: VoteRequest) -> None:
     """Write the rest of the branch's file, give the file its name in ``prepared/``, and mark it as a vote."""
     file = request.file
-    write(store, file, request.batch, request.page, recycle=True, make_room=request.make_room)
+    write(store, file, request.batch, request.page, recycle=True, rooms=request.rooms)
     destinations = destinations_of(file.tables)
     if request.check is None:
         _rename(store, file, destinations)

@@ -1,13 +1,13 @@
-"""Free the disk space of deleted messages before a call ends, not seconds later in the background.
+"""Free disk space before a call ends, not seconds later in the background: of deleted messages, and for a commit.
 
 An administrator may empty a queue on a full disk while no other program runs, so no program would free the space later.
 """
 
+from collections.abc import Iterator
 from itertools import islice
 
-from spool.disk.disk import FlushFailed
+from spool.disk.disk import is_full
 from spool.disk.recycler import QUIET_BYTES, STOCKED_BYTES
-from spool.errors import NO_ROOM, SpoolError
 from spool.maintenance.compaction import Compactor
 from spool.maintenance.reclaim import failures_logged, in_turns, reclaim
 from spool.maintenance.tombstones import MOST_MERGED
@@ -16,6 +16,7 @@ from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
 SHORT_BYTES = 64 << 20  # a disk with less free room is short of room
+_OTHERS_SECONDS = 1.0
 _FEW = 128  # the recycler keeps files for a full disk; the facts of so many commits fit into one such file
 
 
@@ -33,13 +34,32 @@ def free_room(store: Store) -> None:
         try:
             _rewrite(store, wait)
         except OSError as error:
-            if error.errno not in NO_ROOM or isinstance(error, SpoolError | FlushFailed):
+            if not is_full(error):
                 raise
             store.files.recycler.trim(0)
             _rewrite(store, wait, _FEW, steps=1)
             _rewrite(store, wait)
         if store.files.disk.file_system().free_bytes < SHORT_BYTES:
             _free_all(store, wait)
+
+
+def rooms(store: Store) -> Iterator[object]:
+    """Yield each time when a commit that found the disk full may find room: first after a reclaim, then as long as
+    other processes commit or reclaim, but at most for a second.
+
+    On a full disk, a few kept files serve the commits of all processes in turn.
+    """
+    published = 0
+    for _ in store.deadline(_OTHERS_SECONDS).polls():
+        page = store.shared.counters.read()
+        reclaim(store)
+        store.files.recycler.refresh()  # another process may have given files, too
+        yield True
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            is_alone = ours and not any(map(layout.parse_xid, store.files.disk.names(layout.ACTIVE)))
+        if is_alone and page.published == published:
+            return
+        published = page.published
 
 
 def _free_all(store: Store, wait: Deadline) -> None:

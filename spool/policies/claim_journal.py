@@ -26,6 +26,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgpack
@@ -33,10 +34,11 @@ import msgpack
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import xid_byte
 from spool.disk.content import opened, unlink_unless_gone
-from spool.disk.disk import Disk
+from spool.disk.disk import Disk, is_full
 from spool.errors import NO_ROOM, SystemFailure
 from spool.format.writer import writer_name
 from spool.index.index import Index
+from spool.log.commit import Rooms, no_rooms
 from spool.log.sequence import number_locked, settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
@@ -51,6 +53,7 @@ log = logging.getLogger("spool")
 
 _MAX_NOTE_BYTES = 64 << 20
 _MOST_SPARES = 16
+_AGAIN_SECONDS = 1.0  # between two attempts to count attempts on a full disk
 _NAME, _VERSION = "xaspool-claims", 1
 MARKED, UNMARKED = b"\1", b"\0"
 
@@ -335,6 +338,13 @@ def become_owner(store: Store) -> None:
         store.shared.counters.store_owner(owner)
 
 
+class Uncounted(NamedTuple):
+    """Messages whose attempts could not be counted. error: the error of the full disk; None if all were counted."""
+
+    ranges: PositionRanges
+    error: OSError | None
+
+
 class Owners:
     """The owners of claims that this process knows. If an owner has died, its attempts are counted.
 
@@ -342,13 +352,19 @@ class Owners:
     others: the known owners that may have a journal, except this process.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, rooms: Rooms = no_rooms) -> None:
+        """``rooms``: see ``log.commit.commit``."""
         self.store = store
         self.others: set[int] = set()
         self.seen = 0
+        self._rooms = rooms
+        self._left: dict[int, tuple[float, Uncounted]] = {}  # by owner, with the time of the last attempt
 
-    def count_attempts_of_dead(self, ranges: PositionRanges, page: CounterPage) -> bool:
-        """Count the attempts of dead owners. Return whether this call found a dead owner.
+    def count_attempts_of_dead(self, ranges: PositionRanges, page: CounterPage) -> Uncounted | None:
+        """Count the attempts of dead owners. Return None if this call found no dead owner.
+
+        On a full disk, a journal remains, and no process may deliver its messages before a later call has counted the
+        attempts. Returns these messages.
 
         Args:
             ranges: the claims that the caller has just got. The claim files of these messages show the dead owners,
@@ -361,12 +377,48 @@ class Owners:
             self.seen = page.owner
         numbers = {number for number, _, _ in ranges}
         dead = [o for o in tuple(self.others) if any(claims.is_owner_dead(o, number) for number in numbers)]
+        if not dead:
+            return None
+        left = Uncounted([], None)
         for owner in dead:
+            ranges, error = self._count_attempts_of(owner)
+            if error is None:
+                self.others.discard(owner)
+            else:
+                left = Uncounted([*left.ranges, *ranges], error)
+        return left
+
+    def forget_refusals(self) -> None:
+        """Let the next call try at once to count the attempts that found no room."""
+        self._left.clear()
+
+    def _count_attempts_of(self, owner: int) -> Uncounted:
+        now = self.store.clock.monotonic()
+        at, left = self._left.pop(owner, (float("-inf"), None))
+        if left is None or now >= at + _AGAIN_SECONDS:
+            left = Uncounted([], None)
             for xid in all_journals(self.store.files.disk):
-                if read_journal(self.store.files.disk, xid).owner == owner:
-                    count_journal(self.store, xid, self.store.deadline())
-            self.others.discard(owner)
-        return bool(dead)
+                journal = read_journal(self.store.files.disk, xid)
+                if journal.owner == owner and (error := self._count(xid)) is not None:
+                    left = Uncounted([*left.ranges, *journal.begun], error)
+            at = now
+        if left.error is not None:
+            self._left[owner] = at, left
+        return left
+
+    def _count(self, xid: Xid) -> OSError | None:
+        """Count the attempts in a journal. Return the error if the disk is full."""
+        refused: OSError | None = None
+        for _ in chain((True,), self._rooms()):
+            try:
+                count_journal(self.store, xid, self.store.deadline())
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                refused = error
+            else:
+                return None
+        return refused
 
 
 def all_journals(disk: Disk) -> list[Xid]:
@@ -492,7 +544,12 @@ def clean_up_after_dead(store: Store, deadline: Deadline) -> None:
     """
     for xid in all_journals(store.files.disk):
         if store.shared.xids.is_free(xid_byte(xid)):
-            count_journal(store, xid, deadline)
+            try:
+                count_journal(store, xid, deadline)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                log.info("attempts of a dead process are counted later: %s", error)
     for name in store.files.disk.names(layout.ACTIVE):
         branch = layout.parse_xid(name)
         if branch is not None and _is_regular(store.files.disk, layout.active(branch)):

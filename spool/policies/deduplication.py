@@ -13,7 +13,7 @@ from spool.format.batch import CommitBatch
 from spool.log.visibility import revalidate
 from spool.model.settings import QueueConfig
 from spool.runtime.clock import WaitExpired
-from spool.store.store import Store
+from spool.store.store import WAIT_SECONDS, Store
 
 
 class DeduplicationKeys:
@@ -24,8 +24,10 @@ class DeduplicationKeys:
         self._bytes: list[int] = []
         self._own: dict[str, str] = {}
 
-    def seen(self, queue: str, key: str) -> str | None:
+    def seen(self, queue: str, key: str, seconds: float) -> str | None:
         """Return the id of the first message with the key. If no message has the key, lock the key and return None.
+
+        ``seconds``: the time that is left to the transaction, in which it may wait for another one that has the lock.
 
         Raises:
             MessageInUse: an undecided transaction or a prepared branch has put the key.
@@ -33,11 +35,11 @@ class DeduplicationKeys:
         store, name = self._store, fact_key(queue, key)
         if name in self._own:
             return self._own[name]
-        byte = deduplication_byte(queue, key)
+        byte, deadline = deduplication_byte(queue, key), store.deadline(max(0.0, min(seconds, WAIT_SECONDS)))
         if byte in self._bytes:  # an earlier call locked the key, and then put no message
             return None
         try:
-            store.shared.xids.lock(byte, store.deadline(), f"the deduplication key {key!r}")
+            store.shared.xids.lock(byte, deadline, f"the deduplication key {key!r}")
         except WaitExpired as error:
             raise MessageInUse(f"{error}: try again later") from None
         self._bytes.append(byte)

@@ -8,6 +8,7 @@ that removes messages is not flushed. So after a power cut, a removed message ma
 import logging
 from itertools import islice
 
+from spool.disk.disk import is_full
 from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
@@ -21,11 +22,15 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 _RUNS_AT_ONCE = 4_096
+_RUNS_AT_FULL = 128  # the changes of so many runs fit into a file that is kept for a full disk
 
 
 def expire(store: Store, queue: str, deadline: Deadline) -> int:
-    """Remove the expired, unclaimed messages of a queue. Return their number. The caller has caught up."""
-    done = 0
+    """Remove the expired, unclaimed messages of a queue. Return their number. The caller has caught up.
+
+    On a full disk, messages may be left for a later call.
+    """
+    done, most = 0, _RUNS_AT_ONCE
     while True:
         settings = store.settings.known
         with store.view.mutex:
@@ -36,7 +41,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
             if _goes_to_error_queue(config) and config.error_queue not in settings.config.queues:
                 return done  # until the error queue exists, expired messages remain in the queue, and are not delivered
             claimed: PositionRanges = []
-            for run in islice(store.view.index.messages.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
+            for run in islice(store.view.index.messages.expired(queue, store.clock.now()), most):
                 claimed += [
                     (run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)
                 ]
@@ -44,6 +49,14 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
             return done  # (other transactions hold the rest; a later call removes the rest)
         try:
             gone = _expire_claimed(store, config, claimed, deadline)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            if most == _RUNS_AT_FULL:
+                log.info("expired messages of queue %s remain until there is room: %s", queue, error)
+                return done
+            most = _RUNS_AT_FULL
+            continue
         finally:
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)

@@ -152,6 +152,7 @@ def add_failure_outcome(
     delay: float | None = None,
     is_final: bool = False,
     died: bool = False,
+    now: float | None = None,
 ) -> None:
     """Call ``add_failure`` for a message, if the message exists. The caller holds the mutex."""
     run = store.view.index.messages.find(position)
@@ -164,7 +165,7 @@ def add_failure_outcome(
         position,
         run.attributes,
         reason,
-        store.clock.now(),
+        store.clock.now() if now is None else now,
         id_=message_id(*store.view.index.messages.branch_of(position)),
         is_final=is_final,
         delay=delay,
@@ -206,12 +207,12 @@ def count_failures(
     """
     places = list(positions)
     while True:
-        batch = CommitBatch()
+        batch, now = CommitBatch(), store.clock.now()  # (with one time, the changes of neighbouring messages are equal)
         settings = store.settings.current()  # with old settings, a commit into a deleted error queue would be refused
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:
-                    add_failure_outcome(batch, store, settings, position, reason, died=died)
+                    add_failure_outcome(batch, store, settings, position, reason, died=died, now=now)
         if batch.is_empty:
             return
         try:

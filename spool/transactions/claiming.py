@@ -117,6 +117,7 @@ def claim(
 
     Raises:
         WaitExpired: a live process did not publish its commit in time.
+        OSError: the disk is full, and only messages of dead processes are left, whose attempts must be counted first.
     """
     view = store.view
     view.was_read = True
@@ -129,11 +130,19 @@ def claim(
         expire(store, wanted.queue, store.deadline())
     skip: PositionSet = set(wanted.passed)
     before, kept = tuple(groups.names), PositionRanges()
+    left, is_last = None, False
     try:
         while not kept:
             got = _claim_free(store.shared.claims, view, store.clock, wanted, skip, groups)
             if got:
-                kept = _confirm(store, owners, wanted, got, page, groups)
+                kept, refused = _confirm(store, owners, wanted, got, page, groups, skip)
+                left = refused or left
+                continue
+            if left is not None:
+                if is_last:
+                    raise left
+                owners.forget_refusals()  # (an earlier call may have been refused)
+                skip, left, is_last = set(wanted.passed), None, True
                 continue
             seen = view.index.applied
             # Try again: a dead coordinator's branch has released messages, or a commit was published meanwhile.
@@ -178,20 +187,26 @@ def _claim_free(
 
 
 def _confirm(
-    store: Store, owners: Owners, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks
-) -> PositionRanges:
+    store: Store, owners: Owners, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks,
+    skip: PositionSet,
+) -> tuple[PositionRanges, OSError | None]:  # fmt: skip
     """Revalidate locked messages (rule 4): return the messages that are free, and release the others.
 
-    ``seen``: the counters that were read before the claim.
+    Messages of dead processes whose attempts cannot be counted, because the disk is full, are added to ``skip``. The
+    second value is the error about them. ``seen``: the counters that were read before the claim.
     """
+    refused: OSError | None = None
     try:
         if not store.shared.requests.are_calm:
             look_at_standing(store, got)
         page = store.shared.counters.read()
-        if (page.owner > owners.seen or owners.others) and owners.count_attempts_of_dead(got, page):
-            page = store.shared.counters.read()
+        if (page.owner > owners.seen or owners.others) and (left := owners.count_attempts_of_dead(got, page)):
+            page, refused = store.shared.counters.read(), left.error
+            uncounted = set(positions(left.ranges))
+            skip |= uncounted
+            got = _without(store.shared.claims, got, uncounted)
         if page is seen and page.issued == page.published:
-            return got  # since the first read, no branch was prepared and no number issued or published
+            return got, refused  # since the first read, no branch was prepared and no number issued or published
         revalidate(store, got, page=page)
         with store.view.mutex:
             kept = still_there(store.view, store.clock, wanted, got, groups)
@@ -200,6 +215,19 @@ def _confirm(
         raise
     if kept != got:
         release(store.shared.claims, subtract_ranges(got, kept))
+    return kept, refused
+
+
+def _without(claims: ClaimLocks, got: PositionRanges, skip: Set[Position]) -> PositionRanges:
+    """Release the claims on messages in ``skip``; return the other claims."""
+    if skip.isdisjoint(positions(got)):
+        return got
+    kept: PositionRanges = []
+    for position in positions(got):
+        if position in skip:
+            claims.release(*position, 1)
+        else:
+            append_range(kept, *position, 1)
     return kept
 
 

@@ -24,7 +24,7 @@ from spool.index.stretch import Stretch
 from spool.log.adoption import move_adopted
 from spool.log.quota import room_for
 from spool.log.vote import VoteRequest, finish_vote
-from spool.maintenance.reclaim import reclaim
+from spool.maintenance.room import rooms
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
@@ -237,7 +237,7 @@ class CoordinatedTransaction(Transaction):
                 check = None
                 if settings.config.has_limits:  # without limits, the vote needs no number lock
                     check = partial(room_for(store, self._branch.tables), settings)
-                request = VoteRequest(page, file, self._branch.batch, check, partial(reclaim, store), settled=True)
+                request = VoteRequest(page, file, self._branch.batch, check, partial(rooms, store), settled=True)
                 self._core.group_commit.commit(request)
                 finish_vote(store, request)
                 self._end(TransactionState.PREPARED)

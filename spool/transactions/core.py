@@ -4,7 +4,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, Self
 
 from spool.log.group_commit import GroupCommit
-from spool.maintenance.reclaim import reclaim
+from spool.maintenance.room import rooms
 from spool.policies.claim_journal import Owners, remove_spares
 from spool.store.store import Store
 
@@ -24,10 +24,10 @@ class Core(NamedTuple):
     @classmethod
     def of(cls, store: Store) -> Self:
         """Create the core of a new store. When the store's guard closes the space, the group commit also ends."""
-        group_commit = GroupCommit(store, partial(reclaim, store))
+        group_commit = GroupCommit(store, partial(rooms, store))
         store.at_end[group_commit.end] = None
         store.before_end[partial(remove_spares, store)] = None
-        return cls(store, group_commit, Owners(store))
+        return cls(store, group_commit, Owners(store, partial(rooms, store)))
 
 
 class HasCore(Protocol):

@@ -180,7 +180,7 @@ class Transaction:
         key = options.get("deduplication_key")
         if key is not None:
             check_single(len(bodies))
-            if (known := self._branch.keys.seen(queue, key)) is not None:
+            if (known := self._branch.keys.seen(queue, key, self._until - store.clock.monotonic())) is not None:
                 return [MessageId(known, duplicate=True)]
         raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
         if settings.config.has_limits:

@@ -23,7 +23,7 @@ from typing import Any
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import chunks, opened, replacement
-from spool.disk.disk import FlushFailed
+from spool.disk.disk import FlushFailed, is_full
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
@@ -218,10 +218,16 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
         is_ours = xid.format_id in FORMATS_BOUND_TO_A_LIFE
         is_orphan = is_ours and store.shared.xids.is_free(coordinator_byte(xid.gtrid))
         if is_orphan or heuristic_fact(store.view.index, xid) == ROLLED_BACK:
-            with suppress(UnknownBranch):
+            try:
                 # (a branch of our own coordinator counts no attempt, and so does not use the reason)
                 rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
                 done.append(xid)
+            except UnknownBranch:
+                pass
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                log.warning("branch %s is rolled back later: %s", xid, error)
     return done
 
 

@@ -5,6 +5,7 @@ all processes. The cost depends on the number of queues, held messages and files
 messages.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from spool.policies.subscriptions import SubscriptionState, states
 from spool.store.meters import Key
 from spool.store.store import Store
 from spool.transactions.two_phase import describe_all
+from spool.watch.failures import MOST_LISTED, FailedTask, RecentFailures, TaskFailures, grouped
 from spool.watch.last_recovery import last_recovery
 
 _LISTED_SECONDS = 30.0
@@ -87,6 +89,9 @@ class SpaceMetrics:
     folders: the usage of the directories ``active``, ``prepared``, ``committed``, ``drop``, ``quarantine`` and
         ``free``. The number of dropped files is at most 30 seconds old.
     free_bytes, free_inodes: the room on the file system. ``free_inodes`` is None if the file system has no limit.
+    failures: the failures of the last day by task, queue and kind of cause, the most frequent first; at most 200.
+    failed: the newest of these failures, at most 50.
+    origins: for each error queue, the number of its failed messages by the queue in which they failed.
     counts: the counts of all processes since ``run/`` was created.
     states: the states that live processes report.
     """
@@ -111,12 +116,15 @@ class SpaceMetrics:
     folders: Mapping[str, FolderUsage]
     free_bytes: int
     free_inodes: int | None
+    failures: tuple[TaskFailures, ...]
+    failed: tuple[FailedTask, ...]
+    origins: Mapping[str, Mapping[str, int]]
     counts: Mapping[Key, int]
     states: Mapping[Key, int]
 
 
-def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
-    """Return the current figures of an open space. ``drops``: an object that is shared by all calls.
+def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
+    """Return the current figures of an open space. ``kept``: an object that is shared by all calls.
 
     After a failed flush has stopped the space, the figures include only the commits that this process has applied. The
     transactions, decisions and subscriptions are then left out.
@@ -126,8 +134,9 @@ def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
     page = store.shared.counters.read()
     configs = store.settings.current(page).config.queues
     stats = last_stats if page.is_stopped else queue_stats
-    queues = stats(store, tuple(configs))
-    doubts, claims = ([], []) if page.is_stopped else (_in_doubt(store), _claims(store))
+    queues, role = stats(store, tuple(configs)), roles(configs)
+    failed, origins = ([], {}) if page.is_stopped else kept.recent_failures(store, role)
+    doubts, held = ([], []) if page.is_stopped else (_in_doubt(store), claims(store))
     found, system, reading = quarantined.findings(store.files.disk), store.files.disk.file_system(), store.meters.read()
     return SpaceMetrics(
         space=store.files.disk.root,
@@ -136,11 +145,11 @@ def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
         commits=page.published,
         unflushed=max(0, page.published - page.durable) if store.view.index.unflushed else 0,
         queues=queues,
-        roles=roles(configs),
+        roles=role,
         references={
             name: QueueReferences(one.error_queue, one.reply_queue, one.failure_queue) for name, one in configs.items()
         },
-        transactions=tuple((doubts + claims)[:_MOST_LISTED]),
+        transactions=tuple((doubts + held)[:_MOST_LISTED]),
         in_doubt=len(doubts),
         decisions={} if page.is_stopped else heuristic_outcomes(store),
         subscriptions={} if page.is_stopped else states(store),
@@ -149,9 +158,12 @@ def space_metrics(store: Store, drops: "DropFolders") -> SpaceMetrics:
         damaged=sum(finding.kind is Kind.DAMAGED for finding in found),
         recovery=last_recovery(store.files.disk),
         processes=tuple(store.shared.open_lock.holders()),
-        folders=_folders(store, drops),
+        folders=_folders(store, kept.drops),
         free_bytes=system.free_bytes,
         free_inodes=system.free_inodes,
+        failures=grouped(failed),
+        failed=tuple(failed[:MOST_LISTED]),
+        origins=origins,
         counts=reading.counts,
         states=reading.states,
     )
@@ -173,7 +185,7 @@ def _in_doubt(store: Store) -> list[OpenTransaction]:
     ]
 
 
-def _claims(store: Store) -> list[OpenTransaction]:
+def claims(store: Store) -> list[OpenTransaction]:
     """List the active transactions that hold messages, the oldest first."""
     held = by_position(store.files.disk, store.shared, store.view)
     name_processes(store.shared, held, list(held))
@@ -206,6 +218,22 @@ def _folders(store: Store, drops: "DropFolders") -> dict[str, FolderUsage]:
     quarantine = FolderUsage(sum(not name.endswith(layout.REASON_SUFFIX) for name in _names(disk, layout.QUARANTINE)))
     dropped = FolderUsage(drops.count(store))
     return {**counted, layout.COMMITTED: committed, layout.DROP: dropped, layout.QUARANTINE: quarantine}
+
+
+class KeptFigures:
+    """The figures that each call would compute too slowly: the calls for one open space share them."""
+
+    def __init__(self) -> None:
+        self.drops = DropFolders()
+        self._failures = RecentFailures()
+        self._mutex = threading.Lock()
+
+    def recent_failures(
+        self, store: Store, roles: Mapping[str, str]
+    ) -> tuple[list[FailedTask], dict[str, dict[str, int]]]:
+        """Return the failures of the last day, the newest first; and the origins of the messages in error queues."""
+        with self._mutex:
+            return self._failures.find(store, roles), self._failures.origins
 
 
 class DropFolders:

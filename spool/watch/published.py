@@ -25,7 +25,8 @@ from spool.policies.subscriptions import SubscriptionState
 from spool.runtime.tearing import raise_if_torn
 from spool.store import run_files
 from spool.store.store import Store
-from spool.watch.figures import DropFolders, FolderUsage, OpenTransaction, QueueReferences, SpaceMetrics, space_metrics
+from spool.watch.failures import TaskFailures, by_task
+from spool.watch.figures import FolderUsage, KeptFigures, OpenTransaction, QueueReferences, SpaceMetrics, space_metrics
 from spool.watch.last_recovery import finding_of, recovery_of
 
 log = logging.getLogger("spool")
@@ -37,7 +38,7 @@ class Publisher:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._failure = ""
-        self._drops = DropFolders()
+        self._kept = KeptFigures()
 
     def __call__(self) -> None:
         """Write the copy, or remove it if the option has no value any more."""
@@ -47,7 +48,7 @@ class Publisher:
                 return
             try:
                 if group is not None:
-                    publish(disk, space_metrics(self._store, self._drops), group)
+                    publish(disk, space_metrics(self._store, self._kept), group)
                 else:
                     withdraw(disk)
             except Exception as error:  # (an error of the metrics must not end the housekeeping)
@@ -72,12 +73,14 @@ def publish(disk: Disk, metrics: SpaceMetrics, group: str) -> None:
 
 
 def _without_texts(metrics: SpaceMetrics) -> SpaceMetrics:
-    """Return the metrics without names and reasons of files: a reason may quote a message."""
+    """Return the metrics without names and reasons of files, and without causes of failures: they may quote a
+    message."""
     recovery = metrics.recovery
     if recovery is not None:
         findings = tuple(Finding(finding.kind, "", "", finding.action) for finding in recovery.findings)
         recovery = replace(recovery, findings=findings)
-    return replace(metrics, quarantine=(), recovery=recovery)
+    failures = by_task(metrics.failures, len(metrics.failures))
+    return replace(metrics, quarantine=(), recovery=recovery, failures=failures, failed=())
 
 
 def withdraw(disk: Disk) -> None:
@@ -135,6 +138,9 @@ def _metrics(value: Mapping[str, Any]) -> SpaceMetrics:
         "subscriptions": {name: SubscriptionState(**each) for name, each in value["subscriptions"].items()},
         "quarantine": tuple(map(finding_of, value["quarantine"])),
         "recovery": None if recovery is None else recovery_of(recovery),
+        "failures": tuple([TaskFailures(**each) for each in value["failures"]]),
+        "failed": (),
+        "origins": {name: dict(each) for name, each in value["origins"].items()},
         "folders": {name: FolderUsage(**each) for name, each in value["folders"].items()},
         "counts": dict(value["counts"]),
         "states": dict(value["states"]),

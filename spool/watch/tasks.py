@@ -63,17 +63,21 @@ def task_of(entry: "QueueEntry", now: float) -> Task | None:
     name = one_line(message.headers.get(NAME, found.name if found else ""))
     if not name and found is None:
         return None
-    id_ = message.correlation_id or (found.id if found else None)
+    id_ = task_id(message) or (found.id if found else None)
     arguments = found.arguments if found else ""
     if (ended := message.headers.get(STATE)) is not None:
         runtime, worker = _seconds(message.headers.get(RUNTIME)), message.headers.get(WORKER)
-        id_ = id_ and id_.removeprefix(_RESULT_PREFIX)
         return Task(id_, name, arguments, ended, runtime, worker, found.cause if found else None)
     state, holder = state_of(entry), entry.holder
     begun = holder.since if holder is not None and state == RUNNING else None
     runtime = None if begun is None else max(0.0, now - begun)
     worker = None if holder is None else process_of(holder)
     return Task(id_, name, arguments, state, runtime, worker, message.failure_reason)
+
+
+def task_id(message: "Message") -> str | None:
+    """Return the id of the task that a message or a result belongs to, as far as its control fields tell."""
+    return message.correlation_id and message.correlation_id.removeprefix(_RESULT_PREFIX)
 
 
 def state_of(entry: "QueueEntry") -> str:
@@ -146,16 +150,19 @@ def _of_kombu(envelope: Mapping[str, Any]) -> _Found | None:
 
 
 def _in_result(message: "Message") -> _Found:
-    """Return the cause in the result of a failed task: of Celery, the exception; of Django, the end of a traceback."""
+    """Return the cause in the result of a failed task: of Celery and Dramatiq, the exception; of Django, the end of a
+    traceback."""
     body = _value(message.body) if message.headers[STATE] in FAILED_STATES else None
     if not isinstance(body, dict):
         return _Found(cause=message.failure_reason)
-    error, errors = body.get("result"), body.get("errors")
+    error, errors, exn = body.get("result"), body.get("errors"), body.get("exn")
     cause = message.failure_reason
     if isinstance(error, dict) and isinstance(error.get("exc_type"), str):
         told = error.get("exc_message")
         words = ", ".join(map(str, told)) if isinstance(told, list) else str(told or "")
         cause = f"{error['exc_type']}: {words}" if words else error["exc_type"]
+    elif isinstance(exn, dict):
+        cause = f"{exn.get('type')}: {exn.get('msg')}"
     elif isinstance(errors, list) and errors and isinstance(errors[-1], dict):
         lines = str(errors[-1].get("traceback") or "").strip().splitlines()
         cause = lines[-1] if lines else str(errors[-1].get("exception_class_path") or "")

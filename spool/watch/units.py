@@ -42,6 +42,11 @@ def span(seconds: float) -> str:
     return " ".join(_in_units(round(seconds)))
 
 
+def runtime(seconds: float) -> str:
+    """Return a time span in seconds with three digits, or in its largest unit, e.g. ``0.137 s`` or ``31 min``."""
+    return f"{seconds:.3g} s" if seconds < _LONG_SECONDS else age(seconds)
+
+
 def _in_units(left: int) -> Iterator[str]:
     for unit, length in _TIMES:
         number, left = divmod(left, length)

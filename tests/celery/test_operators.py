@@ -7,9 +7,10 @@ import sys
 
 import pytest
 from celery import chord, states
+from celery.exceptions import ChordError, WorkerLostError
 
 from tests.celery.conftest import Shop, expect_all_run
-from tests.celery.tasks import SPACE
+from tests.celery.tasks import SPACE, application
 from tests.celery.workers import ROOT, SECONDS, until, working
 from tests.watch.healthy import expect_healthy_an_hour_later
 
@@ -85,6 +86,93 @@ def test_tasks_that_a_killed_worker_held_run_elsewhere(own: Shop) -> None:
         killed.kill()
     until(lambda: own.space.stats("celery").ready == 8)
     expect_all_run(own, words, results)
+
+
+def test_only_the_tasks_that_began_have_used_an_attempt_when_their_worker_dies(own: Shop) -> None:
+    """Otherwise a few deaths would move tasks that never ran to the error queue."""
+    own.space.create_queue("failed", role="error")
+    own.space.create_queue("celery", retry_delay=0.0, retries=1, error_queue="failed")
+    sent = [own.app.tasks["wait_for_word"].delay(str(number)).id for number in range(8)]
+    begun: list[str] = []
+    for name in ("first", "second"):
+        with working(own.place, name) as worker:
+            until(lambda: own.space.stats("notes").ready == 2 and own.space.stats("celery").claimed == 8, worker)
+            worker.kill()
+        begun += [message.body for message in own.space.get_many("notes", 2)]
+    assert sorted(begun) == ["0", "0", "1", "1"]
+    with working(own.place, "third", "-P", "solo") as worker:
+        until(lambda: own.space.stats("notes").ready == 1, worker)
+        worker.kill()
+    assert {message.correlation_id for message in own.space.browse("failed")} == set(sent[:2])
+    until(lambda: own.space.stats("celery").ready == 6)
+    assert own.space.claims().take("celery", 8) != []
+    assert {message.correlation_id: message.attempts for message in own.space.browse("celery")} == {
+        id: int(number == 2) for number, id in enumerate(sent) if number > 1
+    }
+
+
+def test_a_task_that_kills_its_worker_uses_an_attempt_each_time(own: Shop) -> None:
+    own.space.create_queue("failed", role="error")
+    own.space.create_queue("celery", retry_delay=0.0, retries=1, error_queue="failed")
+    sent = own.app.tasks["kill_worker"].delay()
+    for _ in range(2):
+        command = [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "worker", "-c", "1", "--without-mingle"]
+        environment = {**os.environ, SPACE: own.space.path, "C_FORCE_ROOT": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, check=False)
+        assert done.returncode == -signal.SIGKILL
+    until(lambda: own.space.claims().take("celery") == [])
+    [failed] = own.space.browse("failed")
+    assert (failed.correlation_id, failed.origin_attempts) == (sent.id, 2)
+    with pytest.raises(WorkerLostError, match="died"):
+        sent.get(timeout=SECONDS)
+    assert sent.state == states.FAILURE
+    own.space.redrive("failed")
+    assert own.app.AsyncResult(sent.id).state == states.PENDING
+
+
+def test_the_last_attempt_of_a_task_that_kills_its_process_stores_the_failure(shop: Shop) -> None:
+    """The chord of the task fails, too. (Celery takes a returned message for a task that runs again.)"""
+    shop.space.create_queue("failed", role="error")
+    shop.space.create_queue("risky", retry_delay=0.0, retries=0, error_queue="failed")
+    assert shop.app.control.add_consumer("risky", reply=True, timeout=SECONDS, limit=1)
+    tasks = shop.app.tasks
+    body = chord([tasks["die"].s().set(queue="risky"), tasks["add"].s(1, 1)])(tasks["total"].s())
+    until(lambda: body.state == states.FAILURE, shop.worker)
+    assert isinstance(body.result, ChordError)
+    part = body.parent.results[0]
+    with pytest.raises(WorkerLostError, match="signal 9"):
+        part.get(timeout=SECONDS)
+    [failed] = shop.space.browse("failed", correlation_id=part.id)
+    assert (failed.failure_reason or "").startswith("WorkerLostError: ")
+
+
+def test_a_shutdown_ends_the_wait_of_a_part_of_a_chord_and_counts_no_attempt(own: Shop) -> None:
+    """The test holds the counter of the chord, as a stopped process does."""
+    own.space.create_queue("celery", retry_delay=0.0, retries=0)
+    note, total = own.app.tasks["note"], own.app.tasks["count"]
+    body = chord([note.s("part"), note.s("part")])(total.s())
+    with own.space.claims() as holder:
+        assert holder.take("celery.results", correlation_id=f"chord-unlock-{body.parent.id}")
+        with working(own.place, "first") as worker:
+            until(lambda: own.space.stats("notes").ready == 2, worker)
+        assert worker.process.returncode == 0
+        assert [message.attempts for message in own.space.browse("celery")] == [0, 0]
+    with working(own.place, "second"):
+        assert body.get(timeout=SECONDS) == 2
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_killed_worker_of_another_pool_counts_only_the_task_that_began(own: Shop, pool: str) -> None:
+    own.space.create_queue("celery", retry_delay=0.0, retries=9)
+    sent = [own.app.tasks["wait_for_word"].delay(str(number)).id for number in range(3)]
+    with application(own.space.path, broker_transport_options={"native_eta": False}) as app:
+        sent.append(app.tasks["add"].apply_async((1, 1), countdown=600).id)  # the worker keeps this task in its memory
+    with working(own.place, pool, "-P", pool, "-c", "1") as worker:
+        until(lambda: own.space.stats("notes").ready == 1 and own.space.stats("celery").claimed == 4, worker)
+        worker.kill()
+    until(lambda: own.space.stats("celery").claimed == 0)
+    with own.space.claims() as claims:
+        assert [message.attempts for message in claims.take("celery", 4)] == [1, 0, 0, 0]
 
 
 def test_a_warm_shutdown_finishes_running_tasks_and_returns_the_others(own: Shop) -> None:

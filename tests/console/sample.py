@@ -98,10 +98,11 @@ def publish(space: spool.Space) -> None:
 
 
 def with_history(console: Console) -> None:
-    """Give a console the samples of the last five minutes, as if a page had been visible."""
+    """Give a console the samples of the last minutes."""
     metrics = console.samples.snapshot().metrics
-    kept = console.samples._kept
+    kept = console.samples._history
     kept.clear()
+    console.samples._recent.clear()
     for step in range(150, 0, -1):
         queues = {}
         for place, (name, stats) in enumerate(sorted(metrics.queues.items())):
@@ -109,12 +110,12 @@ def with_history(console: Console) -> None:
             swing = abs((step * (place + 3)) % 40 - 20) / 20 * (0.1 if name == "invoices" else 0.6)
             growth = 1 - step / 160 if name == "invoices" else 1.0
             per_second = 3.2 + 2 * place if depth > 5 else 0.0
-            moved = int(step * 2 * per_second)
+            moved = int(step * 10 * per_second)
             queues[name] = Figures(
                 int(depth * growth * (1 - swing)) if depth > 5 else depth,
                 stats.enqueued - moved, stats.dequeued - (0 if name == "invoices" else moved), stats.failed,
             )  # fmt: skip
-        kept.append(_Sample(metrics.at - 2 * step, queues, sum(each.depth for each in queues.values())))
+        kept.append(_Sample(metrics.at - 10 * step, queues, sum(each.depth for each in queues.values())))
 
     console.samples.forget()
 

@@ -296,3 +296,17 @@ def test_a_call_without_notifications_polls(path: Path, pool: ThreadPoolExecutor
         found = pool.submit(space.get, "orders", correlation_id="c", timeout=WHEN_WOKEN)
         other.put("orders", "new", correlation_id="c")
         assert found.result(LONG).body == "new"
+
+
+# -- a deduplication key -----------------------------------------------------------------------------------------------
+
+
+def test_a_put_waits_for_a_deduplication_key_no_longer_than_its_transaction_may_take(
+    path: Path, other: spool.Space
+) -> None:
+    with spool.open(path) as space, other.transaction() as holder:
+        holder.put("orders", "first", deduplication_key="order 7")
+        with space.transaction(timeout=0.05) as tx:
+            with pytest.raises(spool.MessageInUse, match="order 7"):  # not after 30 seconds
+                tx.put("orders", "second", deduplication_key="order 7")
+            tx.rollback()

@@ -1,12 +1,16 @@
-"""The settings of the tests, and of the worker processes that they start, whose space is in $SPACE."""
+"""The settings of the tests, and of the processes that they start: $SPACE, $OUTBOX if set, and $DATABASE, as JSON."""
 
+import json
 import os
+import tempfile
 
 SECRET_KEY = "of tests"
 USE_TZ = True
 LOGGING_CONFIG = None
 INSTALLED_APPS = ["django_xaspool"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="xaspool-django-")  # (threads do not share a database in memory)
+_DATABASE = json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": f"{_DIRECTORY.name}/db.sqlite3"})
+DATABASES = {"default": json.loads(os.environ.get("DATABASE", _DATABASE))}
 
 
 def tasks_in(space: object, **options: object) -> dict[str, object]:
@@ -15,4 +19,4 @@ def tasks_in(space: object, **options: object) -> dict[str, object]:
     return {"default": {**backend, "OPTIONS": {"space": space, **options}}}
 
 
-TASKS = tasks_in(os.environ.get("SPACE", "/nowhere"))
+TASKS = tasks_in(os.environ.get("SPACE", "/nowhere"), outbox="OUTBOX" in os.environ)

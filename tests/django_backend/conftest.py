@@ -6,12 +6,14 @@ from pathlib import Path
 import django
 import pytest
 from django.conf import settings
+from django.core.management import call_command
 from django.test import override_settings
 
 from tests.django_backend import conf
 
 settings.configure(**{name: getattr(conf, name) for name in dir(conf) if name.isupper()})
 django.setup()
+call_command("migrate", verbosity=0)
 
 
 @pytest.fixture

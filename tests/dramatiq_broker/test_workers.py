@@ -18,9 +18,11 @@ SECONDS = 60
 
 
 @contextmanager
-def dramatiq_program(app: App, processes: int = 2) -> "Iterator[subprocess.Popen[bytes]]":
+def dramatiq_program(
+    app: App, processes: int = 2, module: str = "tests.dramatiq_broker.program"
+) -> "Iterator[subprocess.Popen[bytes]]":
     """Run the program; kill all its processes at the end, if they still run."""
-    command = [sys.executable, "-m", "dramatiq", "tests.dramatiq_broker.program:broker"]
+    command = [sys.executable, "-m", "dramatiq", f"{module}:broker"]
     program = subprocess.Popen(
         [*command, "--processes", str(processes), "--threads", "2"],
         env={**os.environ, "SPACE": app.broker.path, "dramatiq_queue_prefetch": "20"},
@@ -83,4 +85,4 @@ def test_a_message_that_kills_its_workers_ends_in_the_dead_letter_queue(tmp_path
     assert app.told() == ["killed", "killed", "innocent"]
     with spool.open(app.broker.path) as space:
         (dead,) = space.browse("default.XQ")
-        assert (dead.headers["actor"], dead.origin_attempts) == ("kill", 2)
+        assert (dead.headers["task"], dead.origin_attempts) == ("kill", 2)

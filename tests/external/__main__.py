@@ -29,8 +29,9 @@ WORK = ROOT / "build" / "suites"
 HERE = Path(__file__).parent
 
 _UNIT = ["virtual/test_base", "virtual/test_exchange", "test_filesystem", "test_sqlalchemy", "test_memory"]
-_DRAMATIQ = ["actors", "broker", "callbacks", "composition", "generic_actors", "messages", "redis", "results",
-             "stub_broker", "worker"]  # fmt: skip
+_DRAMATIQ = ["actors", "barrier", "broker", "bucket_rate_limiter", "callbacks", "composition",
+             "concurrent_rate_limiter", "generic_actors", "messages", "redis", "results", "stub_broker",
+             "window_rate_limiter", "worker"]  # fmt: skip
 
 
 class Suite(NamedTuple):

@@ -13,10 +13,11 @@ from typing import Any
 import dramatiq
 import pytest
 from dramatiq.brokers.redis import RedisBroker
-from dramatiq.rate_limits.backends import StubBackend as StubRateLimits
+from dramatiq.rate_limits.backends import RedisBackend as RedisRateLimits
 from dramatiq.results.backends import RedisBackend, StubBackend
 
-from dramatiq_xaspool import XaspoolBroker, XaspoolResults
+import spool
+from dramatiq_xaspool import XaspoolBroker, XaspoolRateLimiterBackend, XaspoolResults
 
 _URL = os.environ["DRAMATIQ_URL"]  # of a Redis; or "xaspool"
 
@@ -69,8 +70,14 @@ def stub_result_backend() -> Any:
 
 
 @pytest.fixture
-def rate_limiter_backend() -> Any:
-    return StubRateLimits()
+def rate_limiter_backend(tmp_path: Path) -> Iterator[Any]:
+    if _URL != "xaspool":
+        backend = RedisRateLimits(url=f"{_URL}/1")  # (another database than the broker's)
+        backend.client.flushdb()
+        yield backend
+    else:
+        yield XaspoolRateLimiterBackend(tmp_path / "space")
+        spool.shared(tmp_path / "space").close()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
 from tests.ports import free_port
 from tests.scripts.conftest import killed_python, prepare
-from tests.scripts.exporters import report_everything, serving
+from tests.scripts.exporters import fail_a_task, report_everything, serving
 from xaspool_scripts.watch.prometheus import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +189,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with spool.open(path) as used:
         used.engine.register_subscription("seen", ("orders",), 3600.0)
         report_everything(used.engine.meters)
+        fail_a_task(used)
         with used.transaction() as transaction:
             transaction.get("orders")
             yield path
@@ -263,4 +264,6 @@ def test_prometheus_has_values_for_the_variables_of_the_dashboard(prometheus: Pr
     for variable in DASHBOARD["templating"]["list"][1:]:
         [(metric, label)] = re.findall(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", variable["query"]["query"])
         found = prometheus.until(partial(prometheus.get, "series", **{"match[]": metric}))
-        assert {series[label] for series in found} == {"space": {str(space)}, "queue": {"orders", "errors"}}[label]
+        assert {series[label] for series in found} == {"space": {str(space)}, "queue": {"orders", "errors", "labels"}}[
+            label
+        ]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import spool
 from spool.store import meters
 from tests.scripts.conftest import start
 from xaspool_scripts.watch.prometheus import METRICS
@@ -59,6 +60,14 @@ def report_everything(own: meters.Meters) -> None:
     own.change("route", "orders", "http://localhost/b", by=1)
     own.change("route_down", "orders", "http://localhost/b", by=1)
     own.change("destination", "orders", "errors", by=1)
+
+
+def fail_a_task(space: spool.Space) -> None:
+    """Let a task of a new queue fail for good."""
+    space.create_queue("labels", error_queue="errors")
+    space.put("labels", b"x", headers={"task": "label"})
+    with space.claims() as claims:
+        claims.reject(claims.take("labels"), "no paper").result()
 
 
 @dataclass

@@ -12,7 +12,7 @@ from spool.admin.findings import Finding, Kind
 from spool.watch.figures import OpenTransaction
 from tests.reference_pages import metrics
 from tests.scripts.conftest import prepare
-from tests.scripts.exporters import KINDS, parsed, report_everything, value
+from tests.scripts.exporters import KINDS, fail_a_task, parsed, report_everything, value
 from xaspool_scripts.watch import prometheus
 from xaspool_scripts.watch.prometheus import METRICS, MOST_CHARACTERS, Collection, text_of
 
@@ -34,6 +34,7 @@ def test_every_metric_of_the_table_has_a_sample_in_a_space_that_has_everything(p
         space.put_many("orders", [b"x"] * 3)
         space.engine.register_subscription("seen", ("orders",), 3600.0)
         (path / "quarantine" / "order.json").touch()
+        fail_a_task(space)
         with space.transaction() as transaction:
             transaction.get("orders")
             report_everything(space.engine.meters)

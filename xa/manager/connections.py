@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from spool.errors import InvalidArgument, ProtocolError
 
 _PSYCOPG_IN_TRANSACTION = (1, 2, 3)  # ACTIVE, INTRANS, INERROR; a broken connection is UNKNOWN (4)
-_PSYCOPG_OPEN = 2  # INTRANS
+_PSYCOPG_IDLE, _PSYCOPG_OPEN = 0, 2  # IDLE, INTRANS
 _POSTGRESQL_DURABLE = (
     "case current_setting('synchronous_commit') when 'off' "
     "then set_config('synchronous_commit', 'on', true) is not null else true end"
@@ -28,6 +28,7 @@ NOT_DURABLE = (
     "a power cut could take the database's commits, and thereby the decision: execute `pragma synchronous = full` on "
     "the connection before the transaction"
 )
+_DJANGO_ADVICE = "use `with django_xaspool.transaction(space, using=…)`"
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
@@ -51,6 +52,11 @@ class Database(ABC):
 
     def check_idle(self) -> None:
         """Raise ProtocolError if a transaction is open, because the manager would commit foreign work with it."""
+        if _is_in_atomic_block(self.connection):
+            raise ProtocolError(
+                "the connection is in an atomic block of Django, which could not roll back the work of the transaction "
+                f"manager: {_DJANGO_ADVICE} outside of atomic"
+            )
         if self.is_in_transaction():
             raise ProtocolError(
                 "the connection is in a transaction: commit it or roll it back before a transaction manager uses the "
@@ -97,6 +103,13 @@ class Database(ABC):
         The caller asks once, before it writes its decision.
         """
         return True
+
+    def was_ended(self) -> bool:
+        """Return whether the program itself has ended the transaction that ``begin`` began, as far as the driver tells.
+
+        The caller asks once, before it rolls back.
+        """
+        return False
 
     def run(self, statement: str, *values: object) -> Result:
         """Run a statement with a ``?`` for each value."""
@@ -169,6 +182,9 @@ class _Psycopg(Database):
         # After a failed statement, PostgreSQL would roll back, and psycopg's block would end without an error.
         return int(self.connection.info.transaction_status) == _PSYCOPG_OPEN
 
+    def was_ended(self) -> bool:
+        return int(self.connection.info.transaction_status) == _PSYCOPG_IDLE
+
     @property
     def durable(self) -> str:
         return _POSTGRESQL_DURABLE
@@ -230,6 +246,9 @@ class _SQLite(Database):
             return False
         return True
 
+    def was_ended(self) -> bool:
+        return not self.is_open()
+
 
 class _SQLAlchemy(Database):
     """A ``Connection`` of SQLAlchemy."""
@@ -283,6 +302,9 @@ class _SQLAlchemy(Database):
     def is_open(self) -> bool:
         return bool(self._transaction.is_active)
 
+    def was_ended(self) -> bool:
+        return self.connection.get_transaction() is not self._transaction
+
     def run(self, statement: str, *values: object) -> Result:
         connection = self._core()
         found = connection.exec_driver_sql(*bound(statement, values, connection.dialect.paramstyle))
@@ -327,12 +349,24 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], type[Database]]] = (
 def find_database(connection: Any) -> Database | None:
     """Return the ``Database`` for a connection; None if it lacks PEP 249's methods."""
     connection = getattr(connection, "driver_connection", None) or connection  # (of SQLAlchemy's pool)
+    if any(kind.__module__.startswith("django.") for kind in type(connection).__mro__):
+        raise InvalidArgument(
+            "a connection of Django does not leave its transactions to a transaction manager: "
+            f"{_DJANGO_ADVICE}, which also makes the calls of on_commit"
+        )
     if iscoroutinefunction(getattr(connection, "commit", None)):
         raise InvalidArgument("the connection is asynchronous: use an ordinary connection, in a thread of its own")
     for recognizes, kind in _KINDS:
         if recognizes(connection):
             return kind(connection)
     return None
+
+
+def _is_in_atomic_block(connection: Any) -> bool:
+    """Return whether Django uses a driver's connection, and is in an atomic block."""
+    django = sys.modules.get("django.db")
+    wrappers = [] if django is None else django.connections.all(initialized_only=True)
+    return any(wrapper.connection is connection and wrapper.in_atomic_block for wrapper in wrappers)
 
 
 def database_of(connection: Any) -> Database:

@@ -7,6 +7,7 @@ at most one last resource.
 Source: the logging last resource of Oracle WebLogic Server, "Developing JTA Applications".
 """
 
+import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from spool.errors import CommitUnknown, ProtocolError
 from xa.manager import decision_table
 from xa.manager.connections import Database
+
+log = logging.getLogger("spool")
 
 _REMOVE_AT_ONCE = 32
 
@@ -174,4 +177,11 @@ class LastResource:
         """Roll back the work. Does nothing if the work has ended."""
         if not self._has_ended:
             self._has_ended = True
+            if self._database.was_ended():
+                log.warning(
+                    "the program itself has ended the database's transaction, and then the transaction with the space "
+                    "was rolled back: if the program has committed rows, they remain, and the taken messages return, "
+                    "so the work is repeated. Leave the commit to the transaction manager (%s)",
+                    reason,
+                )  # fmt: skip
             self._database.rollback()

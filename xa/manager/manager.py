@@ -95,7 +95,8 @@ class TransactionManager:
         """
         database = database_of(connection)
         database.check_idle()
-        decision_table.create(database)
+        if decision_table.identity_of(database) is None:  # (PostgreSQL checks the right even if the table exists)
+            decision_table.create(database)
         self._resources.forget_table(database)
 
     def recover(self, *resources: Any) -> Recovery:

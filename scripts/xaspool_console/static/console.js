@@ -20,12 +20,16 @@
     const scrolled = [...live.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
     const focused = live.contains(document.activeElement) ? document.activeElement : null;
     const key = focused && (focused.getAttribute("href") || focused.getAttribute("aria-label"));
+    const opened = new Set([...live.querySelectorAll("details[open]")].map((each) => each.id));
     const parsed = new DOMParser().parseFromString(text, "text/html");
     live.replaceChildren(...parsed.body.childNodes);
     [...live.querySelectorAll(".scroll")].forEach((each, place) => {
       if (scrolled[place]) {
         [each.scrollLeft, each.scrollTop] = scrolled[place];
       }
+    });
+    live.querySelectorAll("details").forEach((each) => {
+      each.open = each.open || opened.has(each.id);
     });
     if (key) {
       const again = [...live.querySelectorAll("a, [tabindex]")].find(
@@ -87,6 +91,34 @@
     });
     plan();
   }
+
+  // A change of chosen rows is possible once a row is chosen.
+  document.querySelectorAll("form.choosing").forEach((form) => {
+    const boxes = [...form.querySelectorAll("input[type=checkbox]")];
+    const all = form.querySelector("a.choose");
+    const follow = () => {
+      const count = boxes.filter((each) => each.checked).length;
+      form.querySelectorAll("button").forEach((each) => {
+        each.disabled = count === 0;
+      });
+      if (all) {
+        all.textContent = count === boxes.length ? "Choose none" : "Choose all on this page";
+      }
+    };
+    form.addEventListener("change", follow);
+    window.addEventListener("pageshow", follow); // (the browser restores boxes of an earlier visit)
+    if (all) {
+      all.addEventListener("click", (event) => {
+        event.preventDefault();
+        const isAll = boxes.every((each) => each.checked);
+        boxes.forEach((each) => {
+          each.checked = !isAll;
+        });
+        follow();
+      });
+    }
+    follow();
+  });
 
   // A new tab gets the address of this browser's login. Only pages of this port can read the storage.
   const home = document.querySelector("a.home").getAttribute("href");

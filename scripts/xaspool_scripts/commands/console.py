@@ -17,6 +17,7 @@ from xaspool_scripts.terminal.wording import printable
 from xaspool_scripts.watch.space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:
+    from xaspool_console.samples import Samples
     from xaspool_console.server import ConsoleServer
 
 _HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
@@ -76,7 +77,7 @@ def console(
     if token_file is None and not insecure and not is_loopback(listen[0]):
         raise Failure(f"{listen[0]} can be reached from other machines: give --token-file, or --insecure", WRONG_USAGE)
     with watched_space(published=published) as watched:
-        server, url = _started(watched, listen, hosts, token_file, allow_changes)
+        server, url, samples = _started(watched, listen, hosts, token_file, allow_changes)
         try:
             ended = end_signal()
             if as_json:
@@ -87,7 +88,8 @@ def console(
                 reader = "user of this machine" if is_loopback(listen[0]) else "user who reaches this address"
                 subject = "these metrics" if published else "the space"
                 note(f"every {reader} can read {subject} here; --token-file asks for a login")
-            wait_for_end(ended, watched.spaces, partial(_check_runs, server))
+            with samples.recorded():
+                wait_for_end(ended, watched.spaces, partial(_check_runs, server))
         finally:
             has_ended = server.close()
     if as_json:
@@ -121,8 +123,8 @@ def _check_host(host: str, port: int) -> None:
 
 def _started(
     watched: Watched, listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool
-) -> "tuple[ConsoleServer, str]":
-    """Start the server; return the server, and the console's address for a browser."""
+) -> "tuple[ConsoleServer, str, Samples]":
+    """Start the server; return the server, the console's address for a browser, and the samples to record."""
     from forwarder.flight.endpoint import in_url, listening
     from spool.errors import InvalidArgument
     from xaspool_console.access import Access, known_hosts, token_of_file
@@ -144,7 +146,8 @@ def _started(
     port = listeners[0].getsockname()[1]
     access = Access(known_hosts(host, port, hosts), token)
     shown = Console(os.path.abspath(space_path()), watched.metrics, watched.space, access, allow_changes, note)
-    return ConsoleServer(application(shown), listeners, shown.refuse), f"http://{in_url(host)}:{port}"
+    server = ConsoleServer(application(shown), listeners, shown.refuse)
+    return server, f"http://{in_url(host)}:{port}", shown.samples
 
 
 def _reason(error: Exception) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from spool.watch.units import age, span
+from spool.watch.units import age, runtime
 from xaspool_console.reasons import count_failed
 from xaspool_scripts.commands import get, put, rearrange
 from xaspool_scripts.terminal import bodies
@@ -239,7 +239,7 @@ def _cells(entry: "QueueEntry") -> dict[str, str]:
         "failed": show(failed),
         "reason": show(message.failure_reason),
         "task": show(task.name if task else None),
-        "runtime": show(age(task.runtime) if task and task.runtime is not None else None),
+        "runtime": show(runtime(task.runtime) if task and task.runtime is not None else None),
         "worker": show(task.worker if task else None),
         "arguments": printable(task.arguments[:_MOST_PIECE]) if task and task.arguments else body,
         "body": body,
@@ -290,7 +290,7 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
     fields["state"] = entry.state
     if (task := task_of(entry, time.time())) is not None:
         fields |= {"task": task.name, "arguments": task.arguments, "state": task.state, "worker": task.worker}
-        fields["runtime"] = None if task.runtime is None else span(task.runtime)
+        fields["runtime"] = None if task.runtime is None else runtime(task.runtime)
         fields["cause"] = task.cause if task.cause != message.failure_reason else None
     if entry.holder is not None:
         fields["claimed by"] = _holder_name(entry.holder)

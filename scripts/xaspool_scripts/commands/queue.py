@@ -190,7 +190,7 @@ def list_(watch: float | None, as_json: bool) -> None:
 
 
 def _list(space: "Space", as_json: bool) -> None:
-    configs, stats, serving = space.queues(), space.stats(), _consumers(space)
+    configs, stats, serving = space.queues(), space.stats(), space.engine.consumers()
     role = roles(configs)
     names = sorted(configs.keys() & stats.keys(), key=lambda name: (role[name] == STATE, name))
     queues = [_object(configs[name], stats[name], role[name], serving) for name in names]
@@ -228,19 +228,12 @@ def show_(queue: str, as_json: bool) -> None:
     with opened() as space:
         stats = space.stats(queue)
         configs = space.queues()
-        fields = _object(configs[queue], stats, roles(configs)[queue], _consumers(space))
+        fields = _object(configs[queue], stats, roles(configs)[queue], space.engine.consumers())
     if as_json:
         write_json(fields)
         return
     fields["consumers"] = "; ".join(map(in_words, fields["consumers"])) or "none"
     pairs({name.replace("_", " "): _in_words(name, value) for name, value in fields.items()})
-
-
-def _consumers(space: "Space") -> "Mapping[str, list[Consumer]]":
-    from spool.watch.consumers import consumers  # (other commands do not need this import)
-
-    metrics = space.metrics()
-    return consumers(metrics.states, metrics.transactions)
 
 
 def _object(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from spool.model.durations import BOUNDS_SECONDS
 from spool.model.settings import WORK
 from spool.watch.consumers import consumers
+from spool.watch.failures import by_task
 from spool.watch.health import Cause, routes, troubles
 from spool.watch.histograms import Histogram, histograms
 from xaspool_scripts.terminal.wording import printable
@@ -32,6 +33,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 MOST_LABEL_SETS = 2_000  # the most sets of labels of one metric
 OMITTED = "xaspool_omitted_label_sets"
+_MOST_TASKS = 100  # the most pairs of a queue and a task in the metric of failures
 MOST_CHARACTERS = 256  # the most characters of one label value
 
 
@@ -242,6 +244,12 @@ def _consumers(metrics: "SpaceMetrics") -> Samples:
         yield from [((queue, "busy"), busy), ((queue, "idle"), len(found) - busy)]
 
 
+def _failures(metrics: "SpaceMetrics") -> Samples:
+    """Yield the failures of the last day. Names of tasks may be many, so the rarest are one sample, "other"."""
+    for each in by_task(metrics.failures, _MOST_TASKS):
+        yield (each.queue, each.task), each.count
+
+
 def _decisions(metrics: "SpaceMetrics") -> Samples:
     found = Counter(decision.replace(" ", "_") for decision in metrics.decisions.values())
     return [((decision,), found[decision]) for decision in ("committed", "rolled_back")]
@@ -379,6 +387,10 @@ METRICS = (
            "The time at which a subscription ends if its reader does not read, in seconds since 1970.",
            _subscriptions("expires_at")),
 
+    Metric("xaspool_recent_failures", GAUGE, ("queue", "task"),
+           "The tasks and messages that failed in the last day and that the space still has, by the queue in which "
+           "they failed and the name of the task; after the 100 most frequent pairs, the rest is `other`.",
+           _of_space(_failures)),
     Metric("xaspool_queue_consumers", GAUGE, ("queue", "state"),
            "The live processes that serve a queue: `busy` ones hold messages of the queue, `idle` ones hold none.",
            _of_space(_consumers)),

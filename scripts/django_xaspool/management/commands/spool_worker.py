@@ -1,17 +1,22 @@
 """``manage.py spool_worker``: run the tasks of a backend, with one worker of xaspool for each queue."""
 
 import signal
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import close_old_connections, connections
 
 import spool
 from django_xaspool.backend import XaspoolBackend
+from django_xaspool.outbox import Outbox
 from django_xaspool.tasks import base, task_backends
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread, which runs the signal handlers, acts on a signal
+_OUTBOX_SECONDS = 5.0  # between two searches for tasks that dead processes have left in the outbox
 
 
 class Command(BaseCommand):
@@ -31,6 +36,11 @@ class Command(BaseCommand):
         found = task_backends[backend]
         if not isinstance(found, XaspoolBackend):
             raise CommandError(f"TASKS[{backend!r}] has another backend: set django_xaspool.XaspoolBackend")
+        if found.outbox is not None and connections[found.outbox.database].in_atomic_block:
+            raise CommandError(
+                "the worker has separate connections, which do not see the rows of this atomic block: in a TestCase, "
+                "call django_xaspool.testing.run_tasks()"
+            )
         names = sorted(set(queue or found.queues))
         if not names or (found.queues and not found.queues.issuperset(names)):
             known = f"one of {', '.join(sorted(found.queues))}" if found.queues else "at least one"
@@ -39,7 +49,9 @@ class Command(BaseCommand):
         self._signals: list[int] = []
         try:
             space = found.space_with(*names)
-            self._run([spool.Worker(space, name, found.run, **chosen) for name in names])
+            workers = [spool.Worker(space, name, found.run, **chosen) for name in names]
+            with _moving(found.outbox, once=options["once"]):
+                self._run(workers)
         except spool.SpoolError as error:
             raise CommandError(str(error)) from error
 
@@ -70,3 +82,31 @@ class Command(BaseCommand):
     def _tell(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
+
+
+@contextmanager
+def _moving(outbox: Outbox | None, *, once: bool) -> Iterator[None]:
+    """Move the rows of the outbox: before the block if ``once``, otherwise in a thread until the end of the block."""
+    if outbox is None:
+        yield
+        return
+    if once:
+        outbox.move_all()
+        yield
+        return
+    stopped = threading.Event()
+
+    def move() -> None:
+        while True:
+            outbox.move_all()
+            close_old_connections()
+            if stopped.wait(_OUTBOX_SECONDS):
+                return
+
+    mover = threading.Thread(target=move, name="xaspool outbox")
+    mover.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        mover.join()

@@ -56,6 +56,8 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
         *_references(metrics, name),
         Text("Routes and outcomes", HEADING),
         *([*_routes(metrics, name), *_outcomes(metrics, name)] or [Text("  none")]),
+        Text("Failures of the last day", HEADING),
+        *(list(_failures(metrics, name, now)) or [Text("  none")]),
         Text("Consumers", HEADING),
         *(list(_consumers(metrics, name, now)) or [Text("  none")]),
         Text("Holders", HEADING),
@@ -91,6 +93,18 @@ def _holders(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
             f"  {fit(each.state, 8)}  {fit(age, 6, right=True)}  takes {takes:,}, puts {puts:,}  "
             f"{clean(process)}  {clean(each.xid or '')}",
             WARNING if each.state == "in doubt" else "",
+        )
+    if len(here) > _MOST_NAMED:
+        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
+
+
+def _failures(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
+    here = [each for each in metrics.failures if name in (each.queue, each.kept_in)]
+    for each in here[:_MOST_NAMED]:
+        last = f"{old(now - each.last_at)} ago"
+        yield Text(
+            f"  {fit(number(each.count), 6, right=True)}  {fit(last, 10)}  {clean(each.task or 'no task')}  "
+            f"{clean(each.cause)}"
         )
     if len(here) > _MOST_NAMED:
         yield Text(f"  and {len(here) - _MOST_NAMED:,} more")

@@ -1,0 +1,243 @@
+"""The tasks and messages that failed in the last day: messages of error queues, and stored results of failed tasks.
+
+A task whose message lies in an error queue and whose result is stored, too, counts once. A message that was redriven,
+deleted or has expired does not count any more, and neither does such a result. So the counts need no store of their
+own, and agree with the lists of messages.
+
+A call reads only the messages that were added since the last call, because a queue may have a million. The control
+fields are in memory; a body is read only for the cause of a failed result.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from spool.admin.listing import READY, QueueEntry
+from spool.errors import CorruptedFile
+from spool.index.browse import Cursor, Slice
+from spool.index.run import Run
+from spool.index.segment import Segment
+from spool.model.message import failure_time, message_id
+from spool.model.position import Position
+from spool.model.settings import ERROR, STATE
+from spool.model.text import one_line
+from spool.store.store import Store
+from spool.transactions.delivery import peek
+from spool.watch.bodies import BODY_PREVIEW
+from spool.watch.tasks import FAILED_STATES, NAME, task_id, task_of
+from spool.watch.tasks import STATE as STATE_HEADER
+
+DAY_SECONDS = 86_400.0
+_MOST_MESSAGES = 10_000  # of each queue
+_MOST_SEGMENTS = 20  # of a queue, when it is read first; they have some 80,000 messages
+MOST_LISTED = 50
+_MOST_GROUPS = 200
+_MOST_KIND = 60  # characters
+_AT_ONCE = 256
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTask:
+    """A task or another message that failed.
+
+    message_id: the message of the error queue, or the stored result.
+    id, task: the id and the name of the task; None and "" if the message is no task.
+    queue: the queue in which the task failed, or the queue of the result.
+    kept_in: the queue that has the message.
+    at: the time of the failure, in seconds since the epoch.
+    """
+
+    message_id: str
+    id: str | None
+    task: str
+    queue: str
+    kept_in: str
+    cause: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailures:
+    """The failures of one task in one queue with one kind of cause.
+
+    task, queue: as in ``FailedTask``; "other" for the rest, if there are too many kinds of failures.
+    kept_in: the queue that has the messages.
+    kind: the beginning of the causes: the type of the exception, or the first characters.
+    cause: the latest cause.
+    last_at: the time of the latest failure, in seconds since the epoch.
+    """
+
+    task: str
+    queue: str
+    kept_in: str
+    kind: str
+    cause: str
+    count: int
+    last_at: float
+
+
+@dataclass
+class _Known:
+    """The failures in one queue. segments: those that were read. last: the number of the last commit that was read.
+
+    failed: by position, the oldest first, at most ``_MOST_MESSAGES``.
+    """
+
+    segments: set[Segment] = field(default_factory=set)
+    last: int = -1
+    failed: dict[Position, FailedTask] = field(default_factory=dict)
+
+
+class RecentFailures:
+    """The failures in one open space. One thread at a time may call an object.
+
+    origins: after ``find``, for each error queue, the number of its failed messages by the queue in which they failed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self.origins: dict[str, dict[str, int]] = {}
+
+    def find(self, store: Store, roles: Mapping[str, str]) -> list[FailedTask]:
+        """Return the failures of the last day, the newest first. ``roles``: the role of each queue."""
+        found: dict[object, FailedTask] = {}
+        self.origins = {}
+        # Of a failed message and the result of the same task, the message counts.
+        for name in sorted(roles, key=lambda name: roles[name] == STATE):
+            if roles[name] in (ERROR, STATE):
+                failed = self._read(store, name, is_error=roles[name] == ERROR)
+                for each in failed:
+                    found.setdefault((each.id if each.task else None) or each.message_id, each)
+                if roles[name] == ERROR:
+                    self.origins[name] = dict(Counter(each.queue for each in failed))
+        self._known = {name: known for name, known in self._known.items() if name in roles}
+        after = store.clock.now() - DAY_SECONDS
+        return sorted((each for each in found.values() if each.at >= after), key=lambda each: -each.at)
+
+    def _read(self, store: Store, queue: str, *, is_error: bool) -> Collection[FailedTask]:
+        known = self._known.setdefault(queue, _Known())
+        for run in _new_runs(store, queue, known, is_error=is_error):
+            for ordinal in range(run.first, run.end):
+                position = Position(run.number, ordinal)
+                find = _failed_message if is_error else _failed_result
+                if (failed := find(store, queue, run, position)) is not None:
+                    known.failed[position] = failed
+        with store.view.mutex:
+            now = store.view.index.messages.find  # (a message that moves to another queue keeps its position)
+            known.failed = {
+                each: one for each, one in known.failed.items() if (there := now(each)) and there.queue.name == queue
+            }
+        for position in list(known.failed)[:-_MOST_MESSAGES]:
+            del known.failed[position]
+        return known.failed.values()
+
+
+def slices_of(store: Store, cursor: Cursor) -> Iterator[Slice]:
+    """Yield the slices of a cursor. The mutex of the index is free between two steps."""
+    while True:
+        with store.view.mutex:
+            some = cursor.next(store.view.index, store.clock.now(), _AT_ONCE)
+        if not some:
+            return
+        yield from some
+
+
+def _new_runs(store: Store, name: str, known: _Known, *, is_error: bool) -> list[Run]:
+    """Return the runs of a queue that were added since the last call.
+
+    A message that moves to an error queue keeps the number of its commit, so there all runs in memory are compared.
+    """
+    with store.view.mutex:
+        index = store.view.index
+        queue = index.messages.queue(name)
+        held = (*queue.segments, *queue.delayed_segments)
+        new = [each for each in held if each not in known.segments]
+        runs = [run for run in (*queue.ready, *queue.waiting, *queue.delayed) if is_error or run.number > known.last]
+        for segment in new if known.last >= 0 else new[-_MOST_SEGMENTS:]:
+            try:
+                runs += index.messages.runs_of(segment, None)
+            except (CorruptedFile, FileNotFoundError):
+                continue  # a check reports the damage
+        known.segments, known.last = set(held), index.applied
+    return [run for run in runs if Position(run.number, run.first) not in known.failed]
+
+
+def _failed_message(store: Store, queue: str, run: Run, position: Position) -> FailedTask | None:
+    """Return a failed message of an error queue. None: the message has not failed, or was removed."""
+    attributes = run.attributes
+    at = failure_time(attributes, run.committed_at)
+    if at is None:
+        return None
+    with store.view.mutex:
+        if store.view.index.messages.find(position) is None:
+            return None
+        id_ = message_id(*store.view.index.messages.branch_of(position))
+    task = one_line(attributes.get("headers", {}).get(NAME, ""))
+    origin, cause = attributes.get("origin_queue") or queue, one_line(attributes["failure_reason"])
+    return FailedTask(id_, attributes.get("correlation_id"), task, origin, queue, cause, at)
+
+
+def _failed_result(store: Store, queue: str, run: Run, position: Position) -> FailedTask | None:
+    """Read the result of a failed task. None: the task has not failed, or the result was removed or is damaged."""
+    if run.attributes.get("headers", {}).get(STATE_HEADER) not in FAILED_STATES:
+        return None
+    try:
+        seen = peek(store, position, BODY_PREVIEW)
+    except CorruptedFile:
+        return None
+    if seen is None:
+        return None
+    message = seen.message
+    entry = QueueEntry(message.id, position, READY, message, None, None, seen.body_bytes, seen.is_cut)
+    task = task_of(entry, store.clock.now())
+    name, cause = ("", None) if task is None else (task.name, task.cause)
+    return FailedTask(message.id, task_id(message), name, queue, queue, cause or "", message.enqueued_at)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def kind_of(cause: str) -> str:
+    """Return the kind of a cause: the type of an exception, e.g. ``ValueError``, or the first characters."""
+    kind, colon, _ = cause.partition(":")
+    if colon and kind.replace(".", "").replace("_", "").isalnum() and len(kind) <= _MOST_KIND:
+        return kind
+    return cause[:_MOST_KIND]
+
+
+def grouped(failed: Iterable[FailedTask], most: int = _MOST_GROUPS) -> tuple[TaskFailures, ...]:
+    """Return failures by task, queue and kind of cause, the most frequent first. ``failed``: the newest first.
+
+    If more than ``most`` groups exist, the last one is "other".
+    """
+    return _merged(
+        (
+            TaskFailures(each.task, each.queue, each.kept_in, kind_of(each.cause), each.cause, 1, each.at)
+            for each in failed
+        ),
+        lambda one: (one.task, one.queue, one.kept_in, one.kind),
+        most,
+    )
+
+
+def by_task(failures: Iterable[TaskFailures], most: int) -> tuple[TaskFailures, ...]:
+    """Return the failures by task and queue, without their causes."""
+    without = (replace(each, kept_in="", kind="", cause="") for each in failures)
+    return _merged(without, lambda one: (one.task, one.queue), most)
+
+
+def _merged(
+    failures: Iterable[TaskFailures], key: Callable[[TaskFailures], tuple[str, ...]], most: int
+) -> tuple[TaskFailures, ...]:
+    counts, latest = Counter[tuple[str, ...]](), dict[tuple[str, ...], TaskFailures]()
+    for each in failures:
+        counts[key(each)] += each.count
+        if key(each) not in latest or latest[key(each)].last_at < each.last_at:
+            latest[key(each)] = each
+    found = [replace(latest[name], count=count) for name, count in counts.most_common()]
+    if len(found) > most:
+        rest = found[most - 1 :]
+        last = max(each.last_at for each in rest)
+        found[most - 1 :] = [TaskFailures(OTHER, OTHER, "", "", "", sum(each.count for each in rest), last)]
+    return tuple(found)
