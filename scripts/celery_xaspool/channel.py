@@ -30,6 +30,7 @@ from celery_xaspool.names import (
     queue_name,
     short_text,
 )
+from celery_xaspool.options import ARGUMENTS, name_ignored, name_ignored_priority
 
 log = logging.getLogger("celery_xaspool")
 
@@ -168,6 +169,7 @@ class Channel(virtual.Channel):
                 self.connection.transient[queue] = _TRANSIENT_SECONDS if seconds is None else seconds
                 self._queue_bind(DEFAULT_EXCHANGE, queue, None, queue)  # so that all programs know the queue
             return
+        name_ignored(f"queue {queue}", arguments, ARGUMENTS)
         options = {"retry_delay": 0.0, "on_expiry": "drop", "time_to_live": seconds}
         options["order"] = "priority" if arguments.get("x-max-priority") else "fifo"
         options["durability"] = "flush" if durable else "none"
@@ -269,6 +271,8 @@ class Channel(virtual.Channel):
             put["time_to_live"] = min(max(int(expiration) / 1000, _SHORTEST_SECONDS), _LONGEST_SECONDS)
         if config.order[0] == "priority":
             put["priority"] = 1 + self._get_message_priority(message)
+        elif self._get_message_priority(message):
+            name_ignored_priority(config.name)
         if box is not None:
             put["correlation_id"] = box
             put.setdefault("time_to_live", self.connection.transient.get(queue, _TRANSIENT_SECONDS))

@@ -11,13 +11,17 @@ from kombu.transport import virtual
 from kombu.utils.functional import LRUCache
 
 import spool
+from celery_xaspool import refuse_old_celery
 from celery_xaspool.bindings import Bindings
 from celery_xaspool.channel import Channel, log
 from celery_xaspool.names import BINDINGS, TRANSIENT, TRANSIENT_OPTIONS, space_path
+from celery_xaspool.options import BROKER, name_ignored
 
 _TRANSIENT_QUEUES = 10_000  # the most names of transient queues that a connection remembers
 _AGAIN_SECONDS = 1.0  # after this time, a delivery that has failed is repeated
 _DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
+
+refuse_old_celery()
 
 
 class Transport(virtual.Transport):
@@ -35,6 +39,7 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.path = space_path(client.hostname)
+        name_ignored("broker_transport_options", client.transport_options, BROKER)
         self.native_eta = bool(client.transport_options.get("native_eta", True))
         # How long a message may wait in a transient queue, in seconds. Each client of a worker has such a queue.
         self.transient: dict[str, float] = LRUCache(limit=_TRANSIENT_QUEUES)
