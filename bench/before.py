@@ -5,6 +5,9 @@ this tree and two of the older tree, take turns of a few milliseconds in random 
 same disk. Teams of producing and consuming processes are compared in the same way. The difference between the two
 processes of the older tree is the noise of the run. Only a larger difference is a difference of this tree. The printed
 figures are medians of the turns' ratios, for the time and the processor time; above 1 is slower.
+
+The other doors of a space (``bench.doors``) are steps of the same table: Spark, workers, dropped files, Celery, Django
+and Dramatiq. Their turns last up to seconds, so each door has a quarter of the turns, and processes without other work.
 """
 
 import argparse
@@ -17,10 +20,12 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from bench.doors import DOORS, PACKAGES, Door, Step, tree_seconds
 
 if TYPE_CHECKING:
     from bench.cases.processes import Team
@@ -46,6 +51,8 @@ STEPS = {
     "through 1 + 1 processes": 60,
     "through 4 + 4 processes": 80,
 }
+ALL = (*STEPS, *(step for door in DOORS for step in door.steps))
+_SHARE = 4  # a step of a door has a turn in each fourth round
 _OF_EACH = {"through 1 + 1 processes": 1, "through 4 + 4 processes": 4}
 _OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
 _BODY = os.urandom(1024)
@@ -88,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     if asked.checkout is not None and not (asked.checkout / "spool" / "__init__.py").exists():
         parser.error(f"{asked.checkout} holds no spool/: name a checkout of this repository")
-    steps = [step for step in STEPS if asked.only in step]
+    steps = [step for step in ALL if asked.only in step]
     with ExitStack() as opened:
         directory = Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="xaspool-before-", dir=asked.directory))
@@ -100,11 +107,15 @@ def main(arguments: list[str] | None = None) -> None:
         except Missing as error:
             parser.error(str(error))
         print(f"{'':34} {'before':>10} {'now':>10}   time: noise, now   processor: noise, now")
-        for step, found in compare(checkout, directory, asked.rounds, steps).items():
-            print(
-                f"{step:34} {found.older_us:7,.0f} µs {found.newer_us:7,.0f} µs "
-                f"{found.noise:12.2f} {found.elapsed:6.2f} {found.busy_noise:17.2f} {found.busy:6.2f}"
-            )
+        for step, found in compare(checkout, directory, asked.rounds, steps):
+            if isinstance(found, str):
+                print(f"{step:34} {found}", flush=True)
+            else:
+                print(
+                    f"{step:34} {found.older_us:7,.0f} µs {found.newer_us:7,.0f} µs "
+                    f"{found.noise:12.2f} {found.elapsed:6.2f} {found.busy_noise:17.2f} {found.busy:6.2f}",
+                    flush=True,
+                )
 
 
 def extracted(commit: str, target: Path) -> Path:
@@ -119,10 +130,21 @@ def extracted(commit: str, target: Path) -> Path:
     return target
 
 
-def compare(checkout: Path, directory: Path, rounds: int, steps: list[str]) -> dict[str, Ratios]:
-    """Return the ratios of each step."""
+def compare(checkout: Path, directory: Path, rounds: int, steps: list[str]) -> Iterator[tuple[str, Ratios | str]]:
+    """Yield the ratios of each step, or the reason why a tree cannot do the step."""
     trees = {_OLDER: checkout.resolve(), _AGAIN: checkout.resolve(), _NEWER: HERE}
-    turns: dict[tuple[str, str], list[Turn]] = {}
+    groups = [([step for step in STEPS if step in steps], rounds)]
+    groups += [([step for step in door.steps if step in steps], -(-rounds // _SHARE)) for door in DOORS]
+    for place, (group, turns) in enumerate(groups):
+        if group:
+            (directory / str(place)).mkdir()
+            yield from _compare(trees, directory / str(place), turns, group)
+
+
+def _compare(
+    trees: dict[str, Path], directory: Path, rounds: int, steps: list[str]
+) -> Iterator[tuple[str, Ratios | str]]:
+    turns, missing = dict[tuple[str, str], list[Turn]](), dict[str, str]()
     with ExitStack() as opened:
         askers = {
             name: opened.enter_context(player(tree, directory / str(place)))
@@ -131,10 +153,13 @@ def compare(checkout: Path, directory: Path, rounds: int, steps: list[str]) -> d
         for number in range(rounds + 1):  # the first round warms up
             for step in steps:
                 for name in random.sample(list(askers), len(askers)):
-                    turn = askers[name](step)
-                    if number:
+                    turn = missing.get(step) or askers[name](step)
+                    if isinstance(turn, str):
+                        missing[step] = turn
+                    elif number:
                         turns.setdefault((step, name), []).append(turn)
-    return {step: _ratios(*(turns[step, name] for name in (_OLDER, _AGAIN, _NEWER))) for step in steps}
+    for step in steps:
+        yield step, missing.get(step) or _ratios(*(turns[step, name] for name in (_OLDER, _AGAIN, _NEWER)))
 
 
 def _ratios(older: list[Turn], again: list[Turn], newer: list[Turn]) -> Ratios:
@@ -155,20 +180,24 @@ def _ratios(older: list[Turn], again: list[Turn], newer: list[Turn]) -> Ratios:
 
 
 @contextmanager
-def player(tree: Path, space: Path) -> Iterator[Callable[[str], Turn]]:
-    """Start a process with the tree's ``spool``; yield a function that runs a step in the process."""
+def player(tree: Path, space: Path) -> Iterator[Callable[[str], Turn | str]]:
+    """Start a process with the tree's ``spool``; yield a function that runs a step in the process.
+
+    The function returns a text if the process cannot do the step.
+    """
     command = [sys.executable, "-m", "bench.before", str(tree), "--play", str(space)]
     with subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         told, heard = process.stdin, process.stdout
 
-        def ask(step: str) -> Turn:
+        def ask(step: str) -> Turn | str:
             print(step, file=told, flush=True)
             line = heard.readline()
             if not line:
                 raise RuntimeError(f"the process of {tree} has ended: what it said is above")
-            return Turn(*json.loads(line))
+            told_back = json.loads(line)
+            return told_back if isinstance(told_back, str) else Turn(*told_back)
 
         try:
             yield ask
@@ -180,9 +209,11 @@ def play(tree: Path, path: Path) -> None:
     """Run each step that the input names, until the input ends."""
     packages = path.with_name(f"{path.name}-packages")  # no bench: child processes use this tree's bench
     packages.mkdir()
-    for name in ("forwarder", "recovery", "spool", "xa"):
-        (packages / name).symlink_to(tree / name)
+    for name in ("forwarder", "recovery", "spool", "xa", *(f"scripts/{name}" for name in PACKAGES)):
+        if (tree / name).exists():
+            (packages / Path(name).name).symlink_to(tree / name)
     sys.path.insert(0, str(packages))
+    os.chdir(packages)  # the current directory is the first place in which child processes look for modules
     import recovery
     import spool
     import xa
@@ -190,12 +221,56 @@ def play(tree: Path, path: Path) -> None:
     for module in (recovery, spool, xa):
         if module.__file__ is None or Path(module.__file__).resolve().parents[1] != tree:
             raise SystemExit(f"{module.__file__} was imported, which is not of {tree}")
+    told, sys.stdout = sys.stdout, sys.stderr  # (programs of the doors print)
+    doors = {step: door for door in DOORS for step in door.steps}
+    with ExitStack() as opened:
+        played, open_doors = None, dict[int, Sequence[Step] | str]()
+        for line in sys.stdin:
+            step = line.strip()
+            if step in doors:
+                answer = _door_turn(doors[step], step, packages, path, opened, open_doors)
+            else:
+                played = played or opened.enter_context(_played(path))
+                answer = played(step)
+            print(json.dumps(answer), file=told, flush=True)
+
+
+def _door_turn(
+    door: Door, step: str, packages: Path, path: Path, opened: ExitStack, open_doors: dict[int, Sequence[Step] | str]
+) -> list[float] | str:
+    """Return the seconds per message, or the reason why this process cannot open the door."""
+    from bench.peers.base import Missing
+
+    if id(door) not in open_doors:
+        directory = path.with_name(f"{path.name}-door")
+        directory.mkdir()
+        try:
+            open_doors[id(door)] = opened.enter_context(door.opened(packages, directory, [*door.steps.values()]))
+        except Missing as missing:
+            open_doors[id(door)] = str(missing)
+    steps = open_doors[id(door)]
+    if isinstance(steps, str):
+        return steps
+    prepare, run = steps[[*door.steps].index(step)]
+    prepare()
+    begun, busy = time.perf_counter(), tree_seconds()
+    elapsed = run()
+    spent = elapsed or time.perf_counter() - begun, tree_seconds() - busy
+    return [seconds / door.steps[step] for seconds in spent]
+
+
+@contextmanager
+def _played(path: Path) -> Iterator[Callable[[str], list[float]]]:
+    """Open a space; yield a function that runs a step of ``STEPS``, and returns the seconds per repetition."""
+    import spool
+    import xa
+
     with spool.create(path) as space:
         space.create_queue("q")
         space.create_queue("mixed")
         manager, teams = xa.ResourceManager(space), dict[str, "Team"]()
-        for line in sys.stdin:
-            step = line.strip()
+
+        def turn(step: str) -> list[float]:
             while space.stats("q").ready < _READY:  # (with --only, no other step may put messages for the gets)
                 space.put_many("q", [_BODY] * 500)
             while "mixed" in step and space.stats("mixed").ready < _READY:
@@ -211,7 +286,9 @@ def play(tree: Path, path: Path) -> None:
                 for place in range(STEPS[step]):
                     _do(space, step, manager, place)
                 spent = time.perf_counter() - begun, time.process_time() - busy
-            print(json.dumps([seconds / STEPS[step] for seconds in spent]), flush=True)
+            return [seconds / STEPS[step] for seconds in spent]
+
+        yield turn
         for team in teams.values():
             team.end()
 

@@ -25,6 +25,7 @@ from bench.setting import Bench
 from bench.table import Outcome, Row, Verdict, unmeasured
 
 _ROOT = Path(__file__).parents[2]
+_PATH = (str(_ROOT), str(_ROOT / "scripts"))
 _SECONDS = 300
 _CHILDREN = (2, 4)
 _RESERVED = 50  # tasks of the killed worker that its pool has not begun
@@ -43,15 +44,16 @@ _ROWS = (*_DRAIN.values(), *_PUBLISH.values(), _LATENCY, _KILLED)
 
 @dataclass
 class Broker:
-    """A broker, and a file in which its tasks note their starts."""
+    """A broker, and a file in which its tasks note their starts. ``path``: where its processes find modules."""
 
     name: str
     url: str
     log: Path
+    path: tuple[str, ...] = _PATH
     workers: int = field(default=0)
 
     def environment(self, **more: str) -> dict[str, str]:
-        path = os.pathsep.join((str(_ROOT), str(_ROOT / "scripts")))
+        path = os.pathsep.join(self.path)
         return {**os.environ, "PYTHONPATH": path, BROKER: self.url, LOG: str(self.log), "C_FORCE_ROOT": "1", **more}
 
     def starts(self) -> list[float]:
@@ -78,7 +80,7 @@ class Broker:
         command = [sys.executable, "-m", "celery", "-A", "bench.celery_tasks", "worker", "-n", name, "-l", "INFO"]
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                [*command, "-c", str(children), *options], cwd=_ROOT, env=self.environment(**environment),
+                [*command, "-c", str(children), *options], cwd=self.path[0], env=self.environment(**environment),
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         try:
@@ -100,7 +102,7 @@ class Broker:
         """Run a process that publishes tasks."""
         command = [sys.executable, "-c", _PUBLISHER]
         with subprocess.Popen(
-            command, env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=self.path[0], env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             yield Publisher(process)
 

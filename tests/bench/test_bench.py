@@ -1,6 +1,7 @@
 """The bench itself: it has every row that was asked for, measures and judges them, and its document is well formed."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -338,7 +339,23 @@ def test_a_tree_is_compared_with_itself_in_turns(tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 def test_the_pinned_tree_takes_part_in_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before.main(["--directory", str(tmp_path), "--rounds", "1"])
-    assert [line[:34].strip() for line in capsys.readouterr().out.splitlines()[1:]] == list(before.STEPS)
+    assert [line[:34].strip() for line in capsys.readouterr().out.splitlines()[1:]] == list(before.ALL)
+
+
+def test_a_door_takes_part_and_a_tree_without_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tree that is older than an adaptor has no such package."""
+    older = tmp_path / "older"
+    for name in ("forwarder", "recovery", "spool", "xa"):
+        shutil.copytree(ROOT / name, older / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (there := tmp_path / "there").mkdir()
+    rounds = [str(older), "--directory", str(there), "--rounds", "1"]
+    before.main([*rounds, "--only", "worker"])
+    assert re.search(r"^worker +[\d,]+ µs +[\d,]+ µs( +\d+\.\d\d){4}$", capsys.readouterr().out, re.MULTILINE)
+    before.main([*rounds, "--only", "Dramatiq, send"])
+    assert capsys.readouterr().out.splitlines()[1].split(maxsplit=2) == [
+        "Dramatiq,", "send", "the tree has no dramatiq_xaspool"
+    ]  # fmt: skip
+    assert list(there.iterdir()) == []
 
 
 def test_the_pinned_tree_is_in_the_repository_and_has_the_packages(tmp_path: Path) -> None:
