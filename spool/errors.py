@@ -201,8 +201,10 @@ class SpaceMismatch(SpoolError):
 class UnknownCodec(SystemFailure):
     """This process has not registered the codec of the message's body, or the codec fails in this process.
 
-    The message remains in its queue.
+    The message remains in its queue. ``message_id``: its id.
     """
+
+    message_id = ""
 
 
 class SpaceExists(ArgumentError, FileExistsError):

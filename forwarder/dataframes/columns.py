@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from forwarder.message_columns import BODY, COLUMN_KINDS, Kind
 from spool.errors import InvalidArgument
 from spool.model.checks import SHORT_TEXT, ValueCheck, check, require, whole
 from spool.model.layout import MAX_NUMBER
@@ -30,42 +31,14 @@ from spool.model.text import did_you_mean, shortened
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
-_TEXT, _TIME = StringType(), TimestampType()
-BODY = "body"
+_TYPES: Mapping[Kind, DataType] = {
+    Kind.TEXT: StringType(), Kind.BYTES: BinaryType(), Kind.INT: IntegerType(), Kind.LONG: LongType(),
+    Kind.TIME: TimestampType(), Kind.HEADERS: MapType(StringType(), StringType(), valueContainsNull=False),
+}  # fmt: skip
 COLUMNS: Mapping[str, tuple[DataType, bool]] = {
-    "id": (_TEXT, False),
-    "queue": (_TEXT, False),
-    "number": (LongType(), False),
-    "ordinal": (IntegerType(), False),
-    BODY: (BinaryType(), False),
-    "body_bytes": (LongType(), False),
-    "codec": (_TEXT, True),
-    "content_type": (_TEXT, False),
-    "priority": (IntegerType(), False),
-    "enqueued_at": (_TIME, False),
-    "not_before": (_TIME, True),
-    "expires_at": (_TIME, True),
-    "correlation_id": (_TEXT, True),
-    "reply_queue": (_TEXT, True),
-    "failure_queue": (_TEXT, True),
-    "user_code": (LongType(), False),
-    "client_id": (_TEXT, True),
-    "application_key": (_TEXT, True),
-    "headers": (MapType(_TEXT, _TEXT, valueContainsNull=False), False),
-    "group": (_TEXT, True),
-    "attempts": (IntegerType(), False),
-    "deaths": (IntegerType(), False),
-    "origin_queue": (_TEXT, True),
-    "origin_attempts": (IntegerType(), False),
-    "failure_reason": (_TEXT, True),
-    "failed_at": (_TIME, True),
+    name: (_TYPES[kind], nullable) for name, (kind, nullable) in COLUMN_KINDS.items()
 }
-"""The type of each column, and whether the column may be null.
-
-Except for five columns, the names and meanings are the same as in ``spool.Message``. ``number`` and ``ordinal`` are the
-position of the message. ``body`` is the stored body, and ``body_bytes`` is its size. ``codec`` names the encoding of
-the body; null means bytes.
-"""
+"""The type of each column, and whether the column may be null."""
 
 
 def columns(body: bool) -> StructType:

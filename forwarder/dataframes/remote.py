@@ -22,11 +22,12 @@ from pyspark.sql.types import StructType
 from forwarder.dataframes.columns import Options, ReadOptions, StreamOptions, check_columns
 from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.sink import BatchWriter, Job, StreamWriter, Written, task
-from forwarder.dataframes.stream import NUMBER, Offset, limit_of
+from forwarder.dataframes.stream import limit_of
 from forwarder.flight import lease
 from forwarder.flight.address import CONNECTION, Unreachable, without_connection
 from forwarder.flight.client import Client
 from forwarder.flight.codes import packed_vote, vote_of
+from forwarder.subscriber import NUMBER, Offset
 from spool.engine.tasks import BatchOf
 from spool.errors import CommitUnknown
 

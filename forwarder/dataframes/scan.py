@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 import spool
 from forwarder.cores import cores
 from forwarder.dataframes import rows
-from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
+from forwarder.dataframes.columns import ReadOptions, check_columns
+from forwarder.message_columns import BODY
 from spool.engine.tasks import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
 

@@ -14,10 +14,9 @@ offsets of this query also contain the number of the commit that registered the 
 subscriptions with the same name.
 """
 
-import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,9 +33,9 @@ from pyspark.sql.types import StructType
 import spool
 from forwarder.dataframes.columns import GO_ON, StreamOptions, check_columns
 from forwarder.dataframes.scan import Partition, planned
-from spool.engine import Subscription
-from spool.engine.tasks import Item, Missing
-from spool.errors import CorruptedFile, InvalidArgument
+from forwarder.subscriber import NUMBER, SINCE, Offset, Subscriber
+from spool.engine.tasks import Missing
+from spool.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from spool import Space
@@ -44,13 +43,6 @@ if TYPE_CHECKING:
 
 # The largest number of commits whose sizes one call reads.
 _COMMITS = 1 << 20
-
-NUMBER, SINCE = "number", "since"
-"""The keys of an offset: the last commit that the stream has read, and the commit that registered the subscription."""
-
-Offset = dict[str, int]
-
-log = logging.getLogger("spool")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -169,17 +161,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan the tasks of a batch. The tasks read the messages that still exist between the two offsets."""
-        begin, last = start[NUMBER], end[NUMBER]
-        kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (offsets have SINCE only with a subscription)
+        if SINCE not in end:  # without a subscription
+            found = self._backlog().items(start[NUMBER] + 1, end[NUMBER])
+            return list(planned(found, self._options, self._schema)) if start[NUMBER] < end[NUMBER] else []
+        present, kept = self._subscriber().places(self._backlog(), start, end)
+        missing = Missing.FAIL if self._options.fail_on_loss else Missing.SKIP
         parts: list[InputPartition] = []
-        if begin < min(last, kept_from):
-            found = self._backlog().items(begin + 1, min(last, kept_from))
-            parts += planned(found, self._options, self._schema)
-        if kept_from < last:
-            missing = Missing.FAIL if self._options.fail_on_loss else Missing.SKIP
-            kept = self._subscriber().kept(self._backlog(), kept_from, end)
+        if present:
+            parts += planned(present, self._options, self._schema)
+        if kept:
             parts += planned(kept, self._options, self._schema, missing)
-        return parts
+        return parts or list(planned([], self._options, self._schema))  # (headers may have excluded all messages)
 
     def commit(self, end: Offset) -> None:
         """Let the space release all commits up to ``end``, which the query has read."""
@@ -205,7 +197,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened().engine.backlog(self._options.queues, self._options.headers)
 
     def _subscriber(self) -> "Subscriber":
-        return Subscriber(self._opened(), self._options)
+        options = self._options
+        go_on = GO_ON if options.fail_on_loss else None
+        return Subscriber(self._opened().engine, options.subscription, options.queues, options.expiry, go_on)
 
     def _published(self) -> int:
         """Return the newest commit that is visible and durable.
@@ -223,88 +217,3 @@ def limit_of(options: StreamOptions) -> ReadLimit:
     if options.max_bytes is not None:
         return ReadMaxBytes(options.max_bytes)
     return ReadAllAvailable()
-
-
-# -- the subscription -------------------------------------------------------------------------------------------------
-
-
-class Subscriber:
-    """Registers, renews and checks the subscription of a query."""
-
-    def __init__(self, space: "Space", options: StreamOptions) -> None:
-        self._engine, self._options, self._name = space.engine, options, options.subscription
-        self._queues = tuple(sorted(options.queues))
-
-    def begin(self) -> int:
-        """Register the subscription for a query without a checkpoint; return the number of the commit that did this.
-
-        InvalidArgument if a subscription of this name has read commits, unless the query may continue after a loss.
-        """
-        anew = not self._options.fail_on_loss
-        return self._engine.register_subscription(self._name, self._queues, self._options.expiry, anew=anew)
-
-    def renew(self, start: Mapping[str, int]) -> int:
-        """Return the commit that registered the subscription, for a query that continues after ``start``.
-
-        Renew the subscription when half of its time has passed. If a commit after ``start`` was not kept, raise
-        InvalidArgument. If the query is to continue after a loss, register the subscription again instead.
-        """
-        known, wrong = self._check(start)
-        if known is None:
-            if self._options.fail_on_loss:
-                raise InvalidArgument(wrong)
-            log.warning("%s. The subscription is registered again, and the query goes on", wrong)
-            return self.begin()
-        if known.expires - self._engine.clock.now() < self._options.expiry / 2:
-            self._engine.advance_subscription(self._name, known.since, known.after, self._options.expiry)
-        return known.since
-
-    def kept(self, backlog: "Backlog", begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
-        """Return the places of all messages in the commits from ``begin + 1`` to ``end``.
-
-        Each place is paired with the size of its bodies in bytes. InvalidArgument if a commit was not kept.
-        CorruptedFile if a commit is damaged.
-        """
-        found, lost = backlog.kept_items(begin + 1, end[NUMBER])
-        # Check after the read, because a subscription that still exists has kept all commits that were read.
-        known, wrong = self._check({**end, NUMBER: begin})
-        if known is None or lost:
-            wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
-            if self._options.fail_on_loss:
-                raise InvalidArgument(wrong) if known is None else CorruptedFile(f"{wrong}; {GO_ON}")
-            log.warning("%s. The query goes on with the readable messages", wrong)
-        return found
-
-    def read(self, end: Mapping[str, int]) -> None:
-        """Record that the query has read all commits up to ``end``.
-
-        If the subscription has ended, this method does nothing, and the next check reports the end.
-        """
-        self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._options.expiry)
-
-    def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
-        """Return the subscription if it has kept all commits after ``start``; otherwise return None and the reason.
-
-        ``start`` may lie before the registration; commits before the registration do not count.
-        """
-        known, begin = self._engine.subscription(self._name), start[NUMBER]
-        if known is None:
-            wrong = "it was deleted, or it ended because no query came back in time"
-        elif SINCE not in start:
-            wrong = "the query has read without a subscription until now"
-        elif known.since != start[SINCE]:
-            wrong = f"commit {known.since} registered it again"
-        elif known.queues != self._queues:
-            wrong = f"it was registered for {_named(known.queues)}, and the query reads {_named(self._queues)}"
-        elif known.after > max(begin, known.since):
-            wrong = f"it has been read up to commit {known.after}, by another query or with a later checkpoint"
-        else:
-            return known, ""
-        return None, (
-            f"the subscription {self._name!r} has not kept all messages that were put after commit {begin}, where the "
-            f"query is: {wrong}. Messages that were consumed since then may have been removed; {GO_ON}"
-        )
-
-
-def _named(queues: Sequence[str]) -> str:
-    return ", ".join(queues) or "all queues"

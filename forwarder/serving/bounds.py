@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from forwarder.dataframes.sink import check_count
-from forwarder.dataframes.stream import NUMBER, SINCE, Offset
+from forwarder.subscriber import NUMBER, SINCE, Offset
 from spool.engine.tasks import BatchOf, Vote
 from spool.model.checks import SHORT_TEXT, whole
 from spool.model.layout import MAX_NUMBER

@@ -3,3 +3,19 @@
 ``Celery(broker="xaspool:///var/spool/shop", backend="xaspool:///var/spool/shop")`` uses this package. docs/celery.md
 (``spool-admin docs celery``) explains the settings.
 """
+
+import sys
+
+_OLDEST = (5, 7)
+
+
+def refuse_old_celery() -> None:
+    """Raise ImproperlyConfigured in a program with a Celery that this package does not know, e.g. its chords."""
+    celery = sys.modules.get("celery")
+    if celery is not None and tuple(map(int, celery.__version__.split(".")[:2])) < _OLDEST:
+        from celery.exceptions import ImproperlyConfigured
+
+        raise ImproperlyConfigured(
+            f"xaspool needs Celery {'.'.join(map(str, _OLDEST))} or newer, not {celery.__version__}: run "
+            "pip install --upgrade 'celery>=5.7'"
+        )

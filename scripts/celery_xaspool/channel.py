@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import dumps
 
 import spool
 from celery_xaspool.bindings import Binding
+from celery_xaspool.envelopes import Message, NotATask, check_envelope, check_task, read_envelope
 from celery_xaspool.names import (
     DEFAULT_EXCHANGE,
     TRANSIENT,
@@ -29,13 +30,26 @@ from celery_xaspool.names import (
     queue_name,
     short_text,
 )
+from celery_xaspool.options import ARGUMENTS, name_ignored, name_ignored_priority
 
 log = logging.getLogger("celery_xaspool")
 
 _TRANSIENT_SECONDS = 3600.0  # an unread message of a transient queue that sets no limit is deleted after this time
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
-_SHORTEST_SECONDS = 0.001
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.001, 1e11  # of a message's life: a space allows no longer one
 _AGAIN_SECONDS = 1.0  # after this time, acknowledgements that have failed are repeated
+
+
+class Cause(NamedTuple):
+    """Why a task has failed.
+
+    on_last: called if the worker returns the message, and the message has no attempt left. is_none: whether the task
+    returns because the worker shuts down, so that no attempt is counted.
+    """
+
+    text: str
+    on_last: Callable[[], object]
+    is_none: bool
 
 
 class _Source(NamedTuple):
@@ -63,16 +77,30 @@ class QoS(virtual.QoS):
             self.channel.remove(message)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if (message := self.held.pop(delivery_tag, None)) is None:
+        if (message := self.held.get(delivery_tag)) is None:
             return
-        claims, cause = self.channel.claims, self.channel.causes.pop(delivery_tag, None)
+        claims, cause, error = self.channel.claims, self.channel.causes.pop(delivery_tag, None), _handled()
+        reason = None if cause is None else cause.text
+        if cause is None and error is not None:
+            reason = one_line(error)
+            if isinstance(error, KeyError) and error.args == (message.headers.get("task"),):
+                reason = f"NotRegistered: the worker knows no task {error}"
+            elif self.channel.is_in_worker and not requeue:
+                self.channel.refuse(delivery_tag, reason)
+                return
+        del self.held[delivery_tag]
+        if cause is not None and cause.is_none:
+            claims.release([message])
+            return
         if requeue:
-            request = claims.fail(message, cause or "the consumer returned the message")
+            request = claims.fail(message, reason or "the consumer returned the message")
         else:
-            request = claims.reject([message], cause or _present_cause(message) or "the consumer rejected the message")
+            request = claims.reject([message], reason or "the consumer rejected the message")
         self.channel.follow_up(request, partial(claims.release, [message]))
         if requeue:
             wait([request])  # so that the next get of this channel finds the message
+            if cause is not None and request.exception() is None and not self.channel.has_attempts(message):
+                cause.on_last()
         self.channel.connection.wake()  # the consumer has room
 
     def restore_unacked(self) -> None:
@@ -81,6 +109,7 @@ class QoS(virtual.QoS):
 
 class Channel(virtual.Channel):
     QoS = QoS
+    Message = Message
     do_restore = False
     supports_fanout = True
     max_priority = 99
@@ -91,11 +120,16 @@ class Channel(virtual.Channel):
         self.space: spool.Space = connection.space
         self.claims = self.space.claims()
         self.held: dict[str, spool.Message] = {}  # the unacknowledged deliveries by delivery tag
-        self.causes: dict[str, str] = {}  # why their tasks have failed
+        self.causes: dict[str, Cause] = {}  # why their tasks have failed
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, _Source] = {}  # by consumer tag
         self._limited: set[str] = set()  # the queues that limit the attempts of their messages
+
+    @property
+    def is_in_worker(self) -> bool:
+        """Whether a worker of Celery delivers messages. (A program with kombu alone gets its own exceptions.)"""
+        return self.connection.loop is not None
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -135,6 +169,7 @@ class Channel(virtual.Channel):
                 self.connection.transient[queue] = _TRANSIENT_SECONDS if seconds is None else seconds
                 self._queue_bind(DEFAULT_EXCHANGE, queue, None, queue)  # so that all programs know the queue
             return
+        name_ignored(f"queue {queue}", arguments, ARGUMENTS)
         options = {"retry_delay": 0.0, "on_expiry": "drop", "time_to_live": seconds}
         options["order"] = "priority" if arguments.get("x-max-priority") else "fifo"
         options["durability"] = "flush" if durable else "none"
@@ -223,13 +258,21 @@ class Channel(virtual.Channel):
         config, box = self.find_queue(queue)
         put: dict[str, Any] = {}
         headers = message.get("headers") or {}
+        try:
+            check_envelope(message)
+            if {"task", "id", "root_id"} <= headers.keys():  # Celery sends the message
+                check_task(headers)
+        except (TypeError, NotATask) as error:
+            raise spool.InvalidArgument(f"a message for queue {queue} was not sent: {error}") from None
         id, task = headers.get("id") or message["properties"].get("correlation_id"), headers.get("task")
         expiration = message["properties"].get("expiration")
         if expiration and not headers.get("expires"):
             # (a worker revokes an expired task, so that nobody waits for its result)
-            put["time_to_live"] = max(int(expiration) / 1000, _SHORTEST_SECONDS)
+            put["time_to_live"] = min(max(int(expiration) / 1000, _SHORTEST_SECONDS), _LONGEST_SECONDS)
         if config.order[0] == "priority":
             put["priority"] = 1 + self._get_message_priority(message)
+        elif self._get_message_priority(message):
+            name_ignored_priority(config.name)
         if box is not None:
             put["correlation_id"] = box
             put.setdefault("time_to_live", self.connection.transient.get(queue, _TRANSIENT_SECONDS))
@@ -293,9 +336,24 @@ class Channel(virtual.Channel):
                     self.remove(self.held.pop(tag))
                 elif not source.reserves:
                     self.begin(tag)
-                self.connection.on_message_ready(self, payload, source.queue)
+                self._hand_over(payload, source.queue)
                 done += 1
         return done
+
+    def _hand_over(self, payload: dict[str, Any], queue: str) -> None:
+        """Give a message to its consumer.
+
+        In a worker, an exception refuses the message. It would end the worker otherwise, and then each worker that gets
+        the message.
+        """
+        try:
+            self.connection.on_message_ready(self, payload, queue)
+        except self.connection.connection_errors:
+            raise
+        except Exception as error:
+            if not self.is_in_worker:
+                raise
+            self.give_up(payload["properties"]["delivery_tag"], error)
 
     def _take(self, queue: str, most: int) -> list[dict[str, Any]]:
         """Claim messages, and return them as kombu's payloads."""
@@ -303,33 +361,76 @@ class Channel(virtual.Channel):
         if config.retries is not None or config.deaths is not None:
             self._limited.add(config.name)
         payloads: list[dict[str, Any]] = []
-        while messages := self.claims.take(config.name, most - len(payloads), correlation_id=box):
+        while messages := self._claim(config.name, most - len(payloads), box, is_first=not payloads):
             found = [payload for payload in map(self._payload, messages) if payload is not None]
             payloads += found
             if len(found) == len(messages):  # otherwise a caller would see fewer messages than the queue has
                 break
         return payloads
 
+    def _claim(self, queue: str, most: int, box: str | None, *, is_first: bool) -> list[spool.Message]:
+        try:
+            messages: list[spool.Message] = self.claims.take(queue, most, correlation_id=box)
+            return messages
+        except spool.SpoolError:
+            if is_first:
+                raise
+            return []  # the caller has messages to deliver; its next call gets the error
+
     def _payload(self, message: spool.Message) -> dict[str, Any] | None:
         """Return a claimed message as kombu's payload; None if the message is no message of kombu."""
         tag = f"{message.id}.{next(self._delivery_tags)}"
+        self.held[tag] = message
         try:
-            payload: dict[str, Any] = loads(message.body)
-            payload["properties"]["delivery_tag"] = tag
-            payload["properties"].setdefault("delivery_info", {})["redelivered"] = message.attempts > 0
+            payload = read_envelope(message.body)
+            if self.is_in_worker and "task" in (headers := payload["headers"] or {}):
+                check_task(headers)
         except Exception as error:
-            advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
-            reason = f"not a message of Celery, so {advice} ({type(error).__name__}: {error})"
+            reason = one_line(error)
+            if not isinstance(error, NotATask):
+                advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
+                reason = f"not a message of Celery, so {advice} ({reason})"
+            self.refuse(tag, reason)
+            return None
+        properties = payload["properties"]
+        redelivered = {"redelivered": message.attempts > 0}
+        properties |= {"delivery_tag": tag, "delivery_info": {**(properties.get("delivery_info") or {}), **redelivered}}
+        return payload
+
+    def give_up(self, tag: str, error: Exception) -> None:
+        """End a delivery whose consumer has raised an exception. A full disk is not the fault of the message."""
+        if isinstance(error, spool.DiskFailure | spool.Full) and (message := self.held.get(tag)) is not None:
+            log.error("message %s of queue %s returns to its queue: %s", message.id, message.queue, error)
+            self._later(partial(self._return, tag))
+        else:
+            log.error("a delivery has failed", exc_info=error)
+            self.refuse(tag, one_line(error))
+
+    def _return(self, tag: str) -> None:
+        if (message := self.held.pop(tag, None)) is not None:
+            with suppress(spool.NotOpen, spool.ProtocolError):  # the channel was closed, which released the message
+                self.claims.release([message])
+
+    def refuse(self, tag: str, reason: str) -> None:
+        """Move a message to the error queue. Without an error queue, the message is due again after a minute."""
+        self.causes.pop(tag, None)
+        if (message := self.held.pop(tag, None)) is not None:
             log.error("message %s of queue %s: %s", message.id, message.queue, reason)
             request = self.claims.reject([message], reason, delay=_FOREIGN_SECONDS)
             self.follow_up(request, partial(self.claims.release, [message]))
-            return None
-        self.held[tag] = message
-        return payload
+            self.connection.wake()  # the consumer has room
 
     def limits_attempts(self, tag: str) -> bool:
         """Return whether the queue of a delivery limits the attempts of its messages."""
         return tag in self.held and self.held[tag].queue in self._limited
+
+    def has_attempts(self, message: spool.Message) -> bool:
+        """Return whether a message remains in its queue after one more failed attempt."""
+        queues = self.space.queues()
+        if (config := queues.get(message.queue)) is None or config.retries is None:
+            return config is not None
+        is_kept = config.error_queue is not None and config.error_queue not in queues
+        return is_kept or message.attempts - message.deaths < config.retries
 
     def begin(self, tag: str) -> None:
         """Record that an attempt begins: if this process dies, the next delivery is marked as redelivered."""
@@ -355,7 +456,10 @@ class Channel(virtual.Channel):
     def _remove_again(self, messages: list[spool.Message]) -> None:
         """Repeat acknowledgements later. The messages remain held, so their tasks do not run again meanwhile."""
         self._acked += messages
-        timer = Timer(_AGAIN_SECONDS, self.connection.wake)
+        self._later(self.connection.wake)
+
+    def _later(self, step: Callable[[], object]) -> None:
+        timer = Timer(_AGAIN_SECONDS, step)
         timer.daemon = True
         timer.start()
 
@@ -387,13 +491,20 @@ def _is_of_tasks(consumer: Any) -> bool:
     return getattr(getattr(consumer, "on_message", None), "__module__", None) == "celery.worker.consumer.consumer"
 
 
-def _present_cause(message: spool.Message) -> str | None:
-    """Return the exception that is being handled, as the cause of a rejection; None without an exception."""
-    if (error := sys.exception()) is None:
+def _handled() -> BaseException | None:
+    """Return the exception that a caller handles.
+
+    ``sys.exception`` can also return an exception that nobody handles any more: a signal in the middle of Python's
+    return from a handler has this effect.
+    """
+    if (error := sys.exception()) is None or error.__traceback__ is None:
         return None
-    if isinstance(error, KeyError) and error.args == (message.headers.get("task"),):
-        return f"NotRegistered: the worker knows no task {error}"  # (a worker handles this exception)
-    return one_line(error)
+    frame = sys._getframe()
+    while frame is not error.__traceback__.tb_frame:
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return error
 
 
 def _eta(message: dict[str, Any]) -> float | None:
@@ -401,5 +512,6 @@ def _eta(message: dict[str, Any]) -> float | None:
     zone of the application."""
     with suppress(KeyError, ValueError, TypeError):
         moment = datetime.fromisoformat((message.get("headers") or {})["eta"])
-        return None if moment.tzinfo is None else moment.timestamp()
+        if moment.tzinfo is not None and moment.timestamp() > 0:
+            return moment.timestamp()
     return None

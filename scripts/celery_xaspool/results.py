@@ -16,24 +16,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from celery import signals, states
 from celery.backends.base import KeyValueStoreBackend
 from celery.canvas import maybe_signature
-from celery.exceptions import ChordError, Reject, TimeoutError
+from celery.exceptions import ChordError, TimeoutError, WorkerLostError
 from celery.result import GroupResult
 from celery.utils import uuid
 
 import spool
-from celery_xaspool import shutdown
+from celery_xaspool import options, refuse_old_celery, shutdown
 from celery_xaspool.names import RESULTS, put_with_headers, short_text, space_path
 
 log = logging.getLogger("celery_xaspool")
+refuse_old_celery()
 
 _RUN_SECONDS = 365 * 86_400.0  # the least life of the records of a run: a chord may never end
 _ENDED_SECONDS = 86_400.0  # the least life of the counter after the run
-_HELD_SECONDS = 0.5  # while another part holds the counter: the time between two looks whether the worker shuts down
+_HELD_SECONDS = 0.5  # while another process holds a value: the time between two looks whether the worker shuts down
 _ENDED, _LOST = "ended", "lost"  # instead of the count, if all parts were counted, or if records were deleted
 
 
@@ -53,13 +55,15 @@ class XaspoolBackend(KeyValueStoreBackend):
     def __init__(self, app: Any, url: str, **kwargs: Any) -> None:
         self._path = space_path(url)
         super().__init__(app, url=url, expires_type=int, **kwargs)
+        self._options = app.conf.get("result_backend_transport_options") or {}
+        options.name_ignored("result_backend_transport_options", self._options, options.RESULTS)
         self._here = threading.local()
 
     @property
     def _space(self) -> spool.Space:
         space = spool.shared(self._path)
-        options = (self.app.conf.get("result_backend_transport_options") or {}).get("queue", {})
-        space.ensure_queue(RESULTS, **{"role": "state", "on_expiry": "drop", "retry_delay": 0.0, **options})
+        queue = self._options.get("queue", {})
+        space.ensure_queue(RESULTS, **{"role": "state", "on_expiry": "drop", "retry_delay": 0.0, **queue})
         return space
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
@@ -101,10 +105,21 @@ class XaspoolBackend(KeyValueStoreBackend):
             with suppress(spool.Empty):
                 self._space.get(RESULTS, correlation_id=key)
         else:
-            put_with_headers(
-                self._space.replace, RESULTS, value.body, correlation_id=key, time_to_live=value.seconds,
-                headers=self._told().get(key, {}),
-            )  # fmt: skip
+            self._write_when_free(key, value)
+
+    def _write_when_free(self, key: str, value: _Value) -> None:
+        """Write a value, as soon as no other process holds the value.
+
+        Raises Interrupted if the worker shuts down while another process holds the value, e.g. one that is stopped.
+        """
+        while True:
+            with suppress(spool.MessageInUse):
+                return put_with_headers(
+                    self._space.replace, RESULTS, value.body, correlation_id=key, time_to_live=value.seconds,
+                    headers=self._told().get(key, {}), timeout=_HELD_SECONDS,
+                )  # fmt: skip
+            if shutdown.is_under_way():
+                raise shutdown.Interrupted("the worker shuts down, and another process holds the result", requeue=True)
 
     def get(self, key: Any) -> Any:
         key = short_text(key)
@@ -177,16 +192,16 @@ class XaspoolBackend(KeyValueStoreBackend):
         return mark is not None and mark[: len(run)] == (run if isinstance(mark, str) else run.encode())
 
     def _hold(self, counter: str, changes: dict[str, _Value]) -> str | None:
-        """Take the counter of a chord, so that other parts wait for the commit; None if the counter was deleted.
+        """Hold the counter of a chord, so that other parts wait for the commit; return None if the counter was deleted.
 
-        Raises Reject if the worker shuts down while another process holds the counter, e.g. one that is stopped.
+        A replacement is also a lock. Each process takes this lock before a message, so no two wait for each other.
         """
-        while counter not in changes and self._space.find(RESULTS, correlation_id=counter) is not None:
-            with suppress(spool.Empty):
-                held = self._space.get(RESULTS, correlation_id=counter, timeout=_HELD_SECONDS)
-                changes[counter] = _Value(held.body, held.expires_at and max(1.0, held.expires_at - time.time()))
-            if counter not in changes and shutdown.is_under_way():
-                raise Reject("the worker shuts down, and another process holds the counter of the chord", requeue=True)
+        if counter not in changes:
+            self._write_when_free(counter, _Value(""))
+            found = self._space.find(RESULTS, correlation_id=counter)  # the committed value
+            if found is None:
+                return None
+            changes[counter] = _Value(found.body, found.expires_at and max(1.0, found.expires_at - time.time()))
         return self.get(counter)  # type: ignore[no-any-return]
 
     def store_result(
@@ -229,21 +244,30 @@ class XaspoolBackend(KeyValueStoreBackend):
                 return  # the earlier run ended just now: a process of a pool can outlive its worker
             super().store_result(request.id, result, state, request.get("part_traceback"), request)
             count, _, run = (held or "").partition(" ")
-            if not held:
+            # The size is read after the counter was taken: otherwise the last part could be counted before.
+            size = self._size(request.group)
+            if count == _LOST:
+                return
+            if not held or size is None:
                 self._end_run(request, _LOST, f"the records of the chord {request.group} were deleted")
-            elif count != _LOST:
-                # Celery sets the size before it sends the last part. Before that, no count is large enough. The size is
-                # read after the counter was taken: otherwise the last part could be counted before, and know the size.
-                size = int(self.get(self.get_key_for_group(request.group, ".s")) or sys.maxsize)
-                if int(count) + 1 < size:  # (Celery reads the whole group for each part, but only the last needs it)
-                    self._set(part, _Value(_marked(run, self.get(self.get_key_for_task(request.id))), self._life()))
-                    self.incr(counter)
-                elif self._collect(request, run):
-                    request.chord["chord_size"] = size
-                    super().on_chord_part_return(request, state, result, **kwargs)
-                    self._end_run(request, _ENDED)
-                else:
-                    self._end_run(request, _LOST, f"results of the parts of the chord {request.group} were deleted")
+            elif int(count) + 1 < size:  # (Celery reads the whole group for each part, but only the last needs it)
+                self._set(part, _Value(_marked(run, self.get(self.get_key_for_task(request.id))), self._life()))
+                self.incr(counter)
+            elif self._collect(request, run):
+                request.chord["chord_size"] = size
+                super().on_chord_part_return(request, state, result, **kwargs)
+                self._end_run(request, _ENDED)
+            else:
+                self._end_run(request, _LOST, f"results of the parts of the chord {request.group} were deleted")
+
+    def _size(self, group: str) -> int | None:
+        """Return the number of a chord's parts; None if its records were deleted.
+
+        Celery sets the size before it sends the last part. Before that, no count is large enough.
+        """
+        if (size := self.get(self.get_key_for_group(group, ".s"))) is not None:
+            return int(size)
+        return None if self.get(self.get_key_for_group(group)) is None else sys.maxsize
 
     def _mark(self, group: str, index: Any, id: str) -> str:
         """Return the key of the record that a part was counted."""
@@ -273,6 +297,35 @@ class XaspoolBackend(KeyValueStoreBackend):
                 raise ChordError(failure)  # (Celery reads the traceback)
             except ChordError as error:
                 self.chord_error_from_stack(maybe_signature(request.chord, app=self.app), error)
+
+    # -- failures that no worker has stored --------------------------------------------------------------------------
+
+    def get_task_meta(self, task_id: str, cache: bool = True) -> Any:
+        """Return the state and result of a task. A task whose message is in an error queue has failed."""
+        meta = super().get_task_meta(task_id, cache)
+        if meta["status"] in states.READY_STATES or (failed := self._failed_message(task_id)) is None:
+            return meta
+        # The last attempt has ended with the death of the worker, which could store nothing.
+        error = WorkerLostError((failed.failure_reason or "").removeprefix("WorkerLostError: "))
+        return {**meta, "status": states.FAILURE, "result": error, "traceback": None, "task_id": task_id}
+
+    def _failed_message(self, task_id: str) -> spool.Message | None:
+        """Return the message of a task from an error queue of the broker's space, if the broker is a space."""
+        if self._broker is None:
+            return None
+        space = spool.shared(self._broker)
+        for queue in {config.error_queue for config in space.queues().values()} - {None}:
+            with suppress(spool.QueueNotFound):
+                if (failed := space.find(queue or "", correlation_id=short_text(task_id))) is not None:
+                    return failed
+        return None
+
+    @cached_property
+    def _broker(self) -> str | None:
+        """The path of the space that is the broker; None if the broker is another product."""
+        with self.app.connection_for_read() as connection:
+            is_space = connection.get_transport_cls().driver_type == "xaspool"
+            return space_path(connection.hostname) if is_space else None
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,13 @@ import mmap
 import sys
 
 from celery import signals
+from celery.exceptions import Reject
 
 _shared = mmap.mmap(-1, 1)
+
+
+class Interrupted(Reject):
+    """The shutdown of the worker has interrupted the end of a task, which returns to its queue."""
 
 
 def is_under_way() -> bool:

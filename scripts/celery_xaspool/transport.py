@@ -11,12 +11,17 @@ from kombu.transport import virtual
 from kombu.utils.functional import LRUCache
 
 import spool
+from celery_xaspool import refuse_old_celery
 from celery_xaspool.bindings import Bindings
-from celery_xaspool.channel import Channel
+from celery_xaspool.channel import Channel, log
 from celery_xaspool.names import BINDINGS, TRANSIENT, TRANSIENT_OPTIONS, space_path
+from celery_xaspool.options import BROKER, name_ignored
 
 _TRANSIENT_QUEUES = 10_000  # the most names of transient queues that a connection remembers
+_AGAIN_SECONDS = 1.0  # after this time, a delivery that has failed is repeated
 _DELIVERIES_A_TICK = 16  # of a channel, so that the results of the pool and the commands of operators wait little
+
+refuse_old_celery()
 
 
 class Transport(virtual.Transport):
@@ -34,11 +39,13 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.path = space_path(client.hostname)
+        name_ignored("broker_transport_options", client.transport_options, BROKER)
         self.native_eta = bool(client.transport_options.get("native_eta", True))
         # How long a message may wait in a transient queue, in seconds. Each client of a worker has such a queue.
         self.transient: dict[str, float] = LRUCache(limit=_TRANSIENT_QUEUES)
         self.durable: dict[str, dict[str, Any]] = {}  # the options of declared durable queues, by their names here
         self.loop: Any = None
+        self._is_failing, self._timer = False, None  # whether the last delivery has failed, and until the next one
         self.arrivals: spool.QueueArrivals | None = None  # of the queues that the channels consume
         if "celery.worker" in sys.modules:
             _allow_mingle_and_gossip()
@@ -110,9 +117,24 @@ class Transport(virtual.Transport):
             return
         arrivals.ready()
         # Commands come first: a worker opens their channel after the channel of its tasks.
-        delivered = [channel.deliver(_DELIVERIES_A_TICK) for channel in reversed(list(self.channels))]
+        try:
+            delivered = [channel.deliver(_DELIVERIES_A_TICK) for channel in reversed(list(self.channels))]
+        except spool.SpaceStopped:
+            raise
+        except (spool.DiskFailure, spool.SystemFailure) as error:  # an exception would end the worker
+            if not self._is_failing:
+                log.error("no message can be taken, so the worker tries again each second: %s", error)
+            self._is_failing = True
+            if self._timer is None:
+                self._timer = self.loop.call_later(_AGAIN_SECONDS, self._deliver_again)
+            return
+        self._is_failing = False
         if max(delivered, default=0) >= _DELIVERIES_A_TICK:
             arrivals.wake()  # more messages may be ready
+
+    def _deliver_again(self) -> None:
+        self._timer = None
+        self.wake()
 
 
 def _allow_mingle_and_gossip() -> None:

@@ -16,12 +16,13 @@ from typing import Any
 
 import dramatiq
 from dramatiq.broker import Consumer, MessageProxy
-from dramatiq.common import xq_name
-from dramatiq.errors import ConnectionClosed, ConnectionFailed, DecodeError, QueueJoinTimeout, QueueNotFound
-from dramatiq.middleware import SkipMessage
+from dramatiq.errors import ConnectionClosed, ConnectionFailed, QueueJoinTimeout, QueueNotFound
+from dramatiq.middleware import Callbacks, GroupCallbacks, Pipelines, Retries, SkipMessage
 
 import spool
 from dramatiq_xaspool.limits import running
+from dramatiq_xaspool.messages import Foreign, decode, pop_eta
+from dramatiq_xaspool.names import one_line, queue_names, short_text
 
 log = logging.getLogger("dramatiq_xaspool")
 
@@ -72,12 +73,12 @@ class XaspoolBroker(dramatiq.Broker):
         # In a space, a higher priority is earlier; in Dramatiq, a lower one. An unknown actor has the middle one.
         priority = 50 - self.actors[message.actor_name].priority if message.actor_name in self.actors else 50
         self._space_with(message.queue_name).put(
-            message.queue_name,
+            queue_names(message.queue_name)[0],
             message.encode(),
             priority=min(max(priority, 1), 100),
             delay=None if delay is None else max(delay, 0) / 1000,
-            correlation_id=message.message_id,
-            headers={"actor": message.actor_name},
+            correlation_id=short_text(message.message_id),
+            headers={"task": short_text(message.actor_name)},
         )
         self.emit_after("enqueue", message, delay)
         return message
@@ -92,7 +93,7 @@ class XaspoolBroker(dramatiq.Broker):
 
     def flush(self, queue_name: str) -> None:
         """Delete the messages of a queue, but not the messages that workers have claimed. Raises QueueNotFound."""
-        self._declared(queue_name).purge(queue_name)
+        self._declared(queue_name).purge(queue_names(queue_name)[0])
 
     def flush_all(self) -> None:
         """Delete the messages of all declared queues, but not the messages that workers have claimed."""
@@ -110,9 +111,9 @@ class XaspoolBroker(dramatiq.Broker):
             QueueJoinTimeout: the queue still has messages.
             QueueNotFound: the queue was not declared.
         """
-        space = self._declared(queue_name)
+        space, name = self._declared(queue_name), queue_names(queue_name)[0]
         until = float("inf") if timeout is None else time.monotonic() + timeout / 1000
-        while (stats := space.stats(queue_name)).ready + stats.delayed + stats.claimed + stats.in_doubt:
+        while (stats := space.stats(name)).ready + stats.delayed + stats.claimed + stats.in_doubt:
             if time.monotonic() >= until:
                 raise QueueJoinTimeout(queue_name)
             time.sleep(interval / 1000)
@@ -125,9 +126,31 @@ class XaspoolBroker(dramatiq.Broker):
 
     def _space_with(self, queue_name: str) -> spool.Space:
         """Return the space, in which the queue and its dead-letter queue exist."""
-        space, dead = self.space, xq_name(queue_name)
-        space.ensure_queue(queue_name, order="priority", retries=self._retries, retry_delay=0, error_queue=dead)
+        space, (name, dead) = self.space, queue_names(queue_name)
+        space.ensure_queue(name, order="priority", retries=self._retries, retry_delay=0, error_queue=dead)
         return space
+
+    def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """As of each broker; but if the middleware that goes on with a message fails, the message is dead-lettered.
+
+        Dramatiq would only log the error, and acknowledge the message: a full queue, or an option with a wrong type,
+        would lose the next attempt or the next message of a pipeline.
+        """
+        if signal == "process_message" and isinstance(args[0], Delivery):
+            self._finish(*args, **kwargs)
+        else:
+            super().emit_after(signal, *args, **kwargs)
+
+    def _finish(self, message: "Delivery", *, result: Any = None, exception: BaseException | None = None) -> None:
+        needed = (Callbacks, GroupCallbacks, Pipelines) if exception is None else (Retries,)
+        for middleware in reversed(self.middleware):
+            try:
+                middleware.after_process_message(self, message, result=result, exception=exception)
+            except Exception as error:
+                log.critical("after_process_message of %r failed", middleware, exc_info=True)
+                if isinstance(middleware, needed):
+                    message.hindrance = error
+                    message.fail()
 
 
 class _CountedRuns(dramatiq.Middleware):
@@ -141,15 +164,22 @@ class _CountedRuns(dramatiq.Middleware):
             message.claims.begin(message.claimed)
         except _CLAIM_ENDED as error:
             raise SkipMessage(f"message {message.message_id} is not claimed any more") from error
+        message.begun = time.monotonic()
         running.set(message)
 
 
 class Delivery(MessageProxy):
-    """A message of Dramatiq, and the claimed message of the space."""
+    """A message of Dramatiq, and the claimed message of the space.
 
-    def __init__(self, claims: spool.Claims, claimed: spool.Message) -> None:
-        super().__init__(dramatiq.Message.decode(claimed.body))
+    begun: the monotonic time at which its actor began, or None. hindrance: the error of the middleware that should have
+    put the next attempt, or the next message.
+    """
+
+    def __init__(self, message: dramatiq.Message[Any], claims: spool.Claims, claimed: spool.Message) -> None:
+        super().__init__(message)
         self.claims, self.claimed = claims, claimed
+        self.begun: float | None = None
+        self.hindrance: Exception | None = None
 
 
 class XaspoolConsumer(Consumer):
@@ -163,8 +193,9 @@ class XaspoolConsumer(Consumer):
     """
 
     def __init__(self, space: spool.Space, queue: str, prefetch: int, timeout: float) -> None:
-        self._queue, self._prefetch, self._timeout = queue, prefetch, timeout
-        self._claims, self._arrivals = space.claims(), space.arrivals([queue])
+        self._space, self._queue, self._prefetch, self._timeout = space, queue, prefetch, timeout
+        self._name = queue_names(queue)[0]
+        self._claims, self._arrivals = space.claims(), space.arrivals([self._name])
 
     def __next__(self) -> Delivery | None:
         try:
@@ -176,15 +207,31 @@ class XaspoolConsumer(Consumer):
         return delivery
 
     def _take(self) -> Delivery | None:
-        while self._claims.held < self._prefetch and (taken := self._claims.take(self._queue)):
+        while self._claims.held < self._prefetch:
             try:
-                return Delivery(self._claims, taken[0])
-            except DecodeError as error:
-                advice = f"another framework uses the queue {self._queue}: give each framework separate queues"
-                reason = f"not a message of Dramatiq, so {advice} ({type(error.error).__name__}: {error.error})"
-                log.error("message %s of queue %s: %s", taken[0].id, self._queue, reason)
+                if not (taken := self._claims.take(self._name)):
+                    return None
+            except spool.UnknownCodec as error:
+                log.error("a message is left for %g s: %s", _FOREIGN_SECONDS, error)
+                self._delay(error.message_id, time.time() + _FOREIGN_SECONDS)
+                continue
+            try:
+                message = decode(taken[0], self._queue)
+            except Foreign as error:
+                advice = f"another framework uses the queue {self._name}: give each framework separate queues"
+                reason = f"not a message of Dramatiq, so {advice} ({error})"
+                log.error("message %s of queue %s: %s", taken[0].id, self._name, reason)
                 self._claims.reject(taken, reason, delay=_FOREIGN_SECONDS).result()
+                continue
+            if (eta := pop_eta(message, time.time())) is None:
+                return Delivery(message, self._claims, taken[0])
+            self._claims.release(taken)  # the space keeps the message until its time, not this worker
+            self._delay(taken[0].id, eta)
         return None
+
+    def _delay(self, message_id: str, until: float) -> None:
+        with suppress(spool.MessageInUse, spool.BadMessageId):  # (another worker has taken the message)
+            self._space.change(message_id, not_before=until)
 
     # Dramatiq passes the messages that __next__ returned.
 
@@ -194,8 +241,8 @@ class XaspoolConsumer(Consumer):
 
     def nack(self, message: Delivery) -> None:  # type: ignore[override]
         """Move a failed message to the dead-letter queue, with the exception as the reason."""
-        error = message._exception
-        reason = "the message failed" if error is None else f"{type(error).__name__}: {error}"
+        errors = filter(None, (message._exception, message.hindrance))
+        reason = "; and it could not go on: ".join(map(one_line, errors)) or "the message failed"
         self._end(message, partial(message.claims.reject, reason=reason))
 
     def _end(self, message: Delivery, end: "Callable[[list[spool.Message]], Future[None]]") -> None:

@@ -28,7 +28,7 @@ _process = ""  # a random name of this process
 
 
 class XaspoolRateLimiterBackend(RateLimiterBackend):
-    """A back end for the rate limiters, for ``Barrier``, and for the middleware ``GroupCallbacks``.
+    """A back end for the rate limiters, for barriers, and for the middleware ``GroupCallbacks``.
 
     If a worker dies after it has counted a message at the barrier of its group, and the message runs again, the barrier
     does not count the message again.

@@ -1,8 +1,21 @@
-"""The texts of Dramatiq's messages as a space allows them."""
+"""The texts and the names of Dramatiq as a space allows them."""
 
+import re
 from hashlib import sha256
 
+from dramatiq.common import xq_name
+
 _LONGEST = 255  # characters: a space allows no longer correlation id
+
+
+def queue_names(name: str) -> tuple[str, str]:
+    """Return the queue of the space for a queue of Dramatiq, and its dead-letter queue.
+
+    A name that a space does not allow, e.g. a longer one, gets a hash, so that different names remain different.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,119}", name):
+        name = _with_hash(re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:100], name)
+    return name, xq_name(name)
 
 
 def short_text(text: object) -> str:
@@ -13,6 +26,17 @@ def short_text(text: object) -> str:
     """
     text = str(text)
     written = text.encode("utf-8", "backslashreplace").decode()
-    if text == written and 0 < len(text) <= _LONGEST:
-        return text
-    return f"{written[:200]}-{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    return text if text == written and 0 < len(text) <= _LONGEST else _with_hash(written[:200], text)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as the reason of a failure: ``ExceptionType: text``."""
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:  # ``__str__`` is the application's
+        text = type(error).__name__
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _with_hash(readable: str, text: str) -> str:
+    return f"{readable}-{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

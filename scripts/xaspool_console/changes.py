@@ -15,10 +15,10 @@ from starlette.routing import BaseRoute, Route
 from spool.errors import BadMessageId, InvalidArgument, QueueNotFound
 from spool.model.text import plural, printable
 from xa import ResourceManager, Xid
-from xaspool_console.console import Console
+from xaspool_console.console import Console, NothingChosen
 from xaspool_console.findings import queue_link
 from xaspool_console.formatting import gtrid
-from xaspool_console.messages import entry_of, search_words, searched
+from xaspool_console.messages import entry_of, first_of, search_words, searched
 from xaspool_console.quarantine import LIST, chosen, name_of
 
 if TYPE_CHECKING:
@@ -49,11 +49,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Change:
-    """A change. ask: returns the question. act: makes the change, and returns its result and the next address."""
+    """A change. ask: returns the question. act: makes the change, and returns its result and the next address.
+
+    back: returns the address of the list from which a person chooses. The list shows a notice if nothing was chosen.
+    """
 
     path: str
     ask: Callable[[Request], Question]
     act: Callable[[Request], tuple[str, str]]
+    back: Callable[[Request], str] | None = None
 
 
 def routes(console: Console, space: "Space") -> list[BaseRoute]:
@@ -63,7 +67,13 @@ def routes(console: Console, space: "Space") -> list[BaseRoute]:
 
 def _routes_of(console: Console, change: Change) -> list[BaseRoute]:
     def ask(request: Request) -> Response:
-        return console.page(request, "question.html", question=change.ask(request))
+        try:
+            return console.page(request, "question.html", question=change.ask(request))
+        except NothingChosen as error:
+            if change.back is None:
+                raise
+            request.state.session.notice = str(error)
+            return console.redirect(request, change.back(request))
 
     def act(request: Request) -> Response:
         sentence, following = change.act(request)
@@ -150,6 +160,10 @@ def _of_queues(space: "Space") -> list[Change]:
         words = search_words(request)
         return request.path_params["queue"], f" ({words})" if words else ""
 
+    def back(request: Request) -> str:
+        first = first_of(request)
+        return queue_link(request.path_params["queue"]) + (f"?after={first}" if first else "")
+
     def ask_redrive(request: Request) -> Question:
         queue, which = subject(request)
         count = space.redrive(queue, dry_run=True, **searched(request))
@@ -187,8 +201,8 @@ def _of_queues(space: "Space") -> list[Change]:
 
     return [
         Change("/queues/{queue}/resume", ask_resume, resume),
-        Change("/queues/{queue}/redrive", ask_redrive, redrive),
-        Change("/queues/{queue}/purge", ask_purge, purge),
+        Change("/queues/{queue}/redrive", ask_redrive, redrive, back),
+        Change("/queues/{queue}/purge", ask_purge, purge, back),
     ]
 
 
@@ -312,8 +326,8 @@ def _of_quarantine(space: "Space") -> list[Change]:
     return [
         Change(f"{LIST}/{{token}}/restore", ask_restore, restore),
         Change(f"{LIST}/{{token}}/delete", ask_delete, delete),
-        Change("/quarantined/restore", ask_restore_several, restore_several),
-        Change("/quarantined/delete", ask_delete_several, delete_several),
+        Change("/quarantined/restore", ask_restore_several, restore_several, lambda request: LIST),
+        Change("/quarantined/delete", ask_delete_several, delete_several, lambda request: LIST),
     ]
 
 

@@ -23,7 +23,10 @@ Node = tuple[str, str]
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow. kinds: its words. depth: the messages that wait at its queue. is_down: whether its service is down."""
+    """An arrow.
+
+    kinds: its words. depth: the messages that wait at its queue, see ``_depth``. is_down: whether its service is down.
+    """
 
     source: Node
     target: Node
@@ -73,11 +76,21 @@ def edges(metrics: "SpaceMetrics") -> list[Edge]:
             if target is not None:
                 add(queue, (_QUEUE, target), kind)
     found = [
-        Edge(source, target, tuple(words), waiting(metrics, source[1] if target[0] == _SERVICE else target[1]),
+        Edge(source, target, tuple(words), _depth(metrics, source[1], target, words),
              (source[1], target[1]) in down and target[0] == _SERVICE)
         for (source, target), words in kinds.items()
     ]  # fmt: skip
     return sorted(found, key=lambda edge: (edge.source, edge.target))
+
+
+def _depth(metrics: "SpaceMetrics", source: str, target: Node, words: list[str]) -> int:
+    """Return the number of messages that wait at an arrow's queue; at an arrow to an error queue, only the messages
+    that failed in the arrow's source."""
+    if target[0] == _SERVICE:
+        return waiting(metrics, source)
+    if words == [_ERRORS] and target[1] in metrics.origins:
+        return metrics.origins[target[1]].get(source, 0)
+    return waiting(metrics, target[1])
 
 
 def parts(metrics: "SpaceMetrics", drawn: Iterable[Edge], troubled: Iterable[str], most: int) -> tuple[list[Part], int]:

@@ -6,6 +6,7 @@ messages after the head of the queue.
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -25,13 +26,14 @@ from spool.model.settings import ERROR, WORK
 from spool.model.text import plural, printable
 from spool.watch.bodies import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
 from spool.watch.health import Rates
+from spool.watch.tasks import Task, process_of, task_of
 from xaspool_console.charts import chart
-from xaspool_console.console import Console, page_routes
+from xaspool_console.console import Console, NothingChosen, page_routes
 from xaspool_console.formatting import moment
 from xaspool_console.reasons import count_failed, frequent, in_words
 
 if TYPE_CHECKING:
-    from spool import Message, MessageFilters, QueueEntry, Space
+    from spool import Message, MessageFilters, QueueEntry, QueueStats, Space
 
 _PAGE, _FURTHEST = 25, 1_000
 _MOST_HEADERS, _MOST_FIELD = 200, 2_000
@@ -73,7 +75,7 @@ def routes(console: Console) -> list[BaseRoute]:
 
 @dataclass(frozen=True)
 class Row:
-    """A message in a list."""
+    """A message in a list. piece: the arguments of a task, or the beginning of another body."""
 
     id: str | None
     state: str
@@ -82,23 +84,33 @@ class Row:
     message: "Message | None"
     body_bytes: int | None
     piece: str
+    task: Task | None
 
 
 @dataclass(frozen=True)
 class Listing:
     """A part of a queue's messages.
 
-    after: the address of the next part, or "".
+    first: the number of messages before the part.
+    total: the number of messages in the queue, or of those that match the search.
+    before, after: the addresses of the previous and the next part, or "".
     note: a limit that ended the part.
     problem: the reason why a search is not possible.
     nothing: the sentence for a part without messages.
     """
 
     rows: list[Row]
-    after: str
-    note: str
+    first: int = 0
+    total: int = 0
+    before: str = ""
+    after: str = ""
+    note: str = ""
     problem: str = ""
     nothing: str = ""
+
+    @property
+    def has_tasks(self) -> bool:
+        return any(row.task is not None for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,7 @@ def queue_page(console: Console, request: Request) -> Response:
     settings, listing, reasons = {}, None, None
     if console.space is not None and not is_fragment:
         settings = _settings(console.space, queue)
-        listing = _listing(console.space, queue, request)
+        listing = _listing(console.space, stats, queue, request)
         if not listing.rows:
             listing = replace(listing, nothing=_nothing(request, stats.in_doubt))
         if is_error and not listing.problem:
@@ -143,7 +155,9 @@ def queue_page(console: Console, request: Request) -> Response:
         metrics=snapshot.metrics,
         chart=chart(snapshot.depths(queue), snapshot.chart_seconds, f"messages in {queue}"), settings=settings,
         listing=listing,
-        is_error=is_error, reasons=reasons, filters=filters, search=_search_of(request),
+        is_error=is_error, reasons=reasons, consumers=snapshot.consumers.get(queue, [])[:_PAGE],
+        is_chosen=request.query_params.get("choose") == "page",
+        choose_page=_part(request, choose="page"), filters=filters, search=_search_of(request),
         has_more_filters=any(text for name, text in filters.items() if name != first_filter),
         role=role, references=references,
     )  # fmt: skip
@@ -200,7 +214,7 @@ def searched(request: Request) -> "MessageFilters":
         if None in ids:
             raise InvalidArgument(_ID_FORM)
     elif "chosen" in request.query_params:
-        raise InvalidArgument("no message is chosen: go back, and choose messages in the list")
+        raise NothingChosen("No message is chosen: choose messages in the list.")
     if texts["reason"]:
         found["reason"] = texts["reason"]
     if texts["since"]:
@@ -257,21 +271,36 @@ def _nothing(request: Request, in_doubt: int) -> str:
     return "The queue is empty."
 
 
-def _listing(space: "Space", queue: str, request: Request) -> Listing:
+def _part(request: Request, **changes: object) -> str:
+    """Return the address of another part of a list. ``changes``: None removes a parameter of the request."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in {*changes, "choose"}]
+    return f"?{urlencode([*kept, *((name, value) for name, value in changes.items() if value is not None)])}"
+
+
+def first_of(request: Request) -> int:
+    """Return the number of messages before the part of the list that the request names."""
     text = request.query_params.get("after", "0")
-    first = min(_FURTHEST, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+    return min(_FURTHEST, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+
+
+def _listing(space: "Space", stats: "QueueStats", queue: str, request: Request) -> Listing:
+    first = first_of(request)
     try:
-        entries = space.entries(queue, preview=LIST_PREVIEW, **searched(request))
-        rows, is_whole = _rows(entries, first)
+        filters = searched(request)
+        rows, is_whole = _rows(space.entries(queue, preview=LIST_PREVIEW, **filters), first)
     except (InvalidArgument, BadMessageId) as error:
-        return Listing([], "", "", str(error))
+        return Listing([], problem=str(error))
     following, after, note = first + len(rows), "", ""
     if not is_whole:
         if following < _FURTHEST:
-            after = f"?{urlencode({**request.query_params, 'after': following})}"
+            after = _part(request, after=following)
         else:
             note = f"The console lists the first {_FURTHEST:,} messages: search for the others."
-    return Listing(rows, after, note)
+    before = _part(request, after=max(0, first - _PAGE) or None) if first else ""
+    total = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
+    if filters and not is_whole:
+        total = space.purge(queue, dry_run=True, **filters)
+    return Listing(rows, first, following if is_whole else max(total, following + 1), before, after, note)
 
 
 def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], bool]:
@@ -285,17 +314,20 @@ def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], bool]
 
 
 def _row(entry: "QueueEntry") -> Row:
-    message = entry.message
+    message, task = entry.message, task_of(entry, time.time())
     shown = "" if message is None else piece(message, _MOST_PIECE)
-    return Row(entry.id, entry.state, _holder(entry), entry.damage, message, entry.body_bytes, shown)
+    if task is not None and task.arguments:
+        shown = task.arguments
+    state = entry.state if task is None else task.state
+    return Row(entry.id, state, _holder(entry), entry.damage, message, entry.body_bytes, shown, task)
 
 
 def _holder(entry: "QueueEntry") -> str:
     holder = entry.holder
     if holder is None:
         return ""
-    named = f"process {holder.pid} ({holder.program})" if holder.pid is not None else "a program"
-    return f"transaction {holder.xid} of {named}" if holder.xid is not None else named
+    named = process_of(holder)
+    return f"transaction {holder.xid} of {named}" if holder.state == "in doubt" else named
 
 
 # -- a message ---------------------------------------------------------------------------------------------------------
@@ -314,7 +346,7 @@ def message_page(console: Console, request: Request) -> Response:
     return console.page(
         request, "message.html", entry=entry, message=message, fields=fields, times=_TIMES, holder=_holder(entry),
         view=body_view(message, entry.body_bytes or 0), headers=list(message.headers.items())[:_MOST_HEADERS],
-        most=_MOST_FIELD, failed=_failed(message),
+        most=_MOST_FIELD, failed=_failed(message), task=task_of(entry, time.time()),
     )  # fmt: skip
 
 

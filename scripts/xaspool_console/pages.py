@@ -35,7 +35,11 @@ _LISTED = ("outcomes", "rounds")  # the counts that have a separate table
 
 @dataclass(frozen=True)
 class QueueRow:
-    """A queue in the overview. role: "work", "error" or "state". causes: the causes of its troubles."""
+    """A queue in the overview.
+
+    role: "work", "error" or "state". causes: the causes of its troubles. consumers: the number of processes that serve
+    the queue.
+    """
 
     name: str
     link: str
@@ -44,6 +48,7 @@ class QueueRow:
     spark: object
     role: str
     causes: tuple[Cause, ...]
+    consumers: int
 
 
 def routes(console: Console) -> list[BaseRoute]:
@@ -92,7 +97,7 @@ def _row(snapshot: Snapshot, name: str) -> QueueRow:
     stats = snapshot.metrics.queues[name]
     rates, causes = snapshot.rates.get(name, Rates()), snapshot.causes.get(name, ())
     role = snapshot.metrics.roles.get(name, WORK)
-    return QueueRow(name, queue_link(name), stats, rates, drawn, role, causes)
+    return QueueRow(name, queue_link(name), stats, rates, drawn, role, causes, len(snapshot.consumers.get(name, ())))
 
 
 def flow_page(console: Console, request: Request) -> Response:

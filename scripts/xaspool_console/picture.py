@@ -26,7 +26,8 @@ _STEP = 5  # the distance between two vertical lines
 _MOST_STEPS = 8
 _LETTER = 6.3  # the width of a letter of the words at an arrow
 _TIP = 14
-_LETTERS = 24
+_LETTERS, _SMALL_LETTERS = 24, 31  # in a box: of the name, and of the line below
+_MOST_FITTED = 1_500  # a wider picture would have too small letters if it fitted into a window
 
 
 class _End(NamedTuple):
@@ -96,11 +97,20 @@ def draw(metrics: "SpaceMetrics", part: Part) -> Markup:
     width = layout.x[-1] + _WIDTH + _MARGIN + (_TURN if any(map(layout.is_back, part.edges)) else 0)
     height = layout.bottom() + _MARGIN + _LINE * len(_back_ends(layout))
     return Markup(
-        '<svg class="flow" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="group" aria-label="Flow of {name}">'
+        '<svg class="{look}" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="group" aria-label="Flow of {name}">'
         '<defs><marker id="{tip}" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="9" markerHeight="9" '
         'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
         "{arrows}{ends}{boxes}</svg>"
-    ).format(w=width, h=height, name=part.name, tip=tip, arrows=arrows, ends=ends, boxes=boxes)
+    ).format(
+        look="flow" if width <= _MOST_FITTED else "flow wide",
+        w=width,
+        h=height,
+        name=part.name,
+        tip=tip,
+        arrows=arrows,
+        ends=ends,
+        boxes=boxes,
+    )
 
 
 # -- the places --------------------------------------------------------------------------------------------------------
@@ -119,9 +129,10 @@ def _ends(edges: list[Edge]) -> dict[_End, list[Edge]]:
         kinds[edge.target, edge.kinds, edge.look].append(edge)
     found = {}
     for (target, words, look), arriving in kinds.items():
-        # All arrows to a queue have the same waiting messages. The arrows to a service have the messages of the queues
-        # that call it.
-        depth = arriving[0].depth if target[0] == "queue" else sum(edge.depth for edge in arriving)
+        # The arrows to a service have the messages of the queues that call it, and the arrows to an error queue the
+        # messages that failed in each queue. All other arrows to a queue have the same waiting messages.
+        is_sum = target[0] != "queue" or words == ("errors",)
+        depth = sum(edge.depth for edge in arriving) if is_sum else arriving[0].depth
         found[_End(target, f"{' + '.join(words)} {depth:,}", look)] = arriving
     return found
 
@@ -263,7 +274,7 @@ def _box(metrics: "SpaceMetrics", node: Node, layout: _Layout, is_bad: bool) -> 
     else:
         about = f"{stats.ready:,} ready" + (f", {stats.delayed:,} delayed" if stats.delayed else "")
         about += f", {stats.claimed:,} claimed" if stats.claimed else ""
-        about += " (trouble)" if is_bad else ""
+        about += " (trouble)" if is_bad and len(about) + len(" (trouble)") <= _SMALL_LETTERS else ""
     shown = name.removeprefix("https://").removeprefix("http://")
     box = Markup(
         '<rect class="{look}" x="{x}" y="{y}" width="{w}" height="{h}" rx="{round}"/><title>{title}</title>'
@@ -271,7 +282,7 @@ def _box(metrics: "SpaceMetrics", node: Node, layout: _Layout, is_bad: bool) -> 
     ).format(
         look=f"{kind} bad" if is_bad else kind, x=x, y=y, w=_WIDTH, h=height, round=6 if kind == "queue" else 24,
         tx=x + 12, ty=y + height // 2 - 4, by=y + height // 2 + 14,
-        title=f"{kind} {short(name, 300)}: {about}", name=short(shown, _LETTERS), about=about,
+        title=f"{kind} {short(name, 300)}: {about}", name=short(shown, _LETTERS), about=short(about, _SMALL_LETTERS),
     )  # fmt: skip
     if stats is None:
         return Markup("<g>{box}</g>").format(box=box)

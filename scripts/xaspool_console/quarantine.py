@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 
 from spool.errors import InvalidArgument
 from spool.watch.bodies import beginning
-from xaspool_console.console import Console, page_routes
+from xaspool_console.console import Console, NothingChosen, page_routes
 from xaspool_console.findings import quarantine_summary
 from xaspool_console.paging import page_of
 
@@ -65,7 +65,7 @@ def chosen(space: "Space", request: Request) -> "tuple[list[QuarantinedFile], st
     if "chosen" in request.query_params:
         files = _files(space, map(name_of, dict.fromkeys(tokens)))
         if not files:
-            raise InvalidArgument("no file is chosen: go back, and choose files in the list")
+            raise NothingChosen("No file is chosen: choose files in the list.")
         return files, ""
     files = _files(space, (each.name for each in space.quarantined() if not cause or _cause(each) == cause))
     if not files:

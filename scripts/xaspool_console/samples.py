@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from spool.watch.consumers import Consumer, consumers
 from spool.watch.health import Cause, Rates, Trouble, queue_causes, rates_between, troubles
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Snapshot:
     def causes(self) -> dict[str, tuple[Cause, ...]]:
         """The causes of each queue in trouble."""
         return queue_causes(self.metrics, self.rates)
+
+    @cached_property
+    def consumers(self) -> dict[str, list[Consumer]]:
+        """The consumers of each queue."""
+        return consumers(self.metrics.states, self.metrics.transactions)
 
     @property
     def chart_seconds(self) -> float:

@@ -11,7 +11,6 @@ from starlette.routing import BaseRoute
 
 from spool.model.settings import WORK
 from spool.watch.bodies import LIST_PREVIEW, piece
-from spool.watch.consumers import consumers
 from spool.watch.tasks import Task, process_of, task_of
 from xaspool_console.console import Console, page_routes
 from xaspool_console.findings import queue_link
@@ -61,8 +60,8 @@ def routes(console: Console) -> list[BaseRoute]:
 
 
 def tasks_page(console: Console, request: Request) -> Response:
-    metrics = console.samples.snapshot().metrics
-    serving = consumers(metrics.states, metrics.transactions)
+    snapshot = console.samples.snapshot()
+    metrics, serving = snapshot.metrics, snapshot.consumers
     workers = [each for queue, found in serving.items() if metrics.roles.get(queue) == WORK for each in found]
     held = [] if console.space is None else _held(console.space, metrics)
     claimed = sum(stats.claimed + stats.in_doubt for name, stats in metrics.queues.items() if _is_work(metrics, name))

@@ -10,6 +10,7 @@ from xaspool_scripts.terminal.program import Program
 
 # The commands by name: for each command, the name of the module, and the name of the function in the module.
 _MODULES = {
+    "archive": ("commands.parquet", "archive"),
     "check": ("commands.check", "check"),
     "console": ("commands.console", "console"),
     "docs": ("commands.docs", "docs"),

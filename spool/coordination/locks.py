@@ -45,10 +45,15 @@ _ALIVE = 0  # a byte of the space's directory
 _SILENT_SECONDS = 1.0  # an opener waits this long before it logs the wait
 _SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte, because a dying holder wakes no thread
 _LOOK_SECONDS = 0.05  # the longest sleep of a process that waits to open the space
-_HIDDEN = "a process that /proc does not show to this user"
 _SEVERAL = "several processes, one after another"
 
 GroupName = tuple[str, str]  # queue, group
+
+
+def _hidden() -> str:
+    """Describe a holder that is not visible. Root sees the processes of all users, but not those outside its container
+    (pid_namespaces(7))."""
+    return f"a process that /proc does not show {'to this user' if os.geteuid() else 'in this container'}"
 
 
 class LockFile:
@@ -152,7 +157,7 @@ class LockFile:
         """Return the error for a wait that has expired; the text names the holder of the byte."""
         holder = "another thread of this process" if self.is_held_here(byte) else ""
         holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte))
-        holder = holder or (_HIDDEN if self.is_held_elsewhere(byte) else _SEVERAL)
+        holder = holder or (_hidden() if self.is_held_elsewhere(byte) else _SEVERAL)
         return WaitExpired(f"{what} is held by {holder}, which did not release it within {deadline.seconds:g} s")
 
     def verify(self) -> None:
@@ -503,14 +508,14 @@ class OpenLock:
                     tell_at, opener = None, self._opener()
                     log.warning("waiting for %s, which is opening the space %s", opener, self.disk.root)
             before, opener = opener, self._opener()
-            if deadline.seconds is None or opener in (before, _HIDDEN):
+            if deadline.seconds is None or opener in (before, _hidden()):
                 raise WaitExpired(
                     f"the space is being opened by {opener}, which is not done within {deadline.seconds:g} s"
                 )
             deadline = deadline._replace(at=clock.monotonic() + deadline.seconds)  # processes open it, one by one
 
     def _opener(self) -> str:
-        return self.disk.flock_holder(self.handle) or _HIDDEN
+        return self.disk.flock_holder(self.handle) or _hidden()
 
     def finish_opening(self) -> None:
         """Finish opening. Now other processes may open the space, and can see that this process has it open."""

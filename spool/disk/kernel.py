@@ -213,6 +213,9 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
         pass
 
 
+_TO_THE_END = 2**63 - 1  # the last byte of a lock of a whole file
+
+
 class ProcessLock(NamedTuple):
     """A byte range of a file that a process has locked: the file's descriptor, and the first and the last byte."""
 
@@ -237,21 +240,25 @@ def process_locks(descriptors: Iterable[int]) -> list[ProcessLock]:
         except OSError:
             continue  # the process has ended, or belongs to another user
         for inode, first, last in ranges:
-            end = 2**63 - 1 if last == "EOF" else int(last)
+            end = _TO_THE_END if last == "EOF" else int(last)
             found.append(ProcessLock(by_inode[inode], int(first), end, int(pid), program))
     return found
 
 
 def flock_holder(descriptor: int) -> str:
     """Return the process that locked the whole file with flock(2), in the form for error texts; "" if no holder is
-    visible."""
+    visible.
+
+    If that process has ended, and a child has inherited the descriptor, the child holds the lock.
+    """
     # A line of /proc/locks, e.g. ``7: FLOCK  ADVISORY  WRITE 4711 fe:00:123 0 EOF``, names the process and the inode.
     locked = re.compile(rf"^\d+: FLOCK .* (\d+) \S+:{os.fstat(descriptor).st_ino} 0 EOF$", re.MULTILINE)
     try:
         found = locked.search(_text("/proc/locks"))
         return f"process {found[1]} ({_text(f'/proc/{found[1]}/comm').strip()})" if found else ""
-    except OSError:
-        return ""  # the process has just ended
+    except OSError:  # the process has ended
+        heirs = [lock for lock in process_locks([descriptor]) if (lock.first, lock.last) == (0, _TO_THE_END)]
+        return f"process {heirs[0].pid} ({heirs[0].program})" if heirs else ""
 
 
 def _text(path: str) -> str:

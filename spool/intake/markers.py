@@ -1,5 +1,4 @@
-"""Markers of dropped files. With the queue's ``drop_marker`` ``.ok``, the file ``NAME`` is complete once ``NAME.ok``
-exists.
+"""Markers of dropped files. If the queue's ``drop_marker`` is ".ok", the file NAME is complete once NAME.ok exists.
 
 The intake captures the marker before its file, and removes the marker after the capture of the file. So a marker in the
 folder never belongs to a file that was already taken, and a program may at once drop its next file under the same name.

@@ -24,6 +24,6 @@ def check_threads() -> None:
 def _refusal(library: str) -> ProtocolError:
     return ProtocolError(
         f"{library} has replaced the threads of this process (monkey patching), so a call of a space that waits would "
-        "stop the whole process: serve with threads (gunicorn -k gthread) or asyncio (uvicorn), or use the space in "
-        "a separate process"
+        "stop the whole process: serve with threads (gunicorn -k gthread) or asyncio (uvicorn), run a worker of "
+        "Celery with -P threads or -P prefork, or use the space in a separate process"
     )

@@ -259,7 +259,9 @@ def _decoded(
         except UnknownCodec as error:
             if not only_shown:
                 id_ = message_id(branch, in_branch + len(bodies))
-                raise UnknownCodec(f"message {id_} remains in queue {queue}: {error}") from None
+                unknown = UnknownCodec(f"message {id_} remains in queue {queue}: {error}")
+                unknown.message_id = id_
+                raise unknown from None
             bodies.append(raw)
     return bodies
 

@@ -4,19 +4,17 @@ A task whose message lies in an error queue and whose result is stored, too, cou
 deleted or has expired does not count any more, and neither does such a result. So the counts need no store of their
 own, and agree with the lists of messages.
 
-An error queue is read again when its counts have changed. Of a state queue, only new results are read: it may have a
-million. The control fields are in memory; a body is read only for the cause of a failed result.
+A call reads only the messages that were added since the last call, because a queue may have a million. The control
+fields are in memory; a body is read only for the cause of a failed result.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from spool.admin.listing import READY, QueueEntry
-from spool.admin.stats import QueueStats
 from spool.errors import CorruptedFile
-from spool.index.browse import Cursor, Filter, Slice
+from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
 from spool.index.segment import Segment
 from spool.model.message import failure_time, message_id
@@ -30,9 +28,8 @@ from spool.watch.tasks import FAILED_STATES, NAME, task_id, task_of
 from spool.watch.tasks import STATE as STATE_HEADER
 
 DAY_SECONDS = 86_400.0
-_AGAIN_SECONDS = 60.0  # an error queue without changes is read again after this time, because messages grow old
 _MOST_MESSAGES = 10_000  # of each queue
-_MOST_SEGMENTS = 20  # of a state queue, when it is read first; they have some 80,000 results
+_MOST_SEGMENTS = 20  # of a queue, when it is read first; they have some 80,000 messages
 MOST_LISTED = 50
 _MOST_GROUPS = 200
 _MOST_KIND = 60  # characters
@@ -81,63 +78,56 @@ class TaskFailures:
 
 
 @dataclass
-class _ErrorQueue:
-    counts: tuple[int, ...] = ()
-    read_at: float = float("-inf")
-    failed: list[FailedTask] = field(default_factory=list)
+class _Known:
+    """The failures in one queue. segments: those that were read. last: the number of the last commit that was read.
 
+    failed: by position, the oldest first, at most ``_MOST_MESSAGES``.
+    """
 
-@dataclass
-class _StateQueue:
-    """seen: the segments that were read. last: the number of the last commit that was read."""
-
-    seen: set[Segment] = field(default_factory=set)
+    segments: set[Segment] = field(default_factory=set)
     last: int = -1
     failed: dict[Position, FailedTask] = field(default_factory=dict)
 
 
 class RecentFailures:
-    """The failures of the last day in one open space. One thread at a time may call an object."""
+    """The failures in one open space. One thread at a time may call an object.
+
+    origins: after ``find``, for each error queue, the number of its failed messages by the queue in which they failed.
+    """
 
     def __init__(self) -> None:
-        self._errors: dict[str, _ErrorQueue] = {}
-        self._states: dict[str, _StateQueue] = {}
+        self._known: dict[str, _Known] = {}
+        self.origins: dict[str, dict[str, int]] = {}
 
-    def find(self, store: Store, queues: Mapping[str, QueueStats], roles: Mapping[str, str]) -> list[FailedTask]:
-        """Return the failures, the newest first. ``queues``, ``roles``: of the metrics."""
+    def find(self, store: Store, roles: Mapping[str, str]) -> list[FailedTask]:
+        """Return the failures of the last day, the newest first. ``roles``: the role of each queue."""
         found: dict[object, FailedTask] = {}
-        for name, stats in queues.items():
-            if roles[name] == STATE:
-                for each in self._results(store, name):
-                    found.setdefault(each.id or each.message_id, each)
-            elif roles[name] == ERROR:
-                for each in self._messages(store, name, stats):
-                    found[each.id or each.message_id] = each
-        for kept in (self._errors, self._states):
-            for name in kept.keys() - queues.keys():
-                del kept[name]
+        self.origins = {}
+        # Of a failed message and the result of the same task, the message counts.
+        for name in sorted(roles, key=lambda name: roles[name] == STATE):
+            if roles[name] in (ERROR, STATE):
+                failed = self._read(store, name, is_error=roles[name] == ERROR)
+                for each in failed:
+                    found.setdefault((each.id if each.task else None) or each.message_id, each)
+                if roles[name] == ERROR:
+                    self.origins[name] = dict(Counter(each.queue for each in failed))
+        self._known = {name: known for name, known in self._known.items() if name in roles}
         after = store.clock.now() - DAY_SECONDS
         return sorted((each for each in found.values() if each.at >= after), key=lambda each: -each.at)
 
-    def _messages(self, store: Store, queue: str, stats: QueueStats) -> list[FailedTask]:
-        known = self._errors.setdefault(queue, _ErrorQueue())
-        counts = (stats.enqueued, stats.dequeued, stats.failed, stats.expired, stats.deleted)
-        now = store.clock.monotonic()
-        if counts != known.counts or now - known.read_at > _AGAIN_SECONDS:
-            wanted = Filter(since=store.clock.now() - DAY_SECONDS)
-            slices = slices_of(store, Cursor(queue, wanted))
-            known.failed = list(islice(_failed_in(store, queue, slices), _MOST_MESSAGES))
-            known.counts, known.read_at = counts, now
-        return known.failed
-
-    def _results(self, store: Store, queue: str) -> Iterable[FailedTask]:
-        known = self._states.setdefault(queue, _StateQueue())
-        for position in list(_new_results(store, queue, known)):
-            if (failed := _failed_result(store, queue, position)) is not None:
-                known.failed[position] = failed
+    def _read(self, store: Store, queue: str, *, is_error: bool) -> Collection[FailedTask]:
+        known = self._known.setdefault(queue, _Known())
+        for run in _new_runs(store, queue, known, is_error=is_error):
+            for ordinal in range(run.first, run.end):
+                position = Position(run.number, ordinal)
+                find = _failed_message if is_error else _failed_result
+                if (failed := find(store, queue, run, position)) is not None:
+                    known.failed[position] = failed
         with store.view.mutex:
-            messages = store.view.index.messages
-            known.failed = {each: one for each, one in known.failed.items() if messages.find(each) is not None}
+            now = store.view.index.messages.find  # (a message that moves to another queue keeps its position)
+            known.failed = {
+                each: one for each, one in known.failed.items() if (there := now(each)) and there.queue.name == queue
+            }
         for position in list(known.failed)[:-_MOST_MESSAGES]:
             del known.failed[position]
         return known.failed.values()
@@ -153,48 +143,45 @@ def slices_of(store: Store, cursor: Cursor) -> Iterator[Slice]:
         yield from some
 
 
-def _failed_in(store: Store, queue: str, slices: Iterable[Slice]) -> Iterator[FailedTask]:
-    for each in slices:
-        attributes = each.attributes
-        at = failure_time(attributes, each.committed_at)
-        if at is None:
-            continue
-        with store.view.mutex:
-            ids = [
-                message_id(*store.view.index.messages.branch_of(position))
-                for ordinal in each.ordinals
-                if store.view.index.messages.find(position := Position(each.number, ordinal)) is not None
-            ]
-        task = one_line(attributes.get("headers", {}).get(NAME, ""))
-        origin, cause = attributes.get("origin_queue") or queue, one_line(attributes["failure_reason"])
-        for id_ in ids:
-            yield FailedTask(id_, attributes.get("correlation_id"), task, origin, queue, cause, at)
+def _new_runs(store: Store, name: str, known: _Known, *, is_error: bool) -> list[Run]:
+    """Return the runs of a queue that were added since the last call.
 
-
-def _new_results(store: Store, name: str, known: _StateQueue) -> Iterator[Position]:
-    """Yield the positions of the results of failed tasks that were added since the last call."""
+    A message that moves to an error queue keeps the number of its commit, so there all runs in memory are compared.
+    """
     with store.view.mutex:
         index = store.view.index
         queue = index.messages.queue(name)
-        segments = [each for each in queue.segments if each not in known.seen]
-        runs: list[Run] = [run for run in queue.ready if run.number > known.last]
-        known.seen = set(queue.segments)
-        for segment in segments if known.last >= 0 else segments[-_MOST_SEGMENTS:]:
+        held = (*queue.segments, *queue.delayed_segments)
+        new = [each for each in held if each not in known.segments]
+        runs = [run for run in (*queue.ready, *queue.waiting, *queue.delayed) if is_error or run.number > known.last]
+        for segment in new if known.last >= 0 else new[-_MOST_SEGMENTS:]:
             try:
                 runs += index.messages.runs_of(segment, None)
             except (CorruptedFile, FileNotFoundError):
                 continue  # a check reports the damage
-        known.last = index.applied
-    for run in runs:
-        if run.attributes.get("headers", {}).get(STATE_HEADER) in FAILED_STATES:
-            for ordinal in range(run.first, run.end):
-                position = Position(run.number, ordinal)
-                if position not in known.failed:
-                    yield position
+        known.segments, known.last = set(held), index.applied
+    return [run for run in runs if Position(run.number, run.first) not in known.failed]
 
 
-def _failed_result(store: Store, queue: str, position: Position) -> FailedTask | None:
-    """Read the result of a failed task. None: it was removed, or is damaged."""
+def _failed_message(store: Store, queue: str, run: Run, position: Position) -> FailedTask | None:
+    """Return a failed message of an error queue. None: the message has not failed, or was removed."""
+    attributes = run.attributes
+    at = failure_time(attributes, run.committed_at)
+    if at is None:
+        return None
+    with store.view.mutex:
+        if store.view.index.messages.find(position) is None:
+            return None
+        id_ = message_id(*store.view.index.messages.branch_of(position))
+    task = one_line(attributes.get("headers", {}).get(NAME, ""))
+    origin, cause = attributes.get("origin_queue") or queue, one_line(attributes["failure_reason"])
+    return FailedTask(id_, attributes.get("correlation_id"), task, origin, queue, cause, at)
+
+
+def _failed_result(store: Store, queue: str, run: Run, position: Position) -> FailedTask | None:
+    """Read the result of a failed task. None: the task has not failed, or the result was removed or is damaged."""
+    if run.attributes.get("headers", {}).get(STATE_HEADER) not in FAILED_STATES:
+        return None
     try:
         seen = peek(store, position, BODY_PREVIEW)
     except CorruptedFile:

@@ -91,6 +91,7 @@ class SpaceMetrics:
     free_bytes, free_inodes: the room on the file system. ``free_inodes`` is None if the file system has no limit.
     failures: the failures of the last day by task, queue and kind of cause, the most frequent first; at most 200.
     failed: the newest of these failures, at most 50.
+    origins: for each error queue, the number of its failed messages by the queue in which they failed.
     counts: the counts of all processes since ``run/`` was created.
     states: the states that live processes report.
     """
@@ -117,6 +118,7 @@ class SpaceMetrics:
     free_inodes: int | None
     failures: tuple[TaskFailures, ...]
     failed: tuple[FailedTask, ...]
+    origins: Mapping[str, Mapping[str, int]]
     counts: Mapping[Key, int]
     states: Mapping[Key, int]
 
@@ -133,7 +135,7 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
     configs = store.settings.current(page).config.queues
     stats = last_stats if page.is_stopped else queue_stats
     queues, role = stats(store, tuple(configs)), roles(configs)
-    failed = [] if page.is_stopped else kept.recent_failures(store, queues, role)
+    failed, origins = ([], {}) if page.is_stopped else kept.recent_failures(store, role)
     doubts, held = ([], []) if page.is_stopped else (_in_doubt(store), claims(store))
     found, system, reading = quarantined.findings(store.files.disk), store.files.disk.file_system(), store.meters.read()
     return SpaceMetrics(
@@ -161,6 +163,7 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
         free_inodes=system.free_inodes,
         failures=grouped(failed),
         failed=tuple(failed[:MOST_LISTED]),
+        origins=origins,
         counts=reading.counts,
         states=reading.states,
     )
@@ -226,11 +229,11 @@ class KeptFigures:
         self._mutex = threading.Lock()
 
     def recent_failures(
-        self, store: Store, queues: Mapping[str, QueueStats], roles: Mapping[str, str]
-    ) -> list[FailedTask]:
-        """Return the failures of the last day, the newest first."""
+        self, store: Store, roles: Mapping[str, str]
+    ) -> tuple[list[FailedTask], dict[str, dict[str, int]]]:
+        """Return the failures of the last day, the newest first; and the origins of the messages in error queues."""
         with self._mutex:
-            return self._failures.find(store, queues, roles)
+            return self._failures.find(store, roles), self._failures.origins
 
 
 class DropFolders:

@@ -140,6 +140,7 @@ def _metrics(value: Mapping[str, Any]) -> SpaceMetrics:
         "recovery": None if recovery is None else recovery_of(recovery),
         "failures": tuple([TaskFailures(**each) for each in value["failures"]]),
         "failed": (),
+        "origins": {name: dict(each) for name, each in value["origins"].items()},
         "folders": {name: FolderUsage(**each) for name, each in value["folders"].items()},
         "counts": dict(value["counts"]),
         "states": dict(value["states"]),

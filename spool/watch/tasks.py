@@ -150,16 +150,19 @@ def _of_kombu(envelope: Mapping[str, Any]) -> _Found | None:
 
 
 def _in_result(message: "Message") -> _Found:
-    """Return the cause in the result of a failed task: of Celery, the exception; of Django, the end of a traceback."""
+    """Return the cause in the result of a failed task: of Celery and Dramatiq, the exception; of Django, the end of a
+    traceback."""
     body = _value(message.body) if message.headers[STATE] in FAILED_STATES else None
     if not isinstance(body, dict):
         return _Found(cause=message.failure_reason)
-    error, errors = body.get("result"), body.get("errors")
+    error, errors, exn = body.get("result"), body.get("errors"), body.get("exn")
     cause = message.failure_reason
     if isinstance(error, dict) and isinstance(error.get("exc_type"), str):
         told = error.get("exc_message")
         words = ", ".join(map(str, told)) if isinstance(told, list) else str(told or "")
         cause = f"{error['exc_type']}: {words}" if words else error["exc_type"]
+    elif isinstance(exn, dict):
+        cause = f"{exn.get('type')}: {exn.get('msg')}"
     elif isinstance(errors, list) and errors and isinstance(errors[-1], dict):
         lines = str(errors[-1].get("traceback") or "").strip().splitlines()
         cause = lines[-1] if lines else str(errors[-1].get("exception_class_path") or "")

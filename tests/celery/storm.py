@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,13 +24,18 @@ PREFETCHED = 8  # the tasks that such a worker reserves
 _TASK_SECONDS = 0.003
 _MOST_WAITING = 300  # tasks, before the next program publishes
 _A_PROGRAM = 100  # tasks of a program that publishes
+_LONGEST_STOP_SECONDS = 3.0
 
 
 class Run(NamedTuple):
-    """One run of a task, in a process of a worker. ``begun``, ``ended``: numbers of lines; None: did not end."""
+    """One run of a task, in a process of a worker. ``begun``, ``ended``: numbers of lines; None: did not end.
+
+    redelivered: whether an earlier attempt was counted.
+    """
 
     child: int
     worker: int
+    redelivered: bool
     begun: int
     ended: int | None
 
@@ -42,7 +48,10 @@ class Journal:
     published: set[str] = field(default_factory=set)
     runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
     killed: dict[int, int] = field(default_factory=dict)
-    chords: dict[str, int] = field(default_factory=dict)  # the expected result by the id of the body
+    accepted: set[tuple[str, int]] = field(default_factory=set)  # tasks, with the processes that accepted them
+    chords: dict[str, int] = field(default_factory=dict)  # the expected total by the id of the body
+    totals: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    lost: set[str] = field(default_factory=set)  # the bodies of failed chords
     lines: int = 0
 
     def add(self, line: str) -> None:
@@ -56,8 +65,14 @@ class Journal:
             self.chords[words[0]] = int(words[1])
         elif event == "kill":
             self.killed[int(words[0])] = self.lines
+        elif event == "total":
+            self.totals[words[0]].add(int(words[1]))
+        elif event == "lost":
+            self.lost.add(words[0])
+        elif event == "accepted":
+            self.accepted.add((words[0], int(words[1])))
         elif event == "begin":
-            self.runs[words[0]].append(Run(int(words[1]), int(words[2]), self.lines, None))
+            self.runs[words[0]].append(Run(int(words[1]), int(words[2]), words[3] == "1", self.lines, None))
         else:
             runs, child = self.runs[words[0]], int(words[1])
             [at] = [at for at, run in enumerate(runs) if run.child == child and run.ended is None]
@@ -73,6 +88,18 @@ class Journal:
             task
             for task in self.published
             if self.names[task] == "logged" and not any(run.ended for run in self.runs.get(task, []))
+        ]
+
+    def without_body(self) -> list[str]:
+        """Return the chords whose body did not run, and whose callers were not notified of a failure."""
+        return [body for body in self.chords if body not in self.totals and body not in self.lost]
+
+    def counted_too_early(self) -> list[str]:
+        """Return the tasks with a counted attempt before any process had accepted them."""
+        return [
+            task
+            for task, (first, *_) in self.runs.items()
+            if first.redelivered and not any(id == task and pid != first.child for id, pid in self.accepted)
         ]
 
     def unexcused(self) -> list[tuple[str, list[Run]]]:
@@ -105,6 +132,8 @@ class Storm:
         """``kinds``: the kinds of victims. ``every``: the most runs from one kill to the next."""
         self.place, self.space, self.journal = place, space, Journal()
         self.kills = Counter[str]()
+        self._stopped: list[int] = []
+        self._resume_at = 0.0
         self._app = application(space.path)
         self._log = place / "tasks.log"
         self._log.touch()
@@ -123,6 +152,7 @@ class Storm:
                 self._next_kill = self.journal.begun + self._random.randrange(1, self._every)
                 self._kill_one()
             until(self._moved)
+        self._resume()
         for name in ("beat", "publisher"):
             self._end(name, signal.SIGKILL)
         self._keep_alive(publishes=False)
@@ -159,7 +189,9 @@ class Storm:
                     )
 
     def _moved(self) -> bool:
-        """Return whether a line was written, or a program has ended."""
+        """Return whether a line was written, or a program has ended. Resume stopped processes after their time."""
+        if time.monotonic() >= self._resume_at:
+            self._resume()
         size = self._log.stat().st_size
         return size > self._read or any(one.poll() is not None for one in self._programs.values())
 
@@ -177,11 +209,6 @@ class Storm:
         stats = self.space.stats("celery")
         return not (stats.ready or stats.claimed or stats.delayed or self.journal.unfinished())
 
-    def results(self) -> dict[str, object]:
-        """Return the results of the chords."""
-        backend = self._app.backend
-        return {body: backend.get_task_meta(body, cache=False)["result"] for body in self.journal.chords}
-
     def _are_ready(self) -> bool:
         """Return whether all workers have started; before that, SIGTERM is no shutdown."""
         output = self.output()
@@ -189,17 +216,31 @@ class Storm:
 
     def _kill_one(self) -> None:
         kind = self._random.choice(self._kinds)
-        name = self._random.choice(["worker-one", "worker-two"]) if kind in ("worker", "child") else kind
+        if kind == "results":
+            self.kills[kind] += 1
+            self.space.purge("celery.results")
+            return
+        is_worker = kind in ("worker", "child", "stop worker", "stop child")
+        name = self._random.choice(["worker-one", "worker-two"]) if is_worker else kind
         victims = [self._programs[name].pid] if name in self._programs else []
-        if kind == "child":
+        if kind.endswith("child"):
             victims = [*_children(victims[0])]
             victims = self._random.sample(victims, min(1, len(victims)))
-        for pid in victims:
-            write_line(self._log, "kill", pid)
+        if kind.startswith("stop"):
+            self._stopped += victims
+            self._resume_at = time.monotonic() + self._random.uniform(0, _LONGEST_STOP_SECONDS)
+        else:
+            for pid in victims:
+                write_line(self._log, "kill", pid)
         for pid in victims:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
         self.kills[kind] += bool(victims)
+
+    def _resume(self) -> None:
+        while self._stopped:
+            with suppress(ProcessLookupError):
+                os.kill(self._stopped.pop(), signal.SIGCONT)
 
     def _end(self, name: str, how: signal.Signals) -> None:
         program = self._programs.pop(name, None)

@@ -51,6 +51,10 @@ def application(path: object, **settings: Any) -> Celery:
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
+    @app.task(shared=False, name="count")
+    def count(values: list[Any]) -> int:
+        return len(values)
+
     @app.task(shared=False, name="note")
     def note(text: str, seconds: float = 0.0) -> None:
         """Put a message into "notes", after some seconds."""
@@ -115,13 +119,25 @@ def application(path: object, **settings: Any) -> Celery:
 
     for name, late in (("logged", True), ("logged_early", False)):
 
-        @app.task(shared=False, name=name, bind=True, ignore_result=True, acks_late=late, reject_on_worker_lost=True)
+        @app.task(
+            shared=False, name=name, bind=True, ignore_result=True, acks_late=late, reject_on_worker_lost=True,
+            Request="tests.celery.requests:LoggedRequest",
+        )  # fmt: skip
         def logged(self: Any, seconds: float = 0.0) -> None:
             """Log the beginning and the end, with this process and the worker."""
             run = self.request.id, os.getpid(), os.getppid()
-            write_line(os.environ[LOG], "begin", *run)
+            write_line(os.environ[LOG], "begin", *run, int(self.request.delivery_info["redelivered"]))
             time.sleep(seconds)
             write_line(os.environ[LOG], "end", *run)
+
+    @app.task(shared=False, name="logged_total", bind=True)
+    def logged_total(self: Any, numbers: list[int]) -> None:
+        write_line(os.environ[LOG], "total", self.request.id, sum(numbers))
+
+    @app.task(shared=False, name="logged_loss", ignore_result=True)
+    def logged_loss(body: str) -> None:
+        """Log that a chord has failed."""
+        write_line(os.environ[LOG], "lost", body)
 
     return app
 
@@ -136,6 +152,7 @@ def _log_publishing(step: str) -> Any:
 LOGGING: dict[str, Any] = {
     "beat_schedule": {"tick": {"task": "logged", "schedule": 0.1, "args": (0.003,)}},
     "task_reject_on_worker_lost": True,
+    "result_expires": 1,  # shorter than most chords last
 }
 
 if LOG in os.environ:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from celery import chord, states
+from celery.exceptions import ChordError, WorkerLostError
 
 from tests.celery.conftest import Shop, expect_all_run
 from tests.celery.tasks import SPACE, application
@@ -122,6 +123,42 @@ def test_a_task_that_kills_its_worker_uses_an_attempt_each_time(own: Shop) -> No
     until(lambda: own.space.claims().take("celery") == [])
     [failed] = own.space.browse("failed")
     assert (failed.correlation_id, failed.origin_attempts) == (sent.id, 2)
+    with pytest.raises(WorkerLostError, match="died"):
+        sent.get(timeout=SECONDS)
+    assert sent.state == states.FAILURE
+    own.space.redrive("failed")
+    assert own.app.AsyncResult(sent.id).state == states.PENDING
+
+
+def test_the_last_attempt_of_a_task_that_kills_its_process_stores_the_failure(shop: Shop) -> None:
+    """The chord of the task fails, too. (Celery takes a returned message for a task that runs again.)"""
+    shop.space.create_queue("failed", role="error")
+    shop.space.create_queue("risky", retry_delay=0.0, retries=0, error_queue="failed")
+    assert shop.app.control.add_consumer("risky", reply=True, timeout=SECONDS, limit=1)
+    tasks = shop.app.tasks
+    body = chord([tasks["die"].s().set(queue="risky"), tasks["add"].s(1, 1)])(tasks["total"].s())
+    until(lambda: body.state == states.FAILURE, shop.worker)
+    assert isinstance(body.result, ChordError)
+    part = body.parent.results[0]
+    with pytest.raises(WorkerLostError, match="signal 9"):
+        part.get(timeout=SECONDS)
+    [failed] = shop.space.browse("failed", correlation_id=part.id)
+    assert (failed.failure_reason or "").startswith("WorkerLostError: ")
+
+
+def test_a_shutdown_ends_the_wait_of_a_part_of_a_chord_and_counts_no_attempt(own: Shop) -> None:
+    """The test holds the counter of the chord, as a stopped process does."""
+    own.space.create_queue("celery", retry_delay=0.0, retries=0)
+    note, total = own.app.tasks["note"], own.app.tasks["count"]
+    body = chord([note.s("part"), note.s("part")])(total.s())
+    with own.space.claims() as holder:
+        assert holder.take("celery.results", correlation_id=f"chord-unlock-{body.parent.id}")
+        with working(own.place, "first") as worker:
+            until(lambda: own.space.stats("notes").ready == 2, worker)
+        assert worker.process.returncode == 0
+        assert [message.attempts for message in own.space.browse("celery")] == [0, 0]
+    with working(own.place, "second"):
+        assert body.get(timeout=SECONDS) == 2
 
 
 @pytest.mark.parametrize("pool", ["solo", "threads"])

@@ -218,6 +218,49 @@ def test_a_worker_gets_a_command_before_a_task_that_was_sent_after_it(connect: C
     assert got == ["command", "task"]
 
 
+@pytest.mark.parametrize(
+    "error", [spool.DiskFailure("no space left"), spool.UnknownCodec("no codec"), spool.SystemFailure("a lock")]
+)
+def test_a_worker_that_can_take_nothing_lives_and_takes_the_messages_later(
+    connect: Callable[..., Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    """E.g. on a full disk. The loop of a worker ends with each exception that leaves a callback."""
+    worker, loop, got, take, failures = connect(), Hub(), list[str](), spool.Claims.take, iter(range(3))
+
+    def fails_at_first(*args: Any, **options: Any) -> Any:
+        if next(failures, None) is not None:
+            raise error
+        return take(*args, **options)
+
+    monkeypatch.setattr(transport, "_AGAIN_SECONDS", 0.01)
+    with Consumer(worker.channel(), [Queue("tea")], callbacks=[lambda body, _: got.append(body)], no_ack=True):
+        worker.transport.register_with_event_loop(worker.connection, loop)
+        monkeypatch.setattr(spool.Claims, "take", fails_at_first)
+        Producer(connect()).publish("green", routing_key="tea")
+        until(lambda: loop.run_once() or got)
+    assert got == ["green"]
+    assert caplog.text.count("no message can be taken") == 1
+
+
+def test_a_space_that_has_stopped_is_a_lost_connection_of_a_worker(
+    connect: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, loop = connect(), Hub()
+
+    def stopped(*args: Any, **options: Any) -> None:
+        raise spool.SpaceStopped("the directory was replaced")
+
+    with Consumer(worker.channel(), [Queue("tea")], callbacks=[print], no_ack=True):
+        worker.transport.register_with_event_loop(worker.connection, loop)
+        monkeypatch.setattr(spool.Claims, "take", stopped)
+        Producer(connect()).publish("green", routing_key="tea")
+        with pytest.raises(worker.connection_errors):
+            until(loop.run_once)
+
+
 def test_unacknowledged_messages_return_when_the_channel_closes(connect: Callable[..., Connection]) -> None:
     connection = connect()
     Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])

@@ -10,7 +10,7 @@ import spool
 from spool import SpaceMetrics
 from spool.watch.health import queue_causes
 from tests.console import sample
-from tests.console.conftest import serving
+from tests.console.conftest import Opened, serving
 from tests.console.test_pages import QUEUES, wide
 from tests.strides import Stride
 from xaspool_console import flow, picture
@@ -183,3 +183,26 @@ def test_a_box_with_many_kinds_of_arrows_has_room_for_their_words(memory: Path, 
     assert len(words_of(svg)) == count
     assert crossed(svg) == []
     assert overlapping(svg) == []
+
+
+def test_x20_each_arrow_to_a_shared_error_queue_has_the_messages_that_failed_in_its_source(memory: Path) -> None:
+    with spool.create(memory / "space") as space:
+        space.create_queue("errors")
+        for name in ("orders", "invoices", "labels"):
+            space.create_queue(name, error_queue="errors", retries=0)
+        for name, count in (("orders", 3), ("invoices", 95)):
+            space.put_many(name, [b"x"] * count)
+            with space.claims() as claims:
+                claims.reject(claims.take(name, count), "HTTP 503").result()
+        metrics = space.metrics()
+    depths = {edge.source[1]: edge.depth for edge in flow.edges(metrics)}
+    assert depths == {"orders": 3, "invoices": 95, "labels": 0}
+    assert "errors 98" in drawn(metrics)
+
+
+def test_x20_the_flow_of_the_bakery_fits_into_a_window_of_1280_pixels(bakery: spool.Space, opened: Opened) -> None:
+    with serving(bakery) as served:
+        page = opened(viewport={"width": 1280, "height": 900})
+        page.goto(f"{served.url}/flow")
+        for region in page.locator(".scroll").all():
+            assert region.evaluate("each => each.scrollWidth <= each.clientWidth")

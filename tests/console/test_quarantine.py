@@ -86,7 +86,7 @@ def test_chosen_files_are_deleted_and_the_others_remain(refusing: Served) -> Non
         assert not {"active.wrong-07.msgpack", FOREIGN} & set(left)
         for verb in ("restore", "delete"):
             answer = client.post(f"/quarantined/{verb}?chosen=1", data={"csrf": csrf})
-            assert (answer.status_code, "no file is chosen" in answer.text) == (400, True)
+            assert (answer.status_code, "No file is chosen" in answer.text) == (400, True)
             answer = client.post(f"/quarantined/{verb}?cause=x", data={"csrf": csrf})
             assert (answer.status_code, "has the cause" in answer.text) == (400, True)
         assert names(refusing.space) == left

@@ -15,7 +15,7 @@ def test_a_stuck_message_is_found_looked_into_and_redriven(changing: Served, ope
     page, id = log_in(opened, changing), failed_id(changing.space)
     page.get_by_role("link", name="Error queue errors has 1 failed message").click()
     assert "the customer number 77-Ω is unknown" in page.get_by_role("region", name="Messages").inner_text()
-    page.get_by_role("link", name=id).click()
+    page.locator(f"a[title='{id}']").click()
     assert page.locator("#body").inner_text() == sample.shown(sample.STUCK)
     assert "RuntimeError: the customer number 77-Ω is unknown" in page.locator("main").inner_text()
     assert "harbour" in page.get_by_role("region", name="Headers").inner_text()

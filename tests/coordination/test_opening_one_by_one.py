@@ -1,5 +1,9 @@
 """Many processes open a space at once: each waits while the others open it one by one, and names a stuck opener."""
 
+import fcntl
+import os
+import signal
+import threading
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -8,6 +12,7 @@ import pytest
 from spool.coordination.locks import LockFile, OpenLock
 from spool.disk import Disk
 from spool.runtime.clock import Deadline, WaitExpired
+from tests import children
 from tests.clocks import SimulatedClock
 
 
@@ -65,6 +70,38 @@ def test_the_opener_is_named_and_not_the_processes_that_have_the_space_open(tmp_
     finally:
         opened.close_all()
         opening.close_all()
+
+
+def test_a_child_that_has_inherited_the_lock_of_a_dead_opener_is_named(tmp_path: Path) -> None:
+    """E.g. a program that forked while it opened the space, and ended."""
+    disk = Disk(str(tmp_path))
+    reading, writing = os.pipe()
+
+    def open_and_die() -> None:
+        handle = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if heir := os.fork():
+            os.write(writing, str(heir).encode())
+            os._exit(0)
+        os.close(writing)
+        threading.Event().wait(60)
+
+    assert children.exit_code_of(open_and_die) == 0
+    heir = int(os.read(reading, 20))
+    try:
+        assert disk.flock_holder(OpenLock(disk).handle).startswith(f"process {heir} (")
+    finally:
+        os.kill(heir, signal.SIGKILL)
+        disk.close_all()
+
+
+@pytest.mark.parametrize(("user", "words"), [(0, "in this container"), (1, "to this user")])
+def test_root_is_not_told_that_its_rights_hide_a_process(
+    tmp_path: Path, user: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with pytest.raises(WaitExpired, match=f"by a process that /proc does not show {words}, "):
+        enter(tmp_path, 80.0, [""])
 
 
 def test_a_lock_that_several_processes_take_in_turn_is_not_held_by_a_hidden_process(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The broker, its consumer and its results, in one process."""
 
+import os
+import socket
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -57,6 +59,21 @@ def test_an_actor_of_higher_priority_runs_first(app: App) -> None:
         assert app.until_told(4) == ["two", "four", "one", "three"]
 
 
+def test_x20_a_result_has_the_id_and_the_name_of_its_task_its_state_runtime_and_worker(app: App) -> None:
+    with working(app):
+        sent = [app.add.send(1, 2), app.fail.send()]
+        app.broker.join("default", timeout=60_000)
+        with pytest.raises(ResultFailure):
+            sent[1].get_result(backend=app.results, block=True)
+    (added, failed) = (app.broker.space.find("dramatiq-results", correlation_id=one.message_id) for one in sent)
+    assert added is not None
+    assert failed is not None
+    worker = f"{socket.gethostname()}:{os.getpid()}"
+    found = [{**message.headers, "runtime": float(message.headers["runtime"]) >= 0} for message in (added, failed)]
+    assert found == [{"task": name, "state": state, "worker": worker, "runtime": True}
+                     for name, state in (("add", "SUCCESS"), ("fail", "FAILURE"))]  # fmt: skip
+
+
 def test_a_message_that_fails_for_good_moves_to_the_dead_letter_queue_with_its_reason(app: App) -> None:
     with working(app):
         message = app.fail.send()
@@ -66,7 +83,7 @@ def test_a_message_that_fails_for_good_moves_to_the_dead_letter_queue_with_its_r
     assert app.told() == ["failed"] * 2
     (dead,) = app.broker.space.browse("default.XQ")
     assert dead.failure_reason == "ValueError: no tea left"
-    assert (dead.correlation_id, dead.headers["actor"]) == (message.message_id, "fail")
+    assert (dead.correlation_id, dead.headers["task"]) == (message.message_id, "fail")
     assert app.broker.space.redrive("default.XQ") == 1
     with working(app):
         app.until_told(3)
@@ -91,6 +108,23 @@ def test_a_consumer_claims_as_many_messages_as_its_prefetch(app: App) -> None:
         assert again is not None
         assert again.args == (2,)
     assert space.stats("default").ready == 3  # the close has released the message
+
+
+def test_an_attempt_begins_with_the_actor_and_not_with_the_delivery(app: App) -> None:
+    """A worker dies with three messages, of which it runs one."""
+    for number in range(3):
+        app.note.send(number)
+
+    def die() -> None:
+        consumer = app.broker.consume("default", prefetch=3, timeout=1)
+        delivered = [next(consumer) for _ in range(3)]
+        app.broker.emit_before("process_message", delivered[1])
+        os._exit(0)
+
+    assert children.exit_code_of(die) == 0
+    with closing(app.broker.consume("default", prefetch=3, timeout=1)) as consumer:
+        again = [delivery.claimed for delivery in (next(consumer) for _ in range(3)) if delivery]
+    assert sorted(message.attempts for message in again) == [0, 0, 1]
 
 
 def test_a_message_whose_acknowledgement_fails_returns_to_its_queue(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,4 +85,4 @@ def test_a_message_that_kills_its_workers_ends_in_the_dead_letter_queue(tmp_path
     assert app.told() == ["killed", "killed", "innocent"]
     with spool.open(app.broker.path) as space:
         (dead,) = space.browse("default.XQ")
-        assert (dead.headers["actor"], dead.origin_attempts) == ("kill", 2)
+        assert (dead.headers["task"], dead.origin_attempts) == ("kill", 2)

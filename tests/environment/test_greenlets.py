@@ -62,6 +62,7 @@ def test_a_process_with_replaced_threads_opens_no_space(path: Path, library: str
     for text in refusals:
         assert text.startswith(f"{library.partition(',')[0]} has replaced the threads of this process")
         assert "gunicorn -k gthread" in text
+        assert "-P threads or -P prefork" in text
 
 
 LATER = """

@@ -44,7 +44,7 @@ UNFINISHED = [
 
 
 @pytest.mark.parametrize("name", UNFINISHED)
-def test_a_name_of_an_unfinished_file_is_never_taken_and_says_nothing(
+def test_x22_a_name_of_an_unfinished_file_is_never_taken_and_says_nothing(
     name: str, space: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder(space) / name).write_bytes(b"half")
@@ -118,7 +118,9 @@ def test_a_file_that_was_captured_under_a_name_now_ignored_is_not_lost(space: sp
 # -- the time to settle -----------------------------------------------------------------------------------------------
 
 
-def test_with_a_time_to_settle_each_file_waits_however_it_arrived(timed_space: spool.Space, clock: MovedClock) -> None:
+def test_x22_with_a_time_to_settle_each_file_waits_however_it_arrived(
+    timed_space: spool.Space, clock: MovedClock
+) -> None:
     """A server that resumes an upload closes the file between its parts."""
     drop = folder(timed_space)
     (drop / "a.csv").write_bytes(b"half")
@@ -177,7 +179,7 @@ def marked(space: spool.Space) -> spool.Space:
     return space
 
 
-def test_a_file_is_taken_when_its_marker_exists_and_both_are_removed(marked: spool.Space) -> None:
+def test_x22_a_file_is_taken_when_its_marker_exists_and_both_are_removed(marked: spool.Space) -> None:
     drop = folder(marked)
     (drop / "a.csv").write_bytes(b"a")
     (drop / "lonely.ok").touch()

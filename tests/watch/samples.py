@@ -24,7 +24,7 @@ def metrics(**given: Any) -> spool.SpaceMetrics:
         "references": {name: spool.QueueReferences("errors" if name == "orders" else None) for name in queues},
         "transactions": (), "in_doubt": 0, "decisions": {}, "subscriptions": {}, "quarantine": (), "quarantined": 0,
         "damaged": 0, "recovery": None, "processes": ("process 1 (python)",), "folders": {}, "free_bytes": 10**12,
-        "free_inodes": None, "failures": (), "failed": (), "counts": {}, "states": {},
+        "free_inodes": None, "failures": (), "failed": (), "origins": {}, "counts": {}, "states": {},
     }  # fmt: skip
     return spool.SpaceMetrics(**{**base, **given})
 

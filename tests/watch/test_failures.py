@@ -114,3 +114,24 @@ def test_x20_kinds_of_causes_and_groups_are_few() -> None:
     assert (len(named), rest.task, rest.queue) == (99, "other", "other")
     assert sum(each.count for each in (*named, rest)) == sum(range(301))
     assert grouped([]) == ()
+
+
+def test_x20_a_message_that_fails_after_a_look_at_the_failures_is_counted(space: spool.Space) -> None:
+    space.put("orders", b"x", correlation_id="early", headers={"task": "bake"})
+    for number in range(3):
+        space.put("results", b"1", correlation_id=str(number))
+    assert counted(space) == {}
+    with space.claims() as claims:
+        claims.reject(claims.take("orders"), "ValueError: no").result()
+    assert counted(space) == {("bake", "orders", "ValueError"): 1}
+
+
+def test_x20_a_shared_error_queue_is_counted_by_origin(space: spool.Space) -> None:
+    space.create_queue("mail", retries=0, error_queue="errors")
+    for number in range(3):
+        fail(space, str(number))
+    space.put("mail", b"x")
+    with space.claims() as claims:
+        claims.reject(claims.take("mail"), "no").result()
+    space.put("errors", b"not failed")
+    assert space.metrics().origins == {"errors": {"orders": 3, "mail": 1}}

@@ -84,6 +84,9 @@ def test_x20_a_result_has_the_state_runtime_and_worker_of_its_headers_and_the_ca
     options["headers"] = {"task": "shop.bake", "state": "FAILED"}
     django = {"errors": [{"exception_class_path": "b.E", "traceback": "Traceback:\n  File x\nb.E: too hot\n"}]}
     assert of(django, **options) == Task("5f0c", "shop.bake", "", "FAILED", None, None, "b.E: too hot")
+    options = {"headers": {"task": "bake", "state": "FAILURE"}, "correlation_id": "5f0c"}
+    dramatiq = {"__t": "dramatiq.results.Result", "exn": {"type": "ValueError", "msg": "no\ntea"}}
+    assert of(dramatiq, **options) == Task("5f0c", "bake", "", "FAILURE", None, None, "ValueError: no tea")
 
 
 json_values = st.recursive(
@@ -91,7 +94,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-shapes = [KOMBU, BARE, FIRST, DJANGO, DRAMATIQ, {"result": {"exc_type": "E"}, "errors": [{}]}]
+shapes = [KOMBU, BARE, FIRST, DJANGO, DRAMATIQ, {"result": {"exc_type": "E"}, "errors": [{}], "exn": {}}]
 
 
 @given(st.sampled_from(shapes), st.data())

@@ -92,12 +92,40 @@
     plan();
   }
 
+  // A change of chosen rows is possible once a row is chosen.
+  document.querySelectorAll("form.choosing").forEach((form) => {
+    const boxes = [...form.querySelectorAll("input[type=checkbox]")];
+    const all = form.querySelector("a.choose");
+    const follow = () => {
+      const count = boxes.filter((each) => each.checked).length;
+      form.querySelectorAll("button").forEach((each) => {
+        each.disabled = count === 0;
+      });
+      if (all) {
+        all.textContent = count === boxes.length ? "Choose none" : "Choose all on this page";
+      }
+    };
+    form.addEventListener("change", follow);
+    window.addEventListener("pageshow", follow); // (the browser restores boxes of an earlier visit)
+    if (all) {
+      all.addEventListener("click", (event) => {
+        event.preventDefault();
+        const isAll = boxes.every((each) => each.checked);
+        boxes.forEach((each) => {
+          each.checked = !isAll;
+        });
+        follow();
+      });
+    }
+    follow();
+  });
+
   // A new tab gets the address of this browser's login. Only pages of this port can read the storage.
   const home = document.querySelector("a.home").getAttribute("href");
   const following = document.querySelector("#token") && document.querySelector("input[name=next]").value;
   const findLogin = async () => {
     const known = localStorage.getItem("login");
-    const answer = known && await fetch(`${known}recovery`, { headers: { "X-Fragment": "1" } });
+    const answer = known && await fetch(known, { headers: { "X-Fragment": "1" } });
     if (answer && answer.ok) {
       location.replace(known + following.slice(1));
     } else {

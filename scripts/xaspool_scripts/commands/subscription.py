@@ -12,7 +12,7 @@ from xaspool_scripts.terminal.wording import plural, printable
 
 @click.group(cls=Commands)
 def subscription() -> None:
-    """Subscriptions: streams of Spark for which the space keeps each message until they have read it."""
+    """Subscriptions: streams of Spark, and archives, for which the space keeps each message until they have read it."""
 
 
 @subscription.command("list")
@@ -34,7 +34,7 @@ def list_(as_json: bool) -> None:
         (name, ", ".join(each.queues) or "all", each.read_to, each.unread, each.kept_bytes, moment(each.expires_at))
         for name, each in found.items()
     )
-    nothing = "there are no subscriptions: a stream of Spark's registers one by its option subscription"
+    nothing = "there are no subscriptions: a stream of Spark registers one by its option subscription, or an archive"
     write_all([{"name": name, **asdict(each)} for name, each in found.items()], as_json, columns, rows, nothing)
 
 

@@ -259,7 +259,7 @@ def test_x05_messages_whose_files_were_compacted_after_the_plan_are_read_from_wh
 def test_a_body_larger_than_a_row_of_spark_fails_the_task_with_advice(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "_LARGEST_BODY", 4)
+    monkeypatch.setattr(batches, "LARGEST_BODY", 4)
     space.put("orders", b"four")
     space.put("orders", b"fiver")
     with pytest.raises(

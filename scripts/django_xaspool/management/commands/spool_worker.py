@@ -1,14 +1,15 @@
 """``manage.py spool_worker``: run the tasks of a backend, with one worker of xaspool for each queue."""
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 
 import spool
 from django_xaspool.backend import XaspoolBackend
@@ -25,6 +26,13 @@ class Command(BaseCommand):
         "running tasks have ended; the second signal ends it at once, and other workers run these tasks again."
     )
 
+    _code = 0  # as of spool-worker: 4 a message was damaged, 6 a task failed for good, 5 tasks are left
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        super().run_from_argv(argv)
+        if self._code:
+            sys.exit(self._code)
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--backend", default=base.DEFAULT_TASK_BACKEND_ALIAS, help="the alias in TASKS")
         parser.add_argument("--queue", action="append", help="a queue; may be repeated (default: all of the backend)")
@@ -36,6 +44,11 @@ class Command(BaseCommand):
         found = task_backends[backend]
         if not isinstance(found, XaspoolBackend):
             raise CommandError(f"TASKS[{backend!r}] has another backend: set django_xaspool.XaspoolBackend")
+        if found.outbox is not None and connections[found.outbox.database].in_atomic_block:
+            raise CommandError(
+                "the worker has separate connections, which do not see the rows of this atomic block: in a TestCase, "
+                "call django_xaspool.testing.run_tasks()"
+            )
         names = sorted(set(queue or found.queues))
         if not names or (found.queues and not found.queues.issuperset(names)):
             known = f"one of {', '.join(sorted(found.queues))}" if found.queues else "at least one"
@@ -47,6 +60,8 @@ class Command(BaseCommand):
             workers = [spool.Worker(space, name, found.run, **chosen) for name in names]
             with _moving(found.outbox, once=options["once"]):
                 self._run(workers)
+            if options["once"]:
+                self._code = _exit_code([worker.summary for worker in workers])
         except spool.SpoolError as error:
             raise CommandError(str(error)) from error
 
@@ -77,6 +92,14 @@ class Command(BaseCommand):
     def _tell(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
+
+
+def _exit_code(summaries: Sequence[spool.WorkSummary]) -> int:
+    if any(done.quarantined for done in summaries):
+        return 4
+    if any(done.rejected + done.dead_lettered + done.dropped for done in summaries):
+        return 6
+    return 5 if any(done.left for done in summaries) else 0
 
 
 @contextmanager
