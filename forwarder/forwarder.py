@@ -135,7 +135,7 @@ class Forwarder(BaseForwarder):
         try:
             from forwarder.serving.offers import OfferServer
         except ImportError as error:
-            raise SparkUnavailable(f"an endpoint needs PyArrow ({error}): pip install 'xaspool[spark]'") from None
+            raise SparkUnavailable(f"an endpoint needs PyArrow ({error}): pip install './xaspool[spark]'") from None
         server = OfferServer(self._endpoint)
         try:
             yield server
