@@ -15,7 +15,7 @@ from shop.tasks import price  # noqa: E402
 IDS = Path("ids.txt")
 
 if sys.argv[1:] != ["--results"]:
-    with transaction.atomic():  # the commit sends the tasks
+    with transaction.atomic():  # with the rows of the order: all are committed, or nothing
         results = [price.enqueue(dish) for dish in sys.argv[1:]]
     IDS.write_text("\n".join(result.id for result in results))
 for result in map(price.get_result, IDS.read_text().split()):

@@ -8,18 +8,20 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from traceback import format_exception
 from typing import Any
 
-from django.core.checks import CheckMessage
+from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, transaction
+from django.utils import timezone, translation
 
 import spool
 from django_xaspool import test_spaces
 from django_xaspool.outbox import Outbox, findings_of, new_id
-from django_xaspool.results import record_of, task_result
+from django_xaspool.results import problem_of, record_of, task_result
 from django_xaspool.tasks import BaseTaskBackend, base, exceptions, normalize_json, signals
 
 RESULTS, FAILED = "django-results", "django-failed"
@@ -30,6 +32,7 @@ _OPTIONS: dict[str, Any] = {
     "outbox": False,
     "test_space": None,
 }
+_KEYS = ("BACKEND", "QUEUES", "OPTIONS")
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 _RETRIES = 3  # of a new queue: attempts after the death of a worker, a time limit or ``spool.Retry``
 
@@ -55,6 +58,7 @@ class XaspoolBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
+        self._ignored = sorted(params.keys() - set(_KEYS))
         where = f"TASKS[{alias!r}]"
         if unknown := self.options.keys() - _OPTIONS.keys():
             raise ImproperlyConfigured(
@@ -81,7 +85,11 @@ class XaspoolBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
         """Return the findings of ``manage.py check``."""
-        return [] if self.outbox is None else findings_of(self.outbox)
+        said = "TASKS[%r] has the key %r, which has no effect: the keys are %s"
+        ignored = [
+            Warning(said % (self.alias, key, ", ".join(_KEYS)), id="django_xaspool.W002") for key in self._ignored
+        ]
+        return [*ignored, *([] if self.outbox is None else findings_of(self.outbox))]
 
     @property
     def space(self) -> spool.Space:
@@ -181,7 +189,8 @@ class XaspoolBackend(BaseTaskBackend):
     def run(self, message: spool.Message) -> None:
         """Run the task of a message, as the function of a worker. Its result and its removal are one commit.
 
-        A task that fails moves to the queue of failed tasks, and its traceback is kept.
+        Each task has a separate context: the language, the time zone and the context variables that a task sets end
+        with the task. A task that fails moves to the queue of failed tasks, and its traceback is kept.
 
         Raises:
             spool.Reject: the task failed, and the record of the failure is durable; or the message belongs to another
@@ -189,9 +198,14 @@ class XaspoolBackend(BaseTaskBackend):
             spool.Retry: the task asks for another attempt.
             ImportError, TypeError: this program has no such task. The message returns for another program.
         """
-        if not (isinstance(message.body, dict) and "task" in message.body):
-            advice = f"another framework uses the queue {message.queue}: give each framework separate queues"
-            raise spool.Reject(f"not a task of Django, so {advice}", delay=_FOREIGN_SECONDS)
+        copy_context().run(self._run, message)
+
+    def _run(self, message: spool.Message) -> None:
+        translation.deactivate()
+        timezone.deactivate()
+        if problem := problem_of(message.body):
+            advice = f"another program uses the queue {message.queue}: give each framework separate queues"
+            raise spool.Reject(f"not a task of Django ({problem}), so {advice}", delay=_FOREIGN_SECONDS)
         if self.outbox is not None and message.correlation_id is not None:
             self.outbox.settle(message.correlation_id)
         record = record_of(message, "RUNNING", started_at=time.time())
@@ -211,13 +225,20 @@ class XaspoolBackend(BaseTaskBackend):
             record |= {"status": "FAILED", "value": None, "errors": errors}
             # The record precedes the move. Until the move, the message shows that the task has not ended.
             self._end(running.id, record, None)
-            raise spool.Reject(f"{path}: {error}") from error
+            cause = type(error).__qualname__
+            raise spool.Reject(f"{cause}: {error}" if str(error) else cause) from error
 
     def _end(self, id: str, record: dict[str, Any], joined: Any) -> None:
         """Put the record of a task that has ended. ``joined``: the transaction of the put."""
         record["finished_at"] = time.time()
+        headers = {
+            "task": record["task"],
+            "state": record["status"],
+            "runtime": f"{record['finished_at'] - record['started_at']:.3f}",
+            "worker": record["worker_ids"][-1],
+        }
         options = {"content_type": "application/json", "correlation_id": id, "time_to_live": self._ttl}
-        self.space.put(RESULTS, record, transaction=joined, **options)
+        self.space.put(RESULTS, record, transaction=joined, headers=headers, **options)
         signals.task_finished.send_robust(type(self), task_result=task_result(self.alias, id, record))
 
 

@@ -6,7 +6,7 @@ The body of a message is a dict with ``task`` (its path), ``args``, ``kwargs``, 
 epoch, or None.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +44,31 @@ def record_of(message: spool.Message, status: str, **fields: Any) -> dict[str, A
     """Return the record of a message's task. Each failed attempt counts as one by an unknown worker."""
     ids = ["unknown"] * (message.attempts + (status == "RUNNING"))
     return {**message.body, "queue": message.queue, "status": status, "worker_ids": ids, **fields}
+
+
+def problem_of(body: Any) -> str:
+    """Return why the body of a message describes no task; "" if it describes one."""
+    if not isinstance(body, dict) or "task" not in body:
+        return "it has no task"
+    for name, (is_right, kind) in _FIELDS.items():
+        if not is_right(body.get(name)):
+            return f"its field {name} is not {kind}"
+    return ""
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) < _LAST_SECONDS)
+
+
+_LAST_SECONDS = 250_000_000_000.0  # of the year 9892; datetime ends with the year 9999
+_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "task": (lambda value: isinstance(value, str) and "." in value, "the path of a function"),
+    "args": (lambda value: isinstance(value, list), "a list"),
+    "kwargs": (lambda value: isinstance(value, dict) and all(isinstance(name, str) for name in value), "a map"),
+    "priority": (lambda value: type(value) is int and -100 <= value <= 100, "a number from -100 to 100"),
+    "run_after": (_is_time, "a time"),
+    "enqueued_at": (_is_time, "a time"),
+}
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -1,6 +1,7 @@
 """The application: the addresses of the console, the login, and the answers to errors."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +10,68 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spool.engine import UnknownBranch
 from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
+from spool.model.text import plural
 from xa import XAError
-from xaspool_console import changes, formatting, messages, pages, quarantine, tasks
+from xaspool_console import changes, formatting, messages, pages, quarantine, spaces, tasks
 from xaspool_console.access import COOKIE, LOGIN, Guard, Session
-from xaspool_console.console import Console, address_of
+from xaspool_console.console import SPACES, Console, address_of
 
 _STATIC = Path(__file__).with_name("static")
 _TYPES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
+_SPACE = re.compile(rf"({SPACES}/[^/]+)(/.*)?")
 _LOCAL = re.compile(r"/(?!/)[A-Za-z0-9._~/%?&=+-]*")
 _CONFLICT = (MessageInUse, XAError)
 _NOT_FOUND = (QueueNotFound, BadMessageId, UnknownBranch)
 
 
 def application(console: Console) -> ASGIApp:
-    """Return the application behind its guard. A console without changes has no addresses for changes."""
+    """Return the application of one space behind its guard."""
+    return Guard(_handled(console, [*_server_routes(console), *_space_routes(console)]), console.access)
+
+
+def application_of_several(consoles: Sequence[Console]) -> ASGIApp:
+    """Return the application of several spaces behind its guard. The first page lists the spaces."""
+    first = consoles[0]
+    start = Console(
+        plural(len(consoles), "space"), first.metrics, None, first.access, first.allows_changes, first.record,
+        has_pages=False,
+    )  # fmt: skip
+    listed = [*_server_routes(start), *spaces.routes(start, consoles)]
+    inner = {each.prefix: _handled(each, _space_routes(each)) for each in consoles}
+    outer = _handled(start, listed)
+
+    async def chosen(scope: Scope, receive: Receive, send: Send) -> None:
+        found = _SPACE.match(scope.get("path", ""))
+        app = inner.get(found[1]) if found is not None else None
+        if found is None or app is None:
+            await outer(scope, receive, send)
+        else:
+            await app({**scope, "path": found[2] or "/"}, receive, send)
+
+    return Guard(chosen, start.access)
+
+
+def _server_routes(console: Console) -> list[BaseRoute]:
     routes: list[BaseRoute] = [Route("/static/{name}", _static)]
+    return routes if console.access.token is None else [*routes, *_login_routes(console)]
+
+
+def _space_routes(console: Console) -> list[BaseRoute]:
+    """Return the routes of the pages of a space. A console without changes has no addresses for changes."""
+    routes: list[BaseRoute] = []
     for module in (pages, tasks, messages, quarantine):
         routes += module.routes(console)
-    if console.access.token is not None:
-        routes += _login_routes(console)
     if console.allows_changes and console.space is not None:
         routes += changes.routes(console, console.space)
+    return routes
+
+
+def _handled(console: Console, routes: Sequence[BaseRoute]) -> ASGIApp:
+    """Return the application of routes, which answers each error with a page."""
 
     def failed(request: Request, error: Exception) -> Response:
         status = _status(error)
@@ -46,7 +84,7 @@ def application(console: Console) -> ASGIApp:
         return console.error(request, status, sentence)
 
     handlers: dict[Any, Any] = dict.fromkeys((SpoolError, XAError, OSError, HTTPException, Exception), failed)
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), console.access)
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 def _status(error: Exception) -> int:

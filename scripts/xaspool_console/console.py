@@ -1,10 +1,12 @@
 """The state of a running console, and the pages that it makes from templates."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -22,6 +24,10 @@ from xaspool_console.samples import Samples
 if TYPE_CHECKING:
     from spool import Space, SpaceMetrics
 
+SPACES = "/space"
+"""The beginning of the addresses of each of several spaces."""
+
+_LINK = re.compile(r'( (?:href|action|formaction|src)=")/(@/)?')
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -41,6 +47,8 @@ class Console:
     title: the directory of the space.
     space: the open space; None if the console shows only published metrics.
     allows_changes: whether the forms that change the space exist.
+    has_pages: whether the pages are about one space; otherwise they are about all spaces of the server.
+    name: the name of the space, if the server has several; its pages are below ``prefix``.
     record: called with a log line for each change, and for some of the refused clients.
     """
 
@@ -50,6 +58,8 @@ class Console:
     access: Access
     allows_changes: bool = False
     record: Callable[[str], None] = lambda line: None
+    name: str = ""
+    has_pages: bool = True
     samples: Samples = field(init=False)
     templates: Environment = field(init=False)
     _refusals: Refusals = field(init=False)
@@ -69,6 +79,11 @@ class Console:
             self.templates.filters[name] = getattr(formatting, name)
         self.templates.filters["plural"] = plural
 
+    @property
+    def prefix(self) -> str:
+        """The beginning of the addresses of this space's pages; "" if the server has only this space."""
+        return f"{SPACES}/{quote(self.name, safe='')}" if self.name else ""
+
     def tell(self, request: Request, sentence: str) -> None:
         """Record a sentence with the time and the address of the browser."""
         self._record(f"{address_of(request)}: {sentence}")
@@ -86,12 +101,14 @@ class Console:
     def redirect(self, request: Request, address: str) -> RedirectResponse:
         """Redirect a browser to another page after a search or a change."""
         session: Session | None = request.state.session
-        return RedirectResponse(address if session is None else session.root + address, status_code=303)
+        root = "" if session is None else session.root
+        return RedirectResponse(f"{root}{self.prefix}{address}", status_code=303)
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Return a page, or only the part that changes if the script asks for this part.
 
-        The addresses in the templates lack the login's part, which this method adds to each link and form.
+        The addresses in the templates lack the parts of the login and of the space, which this method adds to each link
+        and form. An address that begins with ``/@/`` belongs to the server, and lacks only the part of the login.
         """
         is_fragment = "x-fragment" in request.headers
         session: Session | None = request.state.session
@@ -104,11 +121,16 @@ class Console:
             session=session,
             notice=notice,
             path=request.url.path,
+            has_pages=self.has_pages,
             **values,
         )
-        if session is not None:  # (values have no unescaped quotation marks, so these links are from the templates)
-            for attribute in ("href", "action", "formaction"):
-                text = text.replace(f' {attribute}="/', f' {attribute}="{session.root}/')
+        root = "" if session is None else session.root
+
+        def whole(found: re.Match[str]) -> str:
+            return f"{found[1]}{root}{'' if found[2] else self.prefix}/"
+
+        # (values have no unescaped quotation marks, so these links are from the templates)
+        text = _LINK.sub(whole, text)
         return HTMLResponse(text, status, {"X-Fragment": "1"} if is_fragment else None)
 
     def error(self, request: Request, status: int, sentence: str) -> HTMLResponse:

@@ -3,36 +3,18 @@
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end_signal, tls_options, wait_for_end
+from xaspool_scripts.terminal.listening import address, end_signal, named_spaces, tls_options, wait_for_end
 from xaspool_scripts.terminal.options import size
 from xaspool_scripts.terminal.output import write_json
-from xaspool_scripts.terminal.program import Failure, SingleProgram, json_option, log_to_stderr, note, space_path
+from xaspool_scripts.terminal.program import Failure, SingleProgram, json_option, log_to_stderr, note
 
 if TYPE_CHECKING:
     from forwarder.serving.server import SpaceServer
-
-
-def _named(given: tuple[str, ...]) -> dict[str, str]:
-    """Return the directories of the spaces by name. Without NAME=, the name is the directory's name."""
-    from forwarder.flight.address import SPACE_NAME
-
-    spaces: dict[str, str] = {}
-    for text in given or (space_path(),):
-        name, named, path = text.partition("=")
-        if not named:
-            name, path = Path(text).resolve().name, text
-        if SPACE_NAME.fullmatch(name) is None:
-            raise Failure(f"{name!r} cannot be a space's name: write NAME={path}, with letters and digits", WRONG_USAGE)
-        if name in spaces:
-            raise Failure(f"two spaces have the name {name}: write NAME={path} with another name", WRONG_USAGE)
-        spaces[name] = path
-    return spaces
 
 
 @click.command("spool-serve", cls=SingleProgram)
@@ -86,7 +68,7 @@ def main(
         log_to_stderr(logging.INFO)
     if (tls_cert is None) != (tls_key is None):
         raise Failure("--tls-cert and --tls-key belong together: give both", WRONG_USAGE)
-    spaces, (host, port) = _named(given), listen
+    spaces, (host, port) = named_spaces(given), listen
     if not insecure and not is_loopback(host) and (tls_cert is None or token_file is None):
         raise Failure(
             f"{host} can be reached from other machines: give --tls-cert, --tls-key and --token-file, or --insecure",
@@ -133,7 +115,7 @@ def _started(
         from forwarder.serving.access import TokenFile, Tokens
         from forwarder.serving.server import SpaceServer
     except ImportError as error:
-        raise Failure(f"spool-serve needs PySpark and PyArrow ({error}): pip install 'xaspool[spark]'") from error
+        raise Failure(f"spool-serve needs PySpark and PyArrow ({error}): pip install './xaspool[spark]'") from error
     from spool.errors import InvalidArgument, SpoolError
 
     try:

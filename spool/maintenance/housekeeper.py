@@ -182,10 +182,12 @@ class Housekeeper:
             self._store.dropped.popleft()()
 
     def _look_again(self) -> None:
-        """Apply edits of the settings, drop expired facts, and record the commits that other processes have flushed."""
+        """Apply edits of the settings, drop expired facts and unused tables, and record the commits that other
+        processes have flushed."""
         notice_edits(self._store)
         with self._store.view.mutex:
             self._store.view.index.forget_expired(self._store.clock.now())
+            self._store.files.cache.forget_unused()
         self._forget_flushed()
 
     def _flush(self, *, due: bool, most: int | None = None) -> None:

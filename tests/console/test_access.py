@@ -338,7 +338,7 @@ def test_no_template_has_a_script_or_a_style_of_its_own() -> None:
     templates = sorted((Path(xaspool_console.__file__).parent / "templates").iterdir())
     assert len(templates) > 10
     for template in templates:
-        text = template.read_text().replace('<script src="/static/console.js" defer></script>', "")
+        text = template.read_text().replace('<script src="/@/static/console.js" defer></script>', "")
         assert not [word for word in ("<script", "<style", " style=", " onclick", "|safe", "| safe") if word in text]
 
 

@@ -150,7 +150,7 @@ def test_a_missing_package_is_named_with_its_remedy(path: Path, missing: str) ->
     with start(path, code=f"import sys; sys.modules[{missing!r}] = None") as process:
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", 1)
-    assert err == f"spool-admin: the console needs {missing}: pip install 'xaspool[console]'\n"
+    assert err == f"spool-admin: the console needs {missing}: pip install './xaspool[console]'\n"
 
 
 @pytest.mark.slow
@@ -160,3 +160,16 @@ def test_other_commands_need_no_package_of_the_console(path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert done.returncode == 0
     assert "console" in done.stdout
+
+
+def test_x20_one_console_serves_several_spaces_by_their_names(path: Path, memory: Path) -> None:
+    spool.create(memory / "bakery").close()
+    with start(path, "--json", str(path), f"oven={memory / 'bakery'}") as process:
+        events = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert [each["space"] for each in events] == [str(path), str(memory / "bakery")]
+        assert [each["address"].rpartition("/space/")[2] for each in events] == ["shop", "oven"]
+        with httpx.Client(verify=False) as client:
+            assert ">orders</a>" in client.get(events[0]["address"]).text
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0

@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from django.db import connection
+from django.utils import timezone, translation
 
 import spool
 from django_xaspool.tasks import base
@@ -99,3 +101,23 @@ def kill(log: str) -> None:
 def cook(number: int) -> None:
     """Note in the database that an order's task ran. The row and the removal of the task are not one commit."""
     connection.cursor().execute("insert into cooked (number) values (%s)", [number])
+
+
+variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+
+@task
+def change_context() -> None:
+    translation.activate("de")
+    timezone.activate("Asia/Tokyo")
+    variable.set("set")
+
+
+@task
+def context() -> list[str]:
+    return [str(translation.get_language()), timezone.get_current_timezone_name(), variable.get()]
+
+
+@task
+def echo(*args: Any, **kwargs: Any) -> list[Any]:
+    return [list(args), kwargs]

@@ -1,6 +1,7 @@
 """The backend: tasks, states and results, with the worker in this process."""
 
 import asyncio
+import os
 from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_a_failed_task_keeps_its_traceback_and_can_be_redriven(path: Path, tmp_p
     assert error.traceback.endswith("ValueError: no tea left\n")
     space = spool.shared(path)
     (failed,) = space.browse("django-failed")
-    assert failed.failure_reason == "builtins.ValueError: no tea left"
+    assert failed.failure_reason == "ValueError: no tea left"  # the cause alone
     (tmp_path / "tea").touch()
     assert space.redrive("django-failed") == 1
     assert states(result) == ["READY"]
@@ -175,7 +176,7 @@ def test_a_message_of_another_framework_delays_no_task_and_is_never_dropped(
     assert f"default: 1 succeeded, {said}" in work()
     assert states(result) == ["SUCCESSFUL"]
     (kept,) = space.browse(place)
-    reason = "not a task of Django, so another framework uses the queue default: give each"
+    reason = "not a task of Django (it has no task), so another program uses the queue default: give each"
     assert (kept.id, kept.attempts, str(kept.failure_reason).startswith(reason)) == (foreign, 0, True)
 
 
@@ -205,6 +206,37 @@ def test_the_asynchronous_calls_do_the_same(path: Path) -> None:
         return str((await jobs.add.aget_result(result.id)).status)
 
     assert asyncio.run(calls()) == "READY"
+
+
+def test_x20_a_message_and_a_result_name_the_task_and_its_state(path: Path) -> None:
+    done, failed = jobs.add.enqueue(1), jobs.no_json.enqueue()
+    space = spool.shared(path)
+    assert space.find("default", correlation_id=done.id).headers == {"task": "tests.django_backend.jobs.add"}
+    work()
+    for result, state in ((done, "SUCCESSFUL"), (failed, "FAILED")):
+        headers = space.find("django-results", correlation_id=result.id).headers
+        assert (headers["task"], headers["state"]) == (result.task.module_path, state)
+        assert float(headers["runtime"]) >= 0
+        assert headers["worker"] == f"{os.uname().nodename}:{os.getpid()}"
+    [moved] = space.browse("django-failed")
+    assert (moved.correlation_id, moved.headers) == (failed.id, {"task": "tests.django_backend.jobs.no_json"})
+    assert str(moved.failure_reason).startswith("TypeError: ")
+
+
+def test_each_task_runs_in_a_context_of_its_own(path: Path) -> None:
+    """The language, the time zone and the context variables of a task do not stay for the next one."""
+    jobs.change_context.enqueue()
+    result = jobs.context.enqueue()
+    work()
+    result.refresh()
+    assert result.return_value == ["en-us", "America/Chicago", "unset"]
+
+
+def test_a_key_of_the_setting_that_has_no_effect_is_reported() -> None:
+    found = XaspoolBackend("mail", {"QUEUE": ["post"], "OPTIONS": {"space": "/tmp"}})
+    [warning] = found.check()
+    assert warning.id == "django_xaspool.W002"
+    assert warning.msg.startswith("TASKS['mail'] has the key 'QUEUE', which has no effect")
 
 
 def test_signals_are_sent_and_a_failing_receiver_changes_no_outcome(path: Path) -> None:

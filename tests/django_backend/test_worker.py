@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import spool
 from tests.django_backend import jobs
 
@@ -115,3 +117,12 @@ def test_a_task_that_takes_too_long_returns(path: Path, tmp_path: Path) -> None:
     assert "default: 0 succeeded, 0 failed, 1 to repeat" in out
     result.refresh()
     assert (result.status, result.attempts) == ("READY", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("add", 0), ("no_json", 6), ("again", 5)], ids=["succeeded", "failed", "to repeat"]
+)
+def test_once_ends_with_the_exit_code_of_spool_worker(path: Path, name: str, code: int) -> None:
+    getattr(jobs, name).enqueue(*([1] if name == "add" else []))
+    with worker(path, "--once") as process:
+        assert process.wait(SECONDS) == code

@@ -125,7 +125,7 @@
   const following = document.querySelector("#token") && document.querySelector("input[name=next]").value;
   const findLogin = async () => {
     const known = localStorage.getItem("login");
-    const answer = known && await fetch(`${known}recovery`, { headers: { "X-Fragment": "1" } });
+    const answer = known && await fetch(known, { headers: { "X-Fragment": "1" } });
     if (answer && answer.ok) {
       location.replace(known + following.slice(1));
     } else {

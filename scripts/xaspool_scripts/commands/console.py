@@ -4,20 +4,22 @@ import errno
 import os
 import re
 import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end_signal, wait_for_end
+from xaspool_scripts.terminal.listening import address, end_signal, named_spaces, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, json_option, note, space_path
 from xaspool_scripts.terminal.wording import printable
 from xaspool_scripts.watch.space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:
-    from xaspool_console.samples import Samples
+    from xaspool_console.console import Console
     from xaspool_console.server import ConsoleServer
 
 _HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
@@ -31,6 +33,7 @@ def _host_names(context: click.Context, parameter: click.Parameter, given: tuple
 
 
 @click.command(cls=SpaceCommand)
+@click.argument("given", nargs=-1, metavar="[[NAME=]DIRECTORY...]")
 @click.option(
     "--listen", default="127.0.0.1:8765", show_default=True, metavar="HOST:PORT", callback=address,
     help="The address to listen at. Port 0 takes a free port.",
@@ -52,10 +55,13 @@ def _host_names(context: click.Context, parameter: click.Parameter, given: tuple
 @published_option
 @json_option
 def console(
-    listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool, insecure: bool,
-    published: bool, as_json: bool,
+    given: tuple[str, ...], listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None,
+    allow_changes: bool, insecure: bool, published: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Serve web pages about the space: queues, messages, transactions, the flow, and recovery.
+    """Serve web pages about the space: queues, tasks, messages, transactions, the flow, and recovery.
+
+    With several DIRECTORYs, the console serves several spaces. The first page lists them, and the pages of each space
+    are below its name, which is the name of its directory, or NAME.
 
     The pages are for reading. With --allow-changes, a person who is logged in can move, redrive and delete messages,
     decide transactions in doubt, and empty quarantine. SIGTERM or Ctrl-C ends the console with exit code 0.
@@ -65,6 +71,7 @@ def console(
       spool-admin console
       spool-admin console --allow-changes --token-file token
       spool-admin -s /var/spool/shop console --listen 127.0.0.1:9000
+      spool-admin console /var/spool/shop bakery=/srv/spool
     """
     _check_packages()
     from forwarder.flight.endpoint import is_loopback
@@ -76,20 +83,27 @@ def console(
     _check_host(*listen)
     if token_file is None and not insecure and not is_loopback(listen[0]):
         raise Failure(f"{listen[0]} can be reached from other machines: give --token-file, or --insecure", WRONG_USAGE)
-    with watched_space(published=published) as watched:
-        server, url, samples = _started(watched, listen, hosts, token_file, allow_changes)
+    with ExitStack() as opened:
+        spaces = {
+            name: (path, opened.enter_context(watched_space(path, published=published)))
+            for name, path in _spaces(given).items()
+        }
+        server, consoles, url = _started(spaces, listen, hosts, token_file, allow_changes)
         try:
             ended = end_signal()
-            if as_json:
-                write_json({"event": "serving", "space": space_path(), "address": url})
-            else:
-                write_bytes(f"console of {printable(space_path())} at {url}\n".encode())
+            for (path, _), each in zip(spaces.values(), consoles, strict=True):
+                if as_json:
+                    write_json({"event": "serving", "space": path, "address": f"{url}{each.prefix}"})
+                else:
+                    write_bytes(f"console of {printable(path)} at {url}{each.prefix}\n".encode())
             if token_file is None:
                 reader = "user of this machine" if is_loopback(listen[0]) else "user who reaches this address"
                 subject = "these metrics" if published else "the space"
                 note(f"every {reader} can read {subject} here; --token-file asks for a login")
-            with samples.recorded():
-                wait_for_end(ended, watched.spaces, partial(_check_runs, server))
+            for each in consoles:
+                opened.enter_context(each.samples.recorded())
+            in_place = [space for _, watched in spaces.values() for space in watched.spaces]
+            wait_for_end(ended, in_place, partial(_check_runs, server))
         finally:
             has_ended = server.close()
     if as_json:
@@ -107,7 +121,7 @@ def _check_packages() -> None:
         import xaspool_console.server  # noqa: F401
     except ImportError as error:
         package = (error.name or str(error)).partition(".")[0]
-        raise Failure(f"the console needs {package}: pip install 'xaspool[console]'") from error
+        raise Failure(f"the console needs {package}: pip install './xaspool[console]'") from error
 
 
 def _check_host(host: str, port: int) -> None:
@@ -121,20 +135,30 @@ def _check_host(host: str, port: int) -> None:
         raise Failure(f"cannot listen at {where}: the name does not resolve to an address") from error
 
 
+def _spaces(given: tuple[str, ...]) -> dict[str, str]:
+    """Return the directories of the spaces by name. A single space has no name."""
+    if not given:
+        return {"": space_path()}
+    named = named_spaces(given)
+    return named if len(named) > 1 else {"": next(iter(named.values()))}
+
+
 def _started(
-    watched: Watched, listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None, allow_changes: bool
-) -> "tuple[ConsoleServer, str, Samples]":
-    """Start the server; return the server, the console's address for a browser, and the samples to record."""
+    spaces: Mapping[str, tuple[str, Watched]], listen: tuple[str, int], hosts: tuple[str, ...], token_file: str | None,
+    allow_changes: bool,
+) -> "tuple[ConsoleServer, list[Console], str]":  # fmt: skip
+    """Start the server; return the server, a console for each space, and the server's address for a browser."""
     from forwarder.flight.endpoint import in_url, listening
     from spool.errors import InvalidArgument
     from xaspool_console.access import Access, known_hosts, token_of_file
-    from xaspool_console.app import application
+    from xaspool_console.app import application, application_of_several
     from xaspool_console.console import Console
     from xaspool_console.server import ConsoleServer
 
     try:
         token = None if token_file is None else token_of_file(token_file)
-        watched.metrics()  # an unreadable space is an error now, and not later on each page
+        for _, watched in spaces.values():
+            watched.metrics()  # an unreadable space is an error now, and not later on each page
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     host, port = listen
@@ -145,9 +169,12 @@ def _started(
         raise Failure(f"cannot listen at {at}:{port}: {_reason(error)}") from error
     port = listeners[0].getsockname()[1]
     access = Access(known_hosts(host, port, hosts), token)
-    shown = Console(os.path.abspath(space_path()), watched.metrics, watched.space, access, allow_changes, note)
-    server = ConsoleServer(application(shown), listeners, shown.refuse)
-    return server, f"http://{in_url(host)}:{port}", shown.samples
+    consoles = [
+        Console(os.path.abspath(path), watched.metrics, watched.space, access, allow_changes, note, name)
+        for name, (path, watched) in spaces.items()
+    ]
+    app = application(consoles[0]) if len(consoles) == 1 else application_of_several(consoles)
+    return ConsoleServer(app, listeners, consoles[0].refuse), consoles, f"http://{in_url(host)}:{port}"
 
 
 def _reason(error: Exception) -> str:

@@ -2,10 +2,13 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.program import Failure, space_path
 from xaspool_scripts.terminal.signals import handle_ending
 
 if TYPE_CHECKING:
@@ -23,6 +26,23 @@ def address(context: click.Context, parameter: click.Parameter, given: str | Non
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise click.BadParameter(f"{given!r} is not HOST:PORT, e.g. 127.0.0.1:8815")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def named_spaces(given: tuple[str, ...]) -> dict[str, str]:
+    """Return the directories of the spaces by name. Without NAME=, the name is the directory's name."""
+    from forwarder.flight.address import SPACE_NAME
+
+    spaces: dict[str, str] = {}
+    for text in given or (space_path(),):
+        name, named, path = text.partition("=")
+        if not named:
+            name, path = Path(text).resolve().name, text
+        if SPACE_NAME.fullmatch(name) is None:
+            raise Failure(f"{name!r} cannot be a space's name: write NAME={path}, with letters and digits", WRONG_USAGE)
+        if name in spaces:
+            raise Failure(f"two spaces have the name {name}: write NAME={path} with another name", WRONG_USAGE)
+        spaces[name] = path
+    return spaces
 
 
 def tls_options(command: _Command) -> _Command:

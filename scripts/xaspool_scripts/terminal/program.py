@@ -281,10 +281,10 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 
 @contextmanager
-def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """Open the space. Bodies are returned as stored, without decoding. `tell`: whether to print the names of damaged
-    files."""
-    with open_space() as space:
+def opened(path: str | None = None, *, tell: bool = True) -> Iterator["Space"]:
+    """Open the space at a path, or the command's space. Bodies are returned as stored, without decoding. `tell`:
+    whether to print the names of damaged files."""
+    with open_space(path) as space:
         space.engine.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
             note(f"{finding} (spool-admin check reads everything)")
@@ -292,12 +292,13 @@ def opened(*, tell: bool = True) -> Iterator["Space"]:
             yield space
 
 
-def open_space() -> "Space":
-    """Open the command's space. Wrong settings of the space are a failure of the command, and not wrong usage."""
+def open_space(path: str | None = None) -> "Space":
+    """Open the space at a path, or the command's space. Wrong settings of the space are a failure of the command, and
+    not wrong usage."""
     import spool
 
     try:
-        return spool.open(space_path())
+        return spool.open(space_path() if path is None else path)
     except spool.InvalidArgument as error:
         raise Failure(str(error)) from error
 

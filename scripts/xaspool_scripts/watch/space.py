@@ -32,13 +32,13 @@ class Watched:
 
 
 @contextmanager
-def watched_space(*, published: bool) -> Iterator[Watched]:
-    """Yield the space of ``-s``. The errors are the same as in ``opened``."""
+def watched_space(path: str | None = None, *, published: bool) -> Iterator[Watched]:
+    """Yield the space at a path, or the space of ``-s``. The errors are the same as in ``opened``."""
     if published:
         import spool
 
-        path = space_path()
+        path = space_path() if path is None else path
         yield Watched(lambda: spool.read_metrics(path), None)
         return
-    with opened() as space:
+    with opened(path) as space:
         yield Watched(space.metrics, space)

@@ -1,8 +1,9 @@
 """``manage.py spool_worker``: run the tasks of a backend, with one worker of xaspool for each queue."""
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -24,6 +25,13 @@ class Command(BaseCommand):
         "Runs the tasks of a django_xaspool backend. After the first SIGTERM or Ctrl-C, the program ends when the "
         "running tasks have ended; the second signal ends it at once, and other workers run these tasks again."
     )
+
+    _code = 0  # as of spool-worker: 4 a message was damaged, 6 a task failed for good, 5 tasks are left
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        super().run_from_argv(argv)
+        if self._code:
+            sys.exit(self._code)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--backend", default=base.DEFAULT_TASK_BACKEND_ALIAS, help="the alias in TASKS")
@@ -52,6 +60,8 @@ class Command(BaseCommand):
             workers = [spool.Worker(space, name, found.run, **chosen) for name in names]
             with _moving(found.outbox, once=options["once"]):
                 self._run(workers)
+            if options["once"]:
+                self._code = _exit_code([worker.summary for worker in workers])
         except spool.SpoolError as error:
             raise CommandError(str(error)) from error
 
@@ -82,6 +92,14 @@ class Command(BaseCommand):
     def _tell(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
+
+
+def _exit_code(summaries: Sequence[spool.WorkSummary]) -> int:
+    if any(done.quarantined for done in summaries):
+        return 4
+    if any(done.rejected + done.dead_lettered + done.dropped for done in summaries):
+        return 6
+    return 5 if any(done.left for done in summaries) else 0
 
 
 @contextmanager
