@@ -115,7 +115,7 @@ def _started(
         from forwarder.serving.access import TokenFile, Tokens
         from forwarder.serving.server import SpaceServer
     except ImportError as error:
-        raise Failure(f"spool-serve needs PySpark and PyArrow ({error}): pip install 'xaspool[spark]'") from error
+        raise Failure(f"spool-serve needs PySpark and PyArrow ({error}): pip install './xaspool[spark]'") from error
     from spool.errors import InvalidArgument, SpoolError
 
     try:

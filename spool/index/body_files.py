@@ -24,7 +24,9 @@ from spool.model import layout
 _CHUNK_BYTES = 1 << 20  # the most bytes in one read, unless a single body is larger
 _MAX_OPEN = 32
 _MAX_TABLES = 512
-_MAX_MESSAGES = 65_536  # the most messages in all cached tables together; the table used last is always kept
+# The most messages and runs in all cached tables together; the table used last is always kept. Messages with different
+# control fields, e.g. results with their correlation ids, are runs of one message, which takes about 1.5 KB.
+_MAX_MESSAGES, _MAX_RUNS = 65_536, 32_768
 
 
 _Body = TypeVar("_Body", bytes, memoryview)
@@ -42,7 +44,8 @@ class FileCache:
         self.disk = disk
         self._open: dict[FileRef, int] = {}
         self._tables: dict[tuple[FileRef, SectionEntry], Table] = {}
-        self._messages = 0
+        self._messages = self._runs = 0
+        self._unused: set[tuple[FileRef, SectionEntry]] = set()  # the tables that were not used since ``forget_unused``
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
@@ -53,6 +56,7 @@ class FileCache:
             table = decode_table(self._proven_table(file, section), section)
             self._keep(file, section, table)
         self._tables[file, section] = table  # the table used last is the last in the dict
+        self._unused.discard((file, section))
         return table
 
     def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable:
@@ -66,8 +70,22 @@ class FileCache:
         """Cache a table; drop the least recently used tables."""
         self._tables[file, section] = table
         self._messages += len(table.lengths)
-        while len(self._tables) > 1 and (self._messages > _MAX_MESSAGES or len(self._tables) > _MAX_TABLES):
-            self._messages -= len(self._tables.pop(next(iter(self._tables))).lengths)
+        self._runs += len(table.runs)
+        while len(self._tables) > 1 and (
+            self._messages > _MAX_MESSAGES or self._runs > _MAX_RUNS or len(self._tables) > _MAX_TABLES
+        ):
+            self._drop(next(iter(self._tables)))
+
+    def _drop(self, key: tuple[FileRef, SectionEntry]) -> None:
+        table = self._tables.pop(key)
+        self._messages -= len(table.lengths)
+        self._runs -= len(table.runs)
+
+    def forget_unused(self) -> None:
+        """Drop the tables that were not used since the last call, so that a burst of messages holds no memory."""
+        for key in self._unused & self._tables.keys():
+            self._drop(key)
+        self._unused = set(self._tables)
 
     def keys(self, file: FileRef, section: SectionEntry) -> tuple[bytes, bytes]:
         """Return the search keys of a compacted section. The table is checked, but not decoded."""

@@ -150,7 +150,7 @@ def test_a_missing_package_is_named_with_its_remedy(path: Path, missing: str) ->
     with start(path, code=f"import sys; sys.modules[{missing!r}] = None") as process:
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", 1)
-    assert err == f"spool-admin: the console needs {missing}: pip install 'xaspool[console]'\n"
+    assert err == f"spool-admin: the console needs {missing}: pip install './xaspool[console]'\n"
 
 
 @pytest.mark.slow

@@ -110,6 +110,23 @@ def test_a_consumer_claims_as_many_messages_as_its_prefetch(app: App) -> None:
     assert space.stats("default").ready == 3  # the close has released the message
 
 
+def test_an_attempt_begins_with_the_actor_and_not_with_the_delivery(app: App) -> None:
+    """A worker dies with three messages, of which it runs one."""
+    for number in range(3):
+        app.note.send(number)
+
+    def die() -> None:
+        consumer = app.broker.consume("default", prefetch=3, timeout=1)
+        delivered = [next(consumer) for _ in range(3)]
+        app.broker.emit_before("process_message", delivered[1])
+        os._exit(0)
+
+    assert children.exit_code_of(die) == 0
+    with closing(app.broker.consume("default", prefetch=3, timeout=1)) as consumer:
+        again = [delivery.claimed for delivery in (next(consumer) for _ in range(3)) if delivery]
+    assert sorted(message.attempts for message in again) == [0, 0, 1]
+
+
 def test_a_message_whose_acknowledgement_fails_returns_to_its_queue(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app.note.send("tea")
     with closing(app.broker.consume("default", prefetch=1, timeout=1)) as consumer:

@@ -75,3 +75,26 @@ def test_tasks_run_once_while_the_disk_is_full(volume: Volume, tmp_path: Path, m
         runs = Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin"))
         assert runs == Counter(sent)
         assert space.check() == []
+
+
+@pytest.mark.slow
+def test_a_worker_runs_the_tasks_of_a_killed_one_while_the_disk_is_full(
+    volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, gate = tmp_path / "tasks.log", tmp_path / "gate"
+    monkeypatch.setenv(LOG, str(log))
+    (tmp_path / "space").symlink_to(volume.path / "space")
+    with prepared(volume.path) as space, closing(application(space.path)) as app:
+        with working(tmp_path, "killed") as killed, working(tmp_path, "heir") as heir:
+            for _ in range(4):
+                app.tasks["wait_for_file"].delay(str(gate))
+            until(lambda: space.stats("celery").claimed == 4, heir)
+            sent = [app.tasks["logged"].delay().id for _ in range(10)]
+            until(lambda: space.stats("celery").ready == 0, heir)
+            with kept_full(volume.path):
+                killed.kill()
+                gate.touch()
+                until(lambda: log.exists() and log.read_text().count("end") >= len(sent), heir)
+            until(lambda: space.stats("celery").claimed == space.stats("celery").ready == 0, heir)
+        assert {line.split()[1] for line in log.read_text().splitlines() if line.startswith("end")} == set(sent)
+        assert space.check() == []

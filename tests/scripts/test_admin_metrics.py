@@ -85,7 +85,7 @@ def test_a_space_that_is_none_is_a_failure(run: Run, tmp_path: Path) -> None:
 
 def test_a_missing_package_is_a_failure_with_the_remedy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    one_line(run("metrics"), "needs the package prometheus-client", "pip install 'xaspool[metrics]'", code=1)
+    one_line(run("metrics"), "needs the package prometheus-client", "pip install './xaspool[metrics]'", code=1)
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 100, "192.0.2.1"])

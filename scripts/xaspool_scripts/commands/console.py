@@ -121,7 +121,7 @@ def _check_packages() -> None:
         import xaspool_console.server  # noqa: F401
     except ImportError as error:
         package = (error.name or str(error)).partition(".")[0]
-        raise Failure(f"the console needs {package}: pip install 'xaspool[console]'") from error
+        raise Failure(f"the console needs {package}: pip install './xaspool[console]'") from error
 
 
 def _check_host(host: str, port: int) -> None:

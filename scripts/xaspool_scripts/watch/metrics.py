@@ -44,7 +44,7 @@ def metrics(listen: tuple[str, int] | None, published: bool, as_json: bool) -> N
 
     With --json, each sample is one object; with --listen and --json, the beginning and the end of the server are.
 
-    The command needs the package prometheus-client: pip install 'xaspool[metrics]'.
+    The command needs the package prometheus-client: pip install './xaspool[metrics]'.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def metrics(listen: tuple[str, int] | None, published: bool, as_json: bool) -> N
       spool-admin -s /var/spool/shop metrics --published --listen 127.0.0.1:8814
     """
     if importlib.util.find_spec("prometheus_client") is None:
-        raise Failure("spool-admin metrics needs the package prometheus-client: pip install 'xaspool[metrics]'")
+        raise Failure("spool-admin metrics needs the package prometheus-client: pip install './xaspool[metrics]'")
     path = space_path()
     with watched_space(published=published) as watched:
         exporter = Exporter(path, watched.metrics)
