@@ -22,6 +22,9 @@ def test_x20_the_list_of_messages_shows_tasks(run: Run, path: Path) -> None:
         claims = space.claims()
         first, second = claims.take("orders", 2)
         claims.begin(first)
+        lines = run("message", "list", "orders").text.splitlines()
+        assert [line.split()[1] for line in lines[1:]] == ["running", "reserved", "waiting"]
+        assert all(line.endswith(ARGUMENTS) for line in lines[1:])
         found = run("message", "list", "orders", "--json").objects
         tasks = {each["id"]: each["task"] for each in found}
         assert [tasks[id]["state"] for id in (first.id, second.id)] == ["running", "reserved"]

@@ -206,7 +206,8 @@ def _draw(entries: "Iterator[QueueEntry]", possible: _Columns) -> int:
 def _row(entry: "QueueEntry", names: Sequence[str]) -> list[str]:
     """Return the cells of the columns with these names."""
     cells = _cells(entry)
-    if cells["waits for"] != NOTHING and "waits for" not in names:
+    is_told = "waits for" in names or (entry.holder is not None and "task" in names)  # (the state says it)
+    if cells["waits for"] != NOTHING and not is_told:
         cells[names[-1]] = f"({cells['waits for']}) {cells[names[-1]]}"
     return [cells[name] for name in names]
 
