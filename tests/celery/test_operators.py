@@ -112,9 +112,12 @@ def test_only_the_tasks_that_began_have_used_an_attempt_when_their_worker_dies(o
 
 
 def test_a_task_that_kills_its_worker_uses_an_attempt_each_time(own: Shop) -> None:
+    """No process is left that could store the failure. The callers of the task and of its chord get the failure."""
     own.space.create_queue("failed", role="error")
     own.space.create_queue("celery", retry_delay=0.0, retries=1, error_queue="failed")
-    sent = own.app.tasks["kill_worker"].delay()
+    tasks = own.app.tasks
+    body = chord([tasks["kill_worker"].s(), tasks["add"].s(1, 1).set(countdown=600)])(tasks["total"].s())
+    sent = body.parent.results[0]
     for _ in range(2):
         command = [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "worker", "-c", "1", "--without-mingle"]
         environment = {**os.environ, SPACE: own.space.path, "C_FORCE_ROOT": "1"}
@@ -123,8 +126,9 @@ def test_a_task_that_kills_its_worker_uses_an_attempt_each_time(own: Shop) -> No
     until(lambda: own.space.claims().take("celery") == [])
     [failed] = own.space.browse("failed")
     assert (failed.correlation_id, failed.origin_attempts) == (sent.id, 2)
-    with pytest.raises(WorkerLostError, match="died"):
-        sent.get(timeout=SECONDS)
+    for result in (sent, body):
+        with pytest.raises(WorkerLostError, match="died"):
+            result.get(timeout=SECONDS)
     assert sent.state == states.FAILURE
     own.space.redrive("failed")
     assert own.app.AsyncResult(sent.id).state == states.PENDING
