@@ -49,7 +49,7 @@ class Forwarder(BaseForwarder):
         path: the directory of the space.
         routes: for each queue, a ``Service`` or the URL of a service (``python:module:function``, ``http(s)://…``,
             ``queue:name``); or a sequence of ``Route`` objects. A ``Route`` has its own options, so `on_failure`,
-            `timeout` and `threads` are refused together with ``Route`` objects.
+            `timeout`, `threads` and `pause_after` are refused together with ``Route`` objects.
         spark: the session to use; without one, `run` starts a session on `master` and stops it at the end.
         endpoint: the address at which workers of a cluster get their messages if they do not see the space. Without an
             endpoint, each worker has to run on the space's machine.
@@ -60,6 +60,8 @@ class Forwarder(BaseForwarder):
         timeout: the longest time of a call in seconds, for services that are given as URLs. The default is 30.
         threads: the largest number of concurrent calls in each task. The option applies to services that are given as
             URLs and allow concurrent calls. The default depends on the kind of service.
+        pause_after: how many messages fail one after another, with the same kind of failure, before a route pauses, as
+            for ``Space.work``; 0: any number. The default is 10.
         idle: the longest time in seconds that `run` waits for a message to forward. `run` then ends. None means no
             limit.
         on_event: called with each event (``forwarder.Event``), e.g. a round, a pause, the end. Any thread may call the
@@ -85,12 +87,21 @@ class Forwarder(BaseForwarder):
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
         threads: int | None = None,
+        pause_after: int | None = None,
         idle: float | None = None,
         on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(
-            path, routes, on_failure=on_failure, timeout=timeout, threads=threads, idle=idle, on_event=on_event, say=say
+            path,
+            routes,
+            on_failure=on_failure,
+            timeout=timeout,
+            threads=threads,
+            pause_after=pause_after,
+            idle=idle,
+            on_event=on_event,
+            say=say,
         )
         self._spark = spark
         self._master = master

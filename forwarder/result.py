@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from spool.model.position import Position
 from spool.workers.effects import Effect
-from spool.workers.pauses import no_room, not_reached
+from spool.workers.outcome import Outcome, Retried
+from spool.workers.pauses import Streak, no_room, not_reached
 
 _IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})  # the message can be claimed again
 log = logging.getLogger("spool.forwarder")
@@ -66,6 +67,8 @@ class RoundResult:
     locked: the lock of the space that did not become free for the commit; "" if the commit got every lock.
     waiting: the kept messages whose own reply queue or failure queue is full. The route goes on with other messages.
     over_network: the number of messages whose workers do not see the space.
+    streak: the failed attempts since the last other outcome.
+    has_answers: whether an attempt had another outcome than a failed attempt.
     """
 
     effects: dict[str, int] = field(default_factory=dict)
@@ -76,6 +79,8 @@ class RoundResult:
     locked: str = ""
     waiting: list[Position] = field(default_factory=list)
     over_network: int = 0
+    streak: Streak = field(default_factory=Streak)
+    has_answers: bool = False
 
     @property
     def messages(self) -> int:
@@ -100,6 +105,14 @@ class RoundResult:
         if position is not None and effect in _IN_A_QUEUE:
             self.attempted.append(position)
 
+    def note(self, outcome: Outcome, position: Position) -> None:
+        """Note the end of a call in the streak. A call that did not reach the service is neither."""
+        if not isinstance(outcome, Retried):
+            self.streak.end()
+            self.has_answers = True
+        elif outcome.counted:
+            self.streak.fail(outcome.reason, position)
+
     def add(self, part: "RoundResult") -> None:
         """Add the result of a part."""
         add_counts(self.effects, part.effects)
@@ -110,6 +123,10 @@ class RoundResult:
         self.full = self.full or part.full
         self.locked = self.locked or part.locked
         self.over_network += part.over_network
+        self.has_answers = self.has_answers or part.has_answers
+        if part.streak.failed and not self.streak.is_storm:  # the failures of several parts did not follow each other
+            self.streak.most = part.streak.most if part.streak.is_storm else 0
+            self.streak.fail(part.streak.reason, *part.streak.failed)
 
 
 def add_counts(counts: dict[str, int], more: Mapping[str, int]) -> None:
@@ -137,6 +154,7 @@ class Summary:
     down: dict[str, str] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
+    _further: dict[tuple[str, str], Failure] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def handled(self) -> int:
@@ -153,11 +171,18 @@ class Summary:
         }
 
     def add(self, queue: str, result: RoundResult) -> None:
-        """Add the effects of a round. The first failure of each kind is logged."""
+        """Add the effects of a round. The first failure of each kind is logged, and ``log_further`` logs the others."""
         add_counts(self.effects.setdefault(queue, {}), result.effects)
-        for failure in self.failures.setdefault(queue, Failures()).merge(result.failures):
-            if failure.effect != Effect.KEPT:  # the reason of a kept message is logged when the route pauses
+        firsts = self.failures.setdefault(queue, Failures()).merge(result.failures)
+        for failure in result.failures:
+            if failure.effect == Effect.KEPT:  # the reason of a kept message is logged when the route pauses
+                continue
+            if failure in firsts:
                 log.warning("%s: a message was %s: %s", queue, Effect(failure.effect).words, failure.reason)
+            if (further := failure.messages - (failure in firsts)) > 0:
+                before = self._further.get((queue, failure.effect))
+                of_all = further + (before.messages if before else 0)
+                self._further[queue, failure.effect] = failure._replace(messages=of_all)
         if result.down or result.messages:
             self.full.discard(queue)
             self.down.pop(queue, None)
@@ -165,3 +190,16 @@ class Summary:
             self.down[queue] = result.down
         if result.full:
             self.full.add(queue)
+
+    def log_further(self, services: Mapping[str, str]) -> None:
+        """Log how many messages failed since the last call, besides the failures that ``add`` logged.
+
+        ``services``: the name of each queue's service.
+        """
+        further, self._further = self._further, {}
+        for (queue, effect), (_, reason, messages) in further.items():
+            log.warning(
+                "%s: %s more %s by %s, the last: %s",
+                queue, f"{messages:,}", f"{'was' if messages == 1 else 'were'} {Effect(effect).words}",
+                services[queue], reason,
+            )  # fmt: skip

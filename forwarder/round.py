@@ -24,7 +24,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy
 from spool.workers.outcome import took_too_long
-from spool.workers.pauses import no_room
+from spool.workers.pauses import PAUSE_AFTER, no_room
 from spool.workers.states import holds_up_its_message_alone
 
 log = logging.getLogger("spool.forwarder")
@@ -51,6 +51,7 @@ class Route:
     into: the queues into which the service puts messages, besides queues for replies. The route pauses while one of
         these queues is full.
     step: in a run with ``once``, the routes of lower steps are drained before the routes of this step.
+    pause_after: as for ``Space.work``. In a task of Spark, the task's own messages count.
     """
 
     queue: str
@@ -58,6 +59,15 @@ class Route:
     on_failure: OnFailure = "reject"
     into: tuple[str, ...] = ()
     step: int = 0
+    pause_after: int = PAUSE_AFTER
+
+    @property
+    def service_name(self) -> str:
+        """The name of the service in the space's meters and in the log, without passwords.
+
+        If a user's own service has no such name, this is the name of the service's class.
+        """
+        return getattr(self.service, "shown_name", type(self.service).__name__)
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,7 @@ class Round:
         policy = OutcomePolicy.of(self._engine.config(), self.route.queue, self.route.on_failure)
         whole = Chunk(
             self._engine.path, self.id, self.route.service, policy, self.held,
-            in_order=self.size.in_order, marks=self._coordinator.record_calls(),
+            in_order=self.size.in_order, marks=self._coordinator.record_calls(), pause_after=self.route.pause_after,
         )  # fmt: skip
         self._blocks = self._deliver(job, whole, tasks, calling)
         for block in self._blocks:

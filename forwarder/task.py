@@ -40,6 +40,7 @@ from spool.model.text import one_line
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Retried, describe, of_error
+from spool.workers.pauses import Streak
 from spool.workers.states import Event, State, end_of_call, next_state
 from spool.workers.tracing import API, Process, begin_process, note_error
 
@@ -63,6 +64,7 @@ class Chunk:
     in_order: whether a message that remains in the queue holds up later messages.
     marks: the marks by which the task records calls in progress; None if the task cannot record calls.
     offer: the forwarder's offer of the messages to a worker that does not see the space; None without an endpoint.
+    pause_after: after how many failures one after another the task begins no further call; 0: any number.
     """
 
     path: str
@@ -75,6 +77,7 @@ class Chunk:
     in_order: bool = False
     marks: CallMarks | None = None
     offer: "Offer | None" = None
+    pause_after: int = 0
 
     def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
         """Yield chunks of at most `messages` messages and `most_bytes` bytes; the messages keep their order."""
@@ -163,7 +166,7 @@ def _branch(chunk: Chunk, place: int, attempt: int) -> "TaskBranch":
 
 def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
     """Call the service until the time is over, and write the outcomes in the order of the messages."""
-    block, ended, is_over = Block(), list[EndedCall](), False
+    block, ended, is_over = Block(streak=Streak(chunk.pause_after)), list[EndedCall](), False
     try:
         threads = _threads(chunk.service)
     except Exception as error:  # a user's service may raise any error; no call can succeed now
@@ -180,7 +183,8 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
             nonlocal is_over
             (place, found), outcome = calls.wait()
             ended.append(EndedCall(place, found, outcome, branch.now()))
-            is_over = is_over or _is_last(chunk, found, outcome)
+            block.note(outcome, found.message.position)
+            is_over = is_over or block.streak.is_storm or _is_last(chunk, found, outcome)
 
         for place, found in enumerate(branch.messages(chunk.stretches)):
             if is_over or (branch.now() >= chunk.until and (place > 0 or not chunk.must_call)):

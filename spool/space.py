@@ -469,6 +469,7 @@ class Space(Administration):
         once: bool = False,
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
+        pause_after: int = 10,
     ) -> "WorkSummary":
         """Call ``function`` with each message of the queue, in a separate transaction.
 
@@ -484,6 +485,10 @@ class Space(Administration):
             timeout: the limit of one call in seconds; None: no limit. A call that takes longer is abandoned: the
                 message returns to the queue with one more attempt, and the call's thread keeps running.
             stop: an event; ``work`` ends when the event is set.
+            pause_after: how many messages fail one after another, with the same kind of failure, before ``work``
+                pauses; 0: any number. The kind is the reason up to its first colon, without digits. After a pause, one
+                message shows whether calls succeed again; if it fails, the next pause is twice as long, up to a minute.
+                With ``once``, ``work`` does not pause.
 
         Raises:
             QueueNotFound, InvalidArgument: at once, before a message is taken.
@@ -491,7 +496,9 @@ class Space(Administration):
         """
         from spool.workers.worker import Worker  # most programs that open a space are no workers
 
-        return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
+        return Worker(
+            self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop, pause_after=pause_after
+        ).run()
 
     @public_call("reading the metrics")
     def metrics(self) -> "SpaceMetrics":

@@ -13,6 +13,7 @@ from spool.model.checks import FLAG, TIME_LIMIT, ValueCheck, check, number, one_
 from spool.model.settings import QUEUE_NAME, QUEUE_OPTIONS, check_queue_name
 from spool.model.text import shown
 from spool.workers.effects import ON_FAILURE, OnFailure
+from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER
 from spool.workers.worker import AT_ONCE
 
 T = TypeVar("T")
@@ -79,6 +80,7 @@ class Destination:
     on_failure: the effect if the service refuses a message. ``Forwarder`` describes the values.
     timeout: the time limit of a call in seconds.
     threads: the largest number of concurrent calls, if the service allows several and messages are not ordered.
+    pause_after: how many messages fail one after another before the delivery pauses, as for ``Forwarder``.
     retries: the number of attempts after the first attempt. None means no limit, and later messages wait.
     retry_delay, retry_delay_max, max_messages, max_bytes, reply_queue: options of the queue.
     """
@@ -90,6 +92,7 @@ class Destination:
     on_failure: OnFailure = _taken(ON_FAILURE, "reject")  # noqa: RUF009 (it is a field)
     timeout: float = _taken(TIME_LIMIT, 30.0)
     threads: int | None = _taken(AT_ONCE._replace(optional=True), None)
+    pause_after: int = _taken(PAUSES_AFTER, PAUSE_AFTER)
     retries: int | None = _of_queue("retries")
     retry_delay: float = _of_queue("retry_delay")
     retry_delay_max: float | None = _of_queue("retry_delay_max")

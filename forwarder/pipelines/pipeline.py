@@ -212,7 +212,8 @@ def _routes(of: Description) -> Iterator[Route]:
     ends = tuple((name, of.last_queue(name)) for name in of.destinations)
 
     def hooks(queue: str, functions: tuple[Function, ...], into: str, step: int) -> Route:
-        return Route(queue, Stage((Way("", (), functions, (into,)),), ends, of.timeout), into=(into,), step=step)
+        stage = Stage((Way("", (), functions, (into,)),), ends, of.timeout)
+        return Route(queue, stage, into=(into,), step=step, pause_after=0)
 
     if of.inbound:
         yield hooks(of.source_queue, of.inbound, of.translate_queue, 0)
@@ -222,7 +223,7 @@ def _routes(of: Description) -> Iterator[Route]:
     )
     into = dict.fromkeys([*(queue for way in ways for queue in way.into), of.failures])
     translation = Stage(ways, ends, of.timeout, of.failures, of.unrouted, of.retries)
-    yield Route(of.translate_queue, translation, into=tuple(into), step=1)
+    yield Route(of.translate_queue, translation, into=tuple(into), step=1, pause_after=0)
     for name, destination in of.destinations.items():
         if destination.stopped:
             continue
@@ -230,4 +231,4 @@ def _routes(of: Description) -> Iterator[Route]:
         if destination.outbound:
             yield hooks(first, destination.outbound, last, 2)
         service = parse(destination.service, timeout=destination.timeout, threads=destination.threads)
-        yield Route(last, service, destination.on_failure, step=3)
+        yield Route(last, service, destination.on_failure, step=3, pause_after=destination.pause_after)

@@ -18,10 +18,18 @@ from spool.errors import SpoolError
 from spool.model.checks import TIME_LIMIT
 from spool.model.paths import local_path
 from spool.model.position import Position
-from spool.workers.effects import OnFailure
+from spool.workers.effects import Effect, OnFailure
 from spool.workers.outcome import describe
 
 log = logging.getLogger("spool.forwarder")
+
+_LOG_SECONDS = 30.0  # between two summaries of failures in the log
+
+_CALL_RESULTS = {
+    Effect.DELIVERED: "succeeded", Effect.RETRIED: "failed", Effect.REJECTED: "failed", Effect.DEAD_LETTERED: "failed",
+    Effect.DROPPED: "failed", Effect.KEPT: "unreached",
+}  # fmt: skip
+"""The result of a call in the space's meters, by its effect on the message."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,7 +78,7 @@ class Loop(ABC):
     def shown(self) -> Iterator[None]:
         """Show the route in the space's meters during the block."""
         meters, route = self.space.engine.meters, self.route
-        keys = [("route", route.queue, self._service_name)]
+        keys = [("route", route.queue, route.service_name)]
         keys += [("destination", route.queue, target) for target in dict.fromkeys(queues_into(route))]
         for key in keys:
             meters.change(*key, by=1)
@@ -87,17 +95,17 @@ class Loop(ABC):
         if is_down != self._is_shown_down:
             self._is_shown_down = is_down
             meters = self.space.engine.meters
-            meters.change("route_down", self.route.queue, self._service_name, by=1 if is_down else -1)
-
-    @property
-    def _service_name(self) -> str:
-        """The name of the service in the space's meters, without passwords.
-
-        If a user's own service has no such name, this is the name of the service's class.
-        """
-        return getattr(self.route.service, "shown_name", type(self.route.service).__name__)
+            meters.change("route_down", self.route.queue, self.route.service_name, by=1 if is_down else -1)
 
     def _add(self, result: RoundResult) -> None:
+        queue, service, effects = self.route.queue, self.route.service_name, result.effects
+        counts = [
+            (("service_calls", queue, service, _CALL_RESULTS[Effect(effect)]), number)
+            for effect, number in effects.items()
+            if effect != Effect.QUARANTINED and not (effect == Effect.KEPT and (result.full or result.locked))
+        ]
+        if counts:
+            self.space.engine.meters.record(counts)
         if self.once:
             self.attempted.update(result.attempted, result.waiting)
         self.count(self.route.queue, result)
@@ -131,6 +139,7 @@ class BaseForwarder:
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
         threads: int | None = None,
+        pause_after: int | None = None,
         idle: float | None = None,
         on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
@@ -138,12 +147,15 @@ class BaseForwarder:
         if idle is not None:
             check_option("idle", idle, TIME_LIMIT)
         self.path = local_path(path)
-        self.routes = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
+        self.routes = as_routes(
+            routes, on_failure=on_failure, timeout=timeout, threads=threads, pause_after=pause_after
+        )
         self.summary = Summary()
         self._say = say or log.info
         self._on_event = on_event or (lambda event: None)
         self._idle = idle
         self._now: Callable[[], float]
+        self._logged_at: float  # the time of the last summary of failures
         self._active_at: float  # the last time at which a route had a message or was busy
         self._stop = threading.Event()
         self._stopping: Stopping | None = None
@@ -173,7 +185,7 @@ class BaseForwarder:
         self._say("forwarding")
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.clock.monotonic
-        self._active_at = self._now()
+        self._active_at = self._logged_at = self._now()
         loops = {
             route.queue: made(
                 space=space, route=route, once=once, stopped=self._stop, attempted=self._attempted[route.queue],
@@ -186,6 +198,7 @@ class BaseForwarder:
                 self._loops = [loops[route.queue] for route in routes]
                 self._run_loops(routes)
         self._loops = []
+        self._log_failures(0)
         self._tell_of_the_end()
         if once:
             self._count_left(space)
@@ -210,6 +223,7 @@ class BaseForwarder:
                 thread.join(0.2)  # a short wait, because signal handlers run only between two joins
                 self._end_if_idle(0)
                 self._tell_of_the_end()
+                self._log_failures(_LOG_SECONDS)
                 if self._end is not None:
                     for loop in self._loops:
                         loop.count_calls()
@@ -229,6 +243,13 @@ class BaseForwarder:
         with self._mutex:
             self.summary.add(queue, result)
         self._end_if_idle(result.messages)
+
+    def _log_failures(self, after: float) -> None:
+        """Log the failures since the last summary, if it is ``after`` seconds old."""
+        with self._mutex:
+            if self._now() - self._logged_at >= after:
+                self._logged_at = self._now()
+                self.summary.log_further({route.queue: route.service_name for route in self.routes})
 
     def _count_left(self, space: Space) -> None:
         with suppress(SpoolError, OSError):  # the summary already has the error

@@ -20,11 +20,12 @@ from spool.engine.tasks import identity_of
 from spool.errors import InvalidArgument
 from spool.model.checks import TIME_LIMIT, ValueCheck, check
 from spool.workers.effects import ON_FAILURE, OnFailure
+from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER
 from spool.workers.worker import AT_ONCE
 
 log = logging.getLogger("spool.forwarder")
 
-_CHECKS = {"on_failure": ON_FAILURE, "timeout": TIME_LIMIT, "threads": AT_ONCE}
+_CHECKS = {"on_failure": ON_FAILURE, "timeout": TIME_LIMIT, "threads": AT_ONCE, "pause_after": PAUSES_AFTER}
 
 
 def as_routes(
@@ -33,9 +34,10 @@ def as_routes(
     on_failure: OnFailure | None = None,
     timeout: float | None = None,
     threads: int | None = None,
+    pause_after: int | None = None,
 ) -> list[Route]:
     """Return routes in any form as ``Route`` objects. ``Forwarder`` describes the arguments and errors."""
-    options = {"on_failure": on_failure, "timeout": timeout, "threads": threads}
+    options = {"on_failure": on_failure, "timeout": timeout, "threads": threads, "pause_after": pause_after}
     set_here = [name for name, value in options.items() if value is not None]
     for name in set_here:
         check_option(name, options[name], _CHECKS[name])
@@ -46,7 +48,8 @@ def as_routes(
             else named
             for queue, named in given.items()
         }
-        made = [Route(queue, service, on_failure or "reject") for queue, service in services.items()]
+        most = PAUSE_AFTER if pause_after is None else pause_after
+        made = [Route(queue, service, on_failure or "reject", pause_after=most) for queue, service in services.items()]
         for queue, service in services.items():
             if threads is not None and threads_of(service) != threads:
                 log.warning("queue %s: threads has no effect on its service, which has %d", queue, threads_of(service))

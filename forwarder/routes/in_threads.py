@@ -66,7 +66,7 @@ class ThreadLoop(Loop, Handler):
             self._under_way.clear()
             self._worker = Worker(
                 self.space, self.route.queue, self, threads=threads_of(service), once=self.once,
-                timeout=service.watched, stop=self.stopped,
+                timeout=service.watched, stop=self.stopped, pause_after=self.route.pause_after,
             )  # fmt: skip
             try:
                 self._worker.run()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forwarder.events import Claimed, Done, Paused
 from forwarder.result import RoundResult
@@ -43,6 +43,9 @@ class RouteLoop(Loop):
     pace: Pace = field(default_factory=lambda: Pace(1))  # 1 task until the first round sets the number
 
     def __post_init__(self) -> None:
+        if self.once:  # no message fails twice in such a run, so a pause would save no attempt
+            self.route = replace(self.route, pause_after=0)
+        self.pace.streak.most = self.route.pause_after
         self._calling: Round | None = None
         self._seconds: Future[float]  # the duration of the calls
         self._next: Round | None = None
@@ -111,7 +114,7 @@ class RouteLoop(Loop):
         try:
             waiting = self._waiting.positions(self.space.engine.clock.monotonic())
             passed = self.attempted.union(waiting) if waiting else self.attempted
-            if round_.claim(self.pace.limit, timeout=wait, passed=passed):
+            if round_.claim(self.pace.most, timeout=wait, passed=passed):
                 self.tell(Claimed(self.route.queue, round_.id.hex(), round_.size.messages, ahead))
                 return round_
         except TransactionTimeout as error:  # another process holds a lock for very long: claim again

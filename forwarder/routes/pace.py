@@ -2,7 +2,7 @@
 
 from forwarder.result import RoundResult
 from forwarder.round import RoundSize
-from spool.workers.pauses import Pauses
+from spool.workers.pauses import Pauses, Streak
 
 ROUND_SECONDS = 2.0  # rounds shorter than this grow; rounds longer than twice this shrink
 FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
@@ -17,7 +17,8 @@ class Pace(Pauses):
         tasks: the number of tasks that run at the same time, until the loop updates the number.
 
     tasks: the present number of tasks, which the loop updates.
-    limit: the largest number of messages for the next round.
+    limit: the largest number of messages for the next round, unless a storm of failures goes on.
+    streak: the failures since the last other outcome, over several rounds.
     pause: the seconds of the pause before the next round.
     """
 
@@ -26,8 +27,15 @@ class Pace(Pauses):
         self.limit = FIRST_ROUND_MESSAGES
         self.tasks = tasks
         self.pause = 0.0
+        self.streak = Streak()
         self._is_steady = False
         self._halved: tuple[int, float] | None = None  # the limit and the messages per second before the last halving
+
+    @property
+    def most(self) -> int:
+        """The largest number of messages for the next round. During a storm of failures, one message shows whether the
+        service works again."""
+        return 1 if self.streak.is_storm else self.limit
 
     def claims_ahead(self, calling: RoundSize) -> bool:
         """Return whether the next round is claimed while this round calls the service.
@@ -42,15 +50,22 @@ class Pace(Pauses):
 
     def note(self, calling: RoundSize, result: RoundResult, seconds: float) -> None:
         """Record the result of a round. ``seconds``: the duration of its calls."""
-        before, self._is_steady = self.limit, False
+        before, probing, self._is_steady = self.limit, self.streak.is_storm, False
         self.down, self.pause = "", 0.0
+        if result.has_answers and not result.streak.is_storm:
+            self.streak.end()
+        elif result.streak.failed:
+            self.streak.fail(result.streak.reason, *result.streak.failed)
         if result.full and calling.messages > 1:
             self.limit = max(1, calling.messages // 2)  # the queues may have room for fewer replies
         elif result.down:
             self.pause = self.find_down(result.down, result.retry_after)
+        elif self.streak.is_storm and result.messages:
+            self.pause = self.find_down(self.streak.text)
         else:
             self.find_up()
-            self.limit = self._next_limit(calling.limit, result.messages, seconds)
+            if not probing:
+                self.limit = self._next_limit(calling.limit, result.messages, seconds)
             self._is_steady = is_through(calling.messages, result) and self.limit == before
 
     def _next_limit(self, limit: int, messages: int, seconds: float) -> int:

@@ -16,7 +16,7 @@ from spool.errors import InvalidArgument
 from xaspool_scripts.start import ended_by, write_at_once
 from xaspool_scripts.terminal.codes import WRONG_USAGE, code_of_effects
 from xaspool_scripts.terminal.listening import address, tls_options
-from xaspool_scripts.terminal.options import by_queue, short_duration
+from xaspool_scripts.terminal.options import by_queue, pause_after_option, short_duration
 from xaspool_scripts.terminal.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.terminal.program import Failure, SingleProgram, json_option, note, note_at_once, opened, space_path
 from xaspool_scripts.terminal.signals import handle_ending, name_of
@@ -108,7 +108,10 @@ def _check_combination(context: click.Context) -> None:
     if "pipelines" not in given:
         refuse({"leave"}, "--leave is about queues that a pipeline had before")
     if "routes" not in given:
-        refuse({"services", "on_failure", "timeout", "threads"}, "options of a pipeline's services are in its FILE")
+        refuse(
+            {"services", "on_failure", "timeout", "threads", "pause_after"},
+            "options of a pipeline's services are in its FILE",
+        )
 
 
 _LISTENING = frozenset({"listen", "tls_cert", "tls_key", "insecure"})
@@ -194,6 +197,7 @@ def _endpoint(host: str, port: int, tls_cert: str | None, tls_key: str | None, i
     "records of Kafka, 32 puts into another space, 8 files, one command. Python functions are called one after the "
     "other.",
 )  # fmt: skip
+@pause_after_option
 @click.option(
     "--idle-exit", "idle", metavar="TIME", type=short_duration,
     help="Exit when there has been no message to forward for this time, in seconds or e.g. 5m.",
@@ -221,6 +225,7 @@ def main(
     on_failure: "OnFailure",
     timeout: float,
     threads: int | None,
+    pause_after: int,
     idle: float | None,
     no_spark: bool,
     as_json: bool,
@@ -271,7 +276,11 @@ def main(
         context.with_resource(prints_to_stderr())
     try:
         declared = [Pipeline.load(file) for file in pipelines]
-        to_services = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads) if routes else []
+        to_services = (
+            as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads, pause_after=pause_after)
+            if routes
+            else []
+        )
         if declared and not leave and (left := _left_queues(declared, to_services)):
             raise MessagesLeft(left)
         if create_queues:

@@ -12,7 +12,7 @@ import click
 
 from xaspool_scripts.start import ended_by
 from xaspool_scripts.terminal.codes import WRONG_USAGE, code_of_effects
-from xaspool_scripts.terminal.options import by_queue, duration_or_forever
+from xaspool_scripts.terminal.options import by_queue, duration_or_forever, pause_after_option
 from xaspool_scripts.terminal.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.terminal.program import (
     Failure,
@@ -53,10 +53,17 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
     help="How long a call may take, e.g. 30 (seconds), 5m or forever; a longer one is given up, and counts as an "
     "attempt of its message.",
 )  # fmt: skip
+@pause_after_option
 @click.option("-v", "--verbose", is_flag=True, help="Print tracebacks, and the log's lines of level INFO.")
 @json_option
 def main(
-    targets: dict[str, str], once: bool, threads: int, timeout: float | None, verbose: bool, as_json: bool
+    targets: dict[str, str],
+    once: bool,
+    threads: int,
+    timeout: float | None,
+    pause_after: int,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Call a Python function with each message of a queue; the function's result goes to the message's reply queue.
 
@@ -94,7 +101,9 @@ def main(
     except ServiceError as error:
         raise Failure(str(error), WRONG_USAGE) from error
     with open_space() as space, _status(list(functions)) as show, typed_values():
-        group = _WorkerGroup(space, functions, show, threads=threads, once=once, timeout=timeout)
+        group = _WorkerGroup(
+            space, functions, show, threads=threads, once=once, timeout=timeout, pause_after=pause_after
+        )
         group.run()
         delayed = {queue: delayed_in(space, queue) for queue in functions} if once else {}
     for queue, worker in group.workers.items():

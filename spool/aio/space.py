@@ -50,6 +50,7 @@ from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list, put_request
 from spool.workers.handler import Handler
+from spool.workers.pauses import PAUSE_AFTER
 from spool.workers.worker import WorkSummary
 
 if TYPE_CHECKING:
@@ -343,6 +344,7 @@ class Space:
         once: bool = False,
         timeout: float | None = 30.0,
         stop: asyncio.Event | None = None,
+        pause_after: int = PAUSE_AFTER,
     ) -> WorkSummary:
         """As ``spool.Space.work``. Up to ``tasks`` tasks call ``function``, which is a coroutine function or a plain
         function. A coroutine that takes longer than ``timeout`` seconds is cancelled.
@@ -350,7 +352,7 @@ class Space:
         If ``work`` is cancelled, the calls under way are also cancelled. The messages of these calls return to the
         queue with one more attempt.
         """
-        worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once)
+        worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once, pause_after=pause_after)
         return await worker.work(tasks, stop)
 
     def _joined(self, transaction: Transaction | Join | None) -> Transaction | None:

@@ -23,6 +23,7 @@ from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Conclusion, Handler
 from spool.workers.outcome import Outcome, of_error, of_value, took_too_long
+from spool.workers.pauses import PAUSES_AFTER
 from spool.workers.run import ENDED, Run, WorkSummary
 from spool.workers.states import Event
 from spool.workers.worker import AT_ONCE, calling, check_work, log_failure
@@ -44,8 +45,10 @@ class TaskWorker:
         timeout: float | None,
         *,
         once: bool,
+        pause_after: int,
     ) -> None:
-        self._run = Run(receiver.core.store, queue, function, once=once)
+        check("pause_after", pause_after, PAUSES_AFTER)
+        self._run = Run(receiver.core.store, queue, function, once=once, pause_after=pause_after)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
         self._receiver = receiver

@@ -45,7 +45,8 @@ class Markers:
         known = self.names(queue)
         files = self._capture.capture(queue, [arrival for arrival in arrivals if arrival[0] + suffix in known])
         # (A file that a dead intake had captured has no ``seen``, and needs no marker.)
-        self._remove({file.first + suffix for file in files if file.seen is not None})
+        own = [file for file in files if file.seen is not None]
+        self._remove({file.first + suffix for file in own}, own)
         return captured + files
 
     def remove_old(self) -> None:
@@ -64,10 +65,16 @@ class Markers:
         suffix = self.suffix(file.queue)
         return file.first.removesuffix(suffix) if suffix is not None and file.name.endswith(suffix) else None
 
-    def _remove(self, paths: Collection[str]) -> None:
-        for marker in self._captured:
-            if marker.first in paths:
-                self._capture.remove(marker)
+    def _remove(self, paths: Collection[str], files: Sequence[CapturedFile] = ()) -> None:
+        """Remove markers by the paths at which they were dropped. ``files``: the files of the markers.
+
+        A power cut must not undo the capture of a file whose marker is removed, because the file would wait for ever.
+        """
+        old = [marker for marker in self._captured if marker.first in paths]
+        if old:
+            self._capture.make_durable([*old, *files])
+        for marker in old:
+            self._capture.remove(marker)
         self._captured = [marker for marker in self._captured if marker.first not in paths]
 
     def clear(self) -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
 from spool.disk.advice import advice
-from spool.disk.disk import FlushFailed
+from spool.disk.disk import FlushFailed, is_full
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
 from spool.log.sequence import flush_published
@@ -163,7 +163,13 @@ class Housekeeper:
         self._flush(due=elected)
         self._check_marks()
         quiet = elected and self._is_quiet()
-        compacted = elected and self.compact() > 0
+        compacted, refused = False, None
+        try:
+            compacted = elected and self.compact() > 0
+        except OSError as error:
+            if not is_full(error):
+                raise
+            refused = error  # the reclaim may make room
         index = self._store.view.index
         due = schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet)
         if due or self._is_large(schedule.RECLAIM_BYTES):
@@ -173,6 +179,8 @@ class Housekeeper:
             self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
         if elected:
             self._publish()
+        if refused is not None:
+            raise refused
 
     # -- the steps --------------------------------------------------------------------------------------------------
 

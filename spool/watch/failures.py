@@ -11,6 +11,7 @@ fields are in memory; a body is read only for the cause of a failed result.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from time import thread_time
 
 from spool.admin.listing import READY, QueueEntry
 from spool.errors import CorruptedFile
@@ -29,8 +30,10 @@ from spool.watch.tasks import STATE as STATE_HEADER
 
 DAY_SECONDS = 86_400.0
 _MOST_MESSAGES = 10_000  # of each queue
-_MOST_SEGMENTS = 20  # of a queue, when it is read first; they have some 80,000 messages
-MOST_LISTED = 50
+_MOST_SEGMENTS = 5  # of a queue, when it is read first; they have some 20,000 messages
+_MOST_LISTED = 50
+_MOST_CAUSES = 1_000  # of results, in one call; older ones are counted without their causes
+_CHEAP_SECONDS, _MOST_SHARE, _LONGEST_SECONDS = 0.05, 0.02, 60.0  # of the time of a processor, if it is not cheap
 _MOST_GROUPS = 200
 _MOST_KIND = 60  # characters
 _AT_ONCE = 256
@@ -89,20 +92,42 @@ class _Known:
     failed: dict[Position, FailedTask] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Failures:
+    """The failures of the last day.
+
+    failed: the newest, at most 50. groups: all of them, by task, queue and kind of cause. origins: for each error
+    queue, the number of its failed messages by the queue in which they failed.
+    """
+
+    failed: tuple[FailedTask, ...] = ()
+    groups: tuple[TaskFailures, ...] = ()
+    origins: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
 class RecentFailures:
     """The failures in one open space. One thread at a time may call an object.
 
-    origins: after ``find``, for each error queue, the number of its failed messages by the queue in which they failed.
+    If very many messages have failed, the failures are up to a minute old, so that they cost little.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
-        self.origins: dict[str, dict[str, int]] = {}
+        self._found, self._until = Failures(), float("-inf")
 
-    def find(self, store: Store, roles: Mapping[str, str]) -> list[FailedTask]:
-        """Return the failures of the last day, the newest first. ``roles``: the role of each queue."""
+    def find(self, store: Store, roles: Mapping[str, str]) -> Failures:
+        """Return the failures of the last day. ``roles``: the role of each queue."""
+        if store.clock.monotonic() >= self._until:
+            begun = thread_time()
+            self._found = self._find(store, roles)
+            seconds = thread_time() - begun
+            pause = min(_LONGEST_SECONDS, seconds / _MOST_SHARE) if seconds > _CHEAP_SECONDS else 0.0
+            self._until = store.clock.monotonic() + pause
+        return self._found
+
+    def _find(self, store: Store, roles: Mapping[str, str]) -> Failures:
         found: dict[object, FailedTask] = {}
-        self.origins = {}
+        origins: dict[str, Mapping[str, int]] = {}
         # Of a failed message and the result of the same task, the message counts.
         for name in sorted(roles, key=lambda name: roles[name] == STATE):
             if roles[name] in (ERROR, STATE):
@@ -110,26 +135,33 @@ class RecentFailures:
                 for each in failed:
                     found.setdefault((each.id if each.task else None) or each.message_id, each)
                 if roles[name] == ERROR:
-                    self.origins[name] = dict(Counter(each.queue for each in failed))
+                    origins[name] = dict(Counter(each.queue for each in failed))
         self._known = {name: known for name, known in self._known.items() if name in roles}
         after = store.clock.now() - DAY_SECONDS
-        return sorted((each for each in found.values() if each.at >= after), key=lambda each: -each.at)
+        recent = sorted((each for each in found.values() if each.at >= after), key=lambda each: -each.at)
+        return Failures(tuple(recent[:_MOST_LISTED]), grouped(recent), origins)
 
     def _read(self, store: Store, queue: str, *, is_error: bool) -> Collection[FailedTask]:
         known = self._known.setdefault(queue, _Known())
+        read = 0
         for run in _new_runs(store, queue, known, is_error=is_error):
             for ordinal in range(run.first, run.end):
                 position = Position(run.number, ordinal)
-                find = _failed_message if is_error else _failed_result
-                if (failed := find(store, queue, run, position)) is not None:
+                if is_error:
+                    failed = _failed_message(store, queue, run, position)
+                else:
+                    failed = _failed_result(store, queue, run, position, with_cause=read < _MOST_CAUSES)
+                    read += failed is not None
+                if failed is not None:
                     known.failed[position] = failed
         with store.view.mutex:
             now = store.view.index.messages.find  # (a message that moves to another queue keeps its position)
             known.failed = {
                 each: one for each, one in known.failed.items() if (there := now(each)) and there.queue.name == queue
             }
-        for position in list(known.failed)[:-_MOST_MESSAGES]:
-            del known.failed[position]
+        if len(known.failed) > _MOST_MESSAGES:
+            for position in sorted(known.failed)[:-_MOST_MESSAGES]:
+                del known.failed[position]
         return known.failed.values()
 
 
@@ -144,7 +176,7 @@ def slices_of(store: Store, cursor: Cursor) -> Iterator[Slice]:
 
 
 def _new_runs(store: Store, name: str, known: _Known, *, is_error: bool) -> list[Run]:
-    """Return the runs of a queue that were added since the last call.
+    """Return the runs of a queue that were added since the last call, the newest first.
 
     A message that moves to an error queue keeps the number of its commit, so there all runs in memory are compared.
     """
@@ -160,7 +192,8 @@ def _new_runs(store: Store, name: str, known: _Known, *, is_error: bool) -> list
             except (CorruptedFile, FileNotFoundError):
                 continue  # a check reports the damage
         known.segments, known.last = set(held), index.applied
-    return [run for run in runs if Position(run.number, run.first) not in known.failed]
+    new_runs = [run for run in runs if Position(run.number, run.first) not in known.failed]
+    return sorted(new_runs, key=lambda run: -run.number)
 
 
 def _failed_message(store: Store, queue: str, run: Run, position: Position) -> FailedTask | None:
@@ -178,12 +211,15 @@ def _failed_message(store: Store, queue: str, run: Run, position: Position) -> F
     return FailedTask(id_, attributes.get("correlation_id"), task, origin, queue, cause, at)
 
 
-def _failed_result(store: Store, queue: str, run: Run, position: Position) -> FailedTask | None:
-    """Read the result of a failed task. None: the task has not failed, or the result was removed or is damaged."""
+def _failed_result(store: Store, queue: str, run: Run, position: Position, *, with_cause: bool) -> FailedTask | None:
+    """Read the result of a failed task. None: the task has not failed, or the result was removed or is damaged.
+
+    ``with_cause``: whether to read the body, which has the cause.
+    """
     if run.attributes.get("headers", {}).get(STATE_HEADER) not in FAILED_STATES:
         return None
     try:
-        seen = peek(store, position, BODY_PREVIEW)
+        seen = peek(store, position, BODY_PREVIEW if with_cause else 0)
     except CorruptedFile:
         return None
     if seen is None:
@@ -211,14 +247,16 @@ def grouped(failed: Iterable[FailedTask], most: int = _MOST_GROUPS) -> tuple[Tas
 
     If more than ``most`` groups exist, the last one is "other".
     """
-    return _merged(
-        (
-            TaskFailures(each.task, each.queue, each.kept_in, kind_of(each.cause), each.cause, 1, each.at)
-            for each in failed
-        ),
-        lambda one: (one.task, one.queue, one.kept_in, one.kind),
-        most,
+    counts, latest = Counter[tuple[str, str, str, str]](), dict[tuple[str, str, str, str], FailedTask]()
+    for each in failed:
+        key = each.task, each.queue, each.kept_in, kind_of(each.cause)
+        counts[key] += 1
+        latest.setdefault(key, each)
+    found = (
+        TaskFailures(*key, cause=latest[key].cause, count=count, last_at=latest[key].at)
+        for key, count in counts.items()
     )
+    return _merged(found, lambda one: (one.task, one.queue, one.kept_in, one.kind), most)
 
 
 def by_task(failures: Iterable[TaskFailures], most: int) -> tuple[TaskFailures, ...]:

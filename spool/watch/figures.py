@@ -22,7 +22,7 @@ from spool.policies.subscriptions import SubscriptionState, states
 from spool.store.meters import Key
 from spool.store.store import Store
 from spool.transactions.two_phase import describe_all
-from spool.watch.failures import MOST_LISTED, FailedTask, RecentFailures, TaskFailures, grouped
+from spool.watch.failures import FailedTask, Failures, RecentFailures, TaskFailures
 from spool.watch.last_recovery import last_recovery
 
 _LISTED_SECONDS = 30.0
@@ -135,7 +135,7 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
     configs = store.settings.current(page).config.queues
     stats = last_stats if page.is_stopped else queue_stats
     queues, role = stats(store, tuple(configs)), roles(configs)
-    failed, origins = ([], {}) if page.is_stopped else kept.recent_failures(store, role)
+    failures = Failures() if page.is_stopped else kept.recent_failures(store, role)
     doubts, held = ([], []) if page.is_stopped else (_in_doubt(store), claims(store))
     found, system, reading = quarantined.findings(store.files.disk), store.files.disk.file_system(), store.meters.read()
     return SpaceMetrics(
@@ -161,9 +161,9 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
         folders=_folders(store, kept.drops),
         free_bytes=system.free_bytes,
         free_inodes=system.free_inodes,
-        failures=grouped(failed),
-        failed=tuple(failed[:MOST_LISTED]),
-        origins=origins,
+        failures=failures.groups,
+        failed=failures.failed,
+        origins=failures.origins,
         counts=reading.counts,
         states=reading.states,
     )
@@ -228,12 +228,9 @@ class KeptFigures:
         self._failures = RecentFailures()
         self._mutex = threading.Lock()
 
-    def recent_failures(
-        self, store: Store, roles: Mapping[str, str]
-    ) -> tuple[list[FailedTask], dict[str, dict[str, int]]]:
-        """Return the failures of the last day, the newest first; and the origins of the messages in error queues."""
+    def recent_failures(self, store: Store, roles: Mapping[str, str]) -> Failures:
         with self._mutex:
-            return self._failures.find(store, roles), self._failures.origins
+            return self._failures.find(store, roles)
 
 
 class DropFolders:

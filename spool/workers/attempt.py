@@ -192,7 +192,7 @@ class Attempt:
         if not mutex.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
             self.transaction.refuse(reason)
             if not mutex.acquire(timeout=_WAIT_FOR_END_SECONDS):  # e.g. the disk does not answer
-                return Conclusion(Effect.RETRIED, reason)
+                return Conclusion(Effect.RETRIED, reason, failed=True)
         try:
             return self._commit(Retried(reason))
         finally:
@@ -227,7 +227,7 @@ class Attempt:
                 self._move(Event.ROLLED_BACK)
                 return Conclusion(self._rolled_back, one_line(error))
             self._move(Event.COMMITTED)
-            return Conclusion(effect, reason)
+            return Conclusion(effect, reason, failed=isinstance(outcome, Retried))
 
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
         """Add the effects of the outcome to the branch. The current settings decide the effects."""

@@ -25,6 +25,7 @@ class Conclusion(NamedTuple):
     pause: why the worker pauses; "" if it goes on.
     full: the full queue and its limit, in words; "" if every queue had room.
     delay: the shortest pause in seconds, if the service asked for a pause.
+    failed: whether the attempt failed, and the failure was not final.
     """
 
     effect: Effect
@@ -32,6 +33,7 @@ class Conclusion(NamedTuple):
     pause: str = ""
     full: str = ""
     delay: float | None = None
+    failed: bool = False
 
     @property
     def waits(self) -> bool:

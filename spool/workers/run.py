@@ -19,7 +19,7 @@ from spool.model.text import plural
 from spool.store.store import Store
 from spool.workers.effects import Effect
 from spool.workers.handler import WORKER, Conclusion, Handler
-from spool.workers.pauses import Pauses, WaitingMessages
+from spool.workers.pauses import PAUSE_AFTER, Pauses, Streak, WaitingMessages
 
 log = logging.getLogger("spool")
 
@@ -73,6 +73,9 @@ class Run:
     Args:
         function: the handler of the messages, or a function that the handler calls.
         once: whether the run claims each message only once.
+        pause_after: how many messages fail one after another before the run pauses; 0: any number. After the pause, one
+            message shows whether the service works again. A run with ``once`` does not pause, because no message fails
+            twice in it.
 
     handler: the handler of the messages.
     is_over: whether a run with ``once`` ends early. The run ends early if too many messages failed, or when a run
@@ -82,7 +85,15 @@ class Run:
     mutex: guards the run. While a thread holds the mutex, no other thread changes the run.
     """
 
-    def __init__(self, store: Store, queue: str, function: Callable[[Message], Any] | Handler, *, once: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: str,
+        function: Callable[[Message], Any] | Handler,
+        *,
+        once: bool,
+        pause_after: int = PAUSE_AFTER,
+    ) -> None:
         self.handler = function if isinstance(function, Handler) else Handler(function)
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
@@ -92,6 +103,8 @@ class Run:
         self._is_shown_paused = False
         self._passed = set(self.handler.passed) if once else set()
         self._pauses, self._waiting = Pauses(), WaitingMessages()
+        self._streak = Streak(0 if once else pause_after)
+        self._probe: tuple[int, int] | None = None  # the message that shows whether a storm of failures is over
         self._paused_until = 0.0
         self._untold: tuple[str, float] | None = None  # a pause that ``handler.paused`` has yet to get
         self._left = self.ended = 0  # (left: messages that failed or were kept)
@@ -159,6 +172,8 @@ class Run:
                 return False
             if self.once:
                 self._passed.add(position)
+            if self._streak.is_storm:  # the others wait for this message, or for the time of a pause
+                self._probe, self._paused_until = position, self._clock.monotonic() + self._pauses.last
             return True
 
     def hold_back(self, position: Position, conclusion: Conclusion) -> None:
@@ -173,11 +188,34 @@ class Run:
             elif self.once:
                 self.is_over = True
                 self._untold = conclusion.pause or conclusion.reason, 0.0
-            elif self.pause_left() <= 0:  # otherwise a concurrent call has begun this pause
-                seconds = self._pauses.find_down(conclusion.pause or conclusion.reason, conclusion.delay)
-                self._paused_until = self._clock.monotonic() + seconds
-                self._untold = self._pauses.down, seconds
-                self._show_paused(True)
+            elif self._ends_probe(position) or self.pause_left() <= 0:  # otherwise another call has begun it
+                self._pause(conclusion.pause or conclusion.reason, conclusion.delay)
+
+    def _pause(self, reason: str, delay: float | None = None) -> None:
+        seconds = self._pauses.find_down(reason, delay)
+        self._paused_until = self._clock.monotonic() + seconds
+        self._untold = self._pauses.down, seconds
+        self._show_paused(True)
+
+    def _ends_probe(self, position: Position) -> bool:
+        """Return whether the message is the probe of a storm, which has ended now."""
+        probed = position == self._probe
+        if probed:
+            self._probe = None
+        return probed
+
+    def _note_failure(self, position: Position, conclusion: Conclusion) -> bool:
+        """Record whether an attempt has failed. Return whether a storm of failures goes on."""
+        was_storm, probed = self._streak.is_storm, self._ends_probe(position)
+        if not conclusion.failed:
+            self._streak.end()
+            if was_storm:
+                self._paused_until = self._clock.monotonic()
+            return False
+        self._streak.fail(conclusion.reason, position)
+        if self._streak.is_storm and (probed or self.pause_left() <= 0):
+            self._pause(self._streak.text)
+        return self._streak.is_storm
 
     def end(self, position: Position, conclusion: Conclusion, claimed_at: float) -> None:
         """Record the end of an attempt, and call the hooks of the handler."""
@@ -192,7 +230,8 @@ class Run:
                 self._passed.discard(position)
             if effect is not Effect.KEPT:
                 self._waiting.remove(position)
-                if self._is_shown_paused and self.pause_left() <= 0:
+                is_storm = effect is not Effect.QUARANTINED and self._note_failure(position, conclusion)
+                if self._is_shown_paused and not is_storm and self.pause_left() <= 0:
                     self._pauses.find_up()
                     self._show_paused(False)
                     if self.handler.program == WORKER:
@@ -200,7 +239,7 @@ class Run:
             if self.once and self._left >= MOST_FAILED:
                 self.is_over = True
             self.handler.ended(self._queue, position, conclusion, self._clock.monotonic() - claimed_at)
-            if effect is Effect.KEPT and self._untold is not None:
+            if self._untold is not None and (effect is Effect.KEPT or conclusion.failed):
                 (reason, pause), self._untold = self._untold, None
                 self.handler.paused(self._queue, reason, pause)
 

@@ -29,6 +29,7 @@ from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
 from spool.workers.outcome import Outcome, Reject, Retry, describe, of_error, of_value, took_too_long
+from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER
 from spool.workers.run import ENDED, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
@@ -75,6 +76,7 @@ class Worker:
         once: whether the worker ends when each message that can be claimed has been claimed once. Otherwise the worker
             goes on until ``stop()`` is called or the event ``stop`` is set.
         timeout: the longest time of a call in seconds. None means no limit.
+        pause_after: as for ``Space.work``.
 
     Raises:
         QueueNotFound, InvalidArgument: the arguments are wrong; no message was claimed.
@@ -92,17 +94,19 @@ class Worker:
         once: bool = False,
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
+        pause_after: int = PAUSE_AFTER,
     ) -> None:
         check_work(space, queue, timeout)
         if inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
         check("threads", threads, AT_ONCE)
+        check("pause_after", pause_after, PAUSES_AFTER)
         self.queue = queue
         self._space = space
         self._core = core_of(space)
         self._clock = self._core.store.clock
         self._threads = threads
-        self._run = Run(self._core.store, queue, function, once=once)
+        self._run = Run(self._core.store, queue, function, once=once, pause_after=pause_after)
         self.summary = self._run.summary
         self._timeout = timeout
         self._event = stop

@@ -6,6 +6,7 @@ The pictures are in the format WebP, which needs half the bytes of PNG.
 import base64
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,12 @@ WIDTH, _MOST_HEIGHT = 1180, 1000
 _QUALITY = 80
 
 
-NAMES = ("overview", "flow", "message", "quarantine", "errors")
+NAMES = ("overview", "flow", "message", "quarantine", "errors", "tasks")
 
 
 def _addresses(space: spool.Space) -> dict[str, str]:
     """Return the addresses of the pages by the names of their pictures."""
-    addresses = ("/", "/flow", f"/messages/{failed_id(space)}", "/quarantine", "/queues/errors")
+    addresses = ("/", "/flow", f"/messages/{failed_id(space)}", "/quarantine", "/queues/errors", "/tasks")
     return dict(zip(NAMES, addresses, strict=True))
 
 
@@ -45,8 +46,10 @@ def main(directory: Path) -> None:
         sample.with_history(served.console)
         page = log_in(browser.new_page, served, viewport={"width": WIDTH, "height": 600})
         for name, address in addresses.items():
-            page.goto(served.root + address)
-            _take(page, directory / f"console-{name}.webp")
+            with sample.with_tasks(space) if name == "tasks" else nullcontext():
+                served.console.samples.forget()
+                page.goto(served.root + address)
+                _take(page, directory / f"console-{name}.webp")
 
 
 def _take(page: "Page", path: Path) -> None:

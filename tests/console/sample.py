@@ -1,6 +1,8 @@
 """A space with pleasant names, for the tests of the console and for the pictures of its page."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,28 @@ def publish(space: spool.Space) -> None:
     meters.add("rounds", "orders", number=1_933)
     for bound, count in (("0.005", 9_000), ("0.01", 8_000), ("0.05", 903), ("total", 140_000_000_000)):
         meters.add("service_seconds", "invoices", bound, number=count)
+
+
+@contextmanager
+def with_tasks(space: spool.Space) -> Iterator[None]:
+    """Give the bakery tasks of Celery: two that run, some that failed, and some that wait."""
+    space.create_queue("celery", error_queue="errors", retries=0)
+
+    def put(name: str, arguments: str, **options: Any) -> None:
+        texts = {"task": name, "argsrepr": f"({arguments},)", "kwargsrepr": "{'oven': 2}"}
+        envelope = {"body": "[]", "headers": texts, "properties": {}}
+        space.put("celery", json.dumps(envelope), headers={"task": name}, correlation_id=arguments, **options)
+
+    for number in range(9):
+        put("bakery.send_receipt" if number % 3 else "bakery.bake", str(1200 + number))
+    with space.claims() as claims, space.arrivals(["celery"]):
+        claims.reject(
+            claims.take("celery", 2), "ConnectionError: the printer of the harbour shop does not answer"
+        ).result()
+        claims.reject(claims.take("celery", 1), "ValueError: order 1202 has no address").result()
+        for message in claims.take("celery", 2):
+            claims.begin(message)
+        yield
 
 
 def with_history(console: Console) -> None:

@@ -307,6 +307,6 @@ def test_a_put_waits_for_a_deduplication_key_no_longer_than_its_transaction_may_
     with spool.open(path) as space, other.transaction() as holder:
         holder.put("orders", "first", deduplication_key="order 7")
         with space.transaction(timeout=0.05) as tx:
-            with pytest.raises(spool.MessageInUse, match="order 7"):  # not after 30 seconds
+            with pytest.raises(spool.MessageInUse, match=r"order 7.* within 0\.0"):  # not 30 seconds
                 tx.put("orders", "second", deduplication_key="order 7")
             tx.rollback()

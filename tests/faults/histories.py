@@ -99,13 +99,21 @@ def consumed(space: spool.Space) -> None:
 CONSUMED = THREE.got("a", 3).put("b", "stays")
 
 
-def dropped(space: spool.Space) -> None:
+def dropped(space: spool.Space, marker: str | None = None) -> None:
     """Files from outside."""
     disk = door.disk(space)
     for name, data in (("a/1", b"one"), ("a/2", b"two"), ("b/3", b"three")):
         handle = disk.create(f"drop/{name}")
         disk.write_at(handle, 0, data)
         disk.close(handle)
+        if marker is not None:
+            disk.close(disk.create(f"drop/{name}{marker}"))
+
+
+def dropped_with_markers(space: spool.Space) -> None:
+    for queue in ("a", "b"):
+        space.change_queue(queue, drop_marker=".ok")
+    dropped(space, ".ok")
 
 
 # -- plain puts and gets ----------------------------------------------------------------------------------------------
@@ -410,4 +418,6 @@ HISTORIES = (
             by_task=True),
     History("intake", dropped, EMPTY, (Step(_intake, lambda contents: TAKEN, _some_of, unsure=True),), _intake,
             frozenset([TAKEN, TAKEN_LATE])),
+    History("intake of marked files", dropped_with_markers, EMPTY,
+            (Step(_intake, lambda contents: TAKEN, _some_of, unsure=True),), _intake, frozenset([TAKEN, TAKEN_LATE])),
 )  # fmt: skip

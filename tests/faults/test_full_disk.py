@@ -11,6 +11,7 @@ import spool
 from spool.errors import DiskFailure
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.full import no_room
 from tests.machine import NO_FILES, Machine, error_of
 from tests.simdisk import SimulatedDisk
 
@@ -109,3 +110,19 @@ def test_the_housekeeping_tells_the_next_step_of_a_full_disk(
         assert door.housekeep(space, due=False)
     assert "housekeeping stopped early: [Errno 28] No space left on device: free space on the disk" in caplog.text
     assert "spool-admin queue purge works without room" in caplog.text
+
+
+def test_the_housekeeping_reclaims_although_a_compaction_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("a")
+        space.put("a", 1)
+        space.get("a")
+        housekeeper, reclaims = door.housekeeper(space), list[int]()
+        monkeypatch.setattr(housekeeper, "compact", no_room)
+        monkeypatch.setattr(housekeeper, "_reclaim", lambda behind, _: reclaims.append(behind))
+        monkeypatch.setattr("spool.maintenance.schedule.is_reclaim_due", lambda *_, **__: True)
+        assert door.housekeep(space)
+    assert reclaims
+    assert "housekeeping stopped early: [Errno 28] No space left on device: free space on the disk" in caplog.text

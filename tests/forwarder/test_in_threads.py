@@ -94,14 +94,17 @@ def test_failures_are_counted_by_their_reasons(run: Run, space: spool.Space) -> 
     assert list(summary.failures["work"]) == [("rejected", "A", 4), ("rejected", "B", 1)]
 
 
-def test_a_failure_is_logged_as_it_comes_up_each_kind_once(
+def test_a_failure_is_logged_as_it_comes_up_each_kind_once_and_the_others_are_counted(
     run: Run, space: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
     space.put_many("work", ["A", "A", "B"])
     with caplog.at_level(logging.WARNING, "spool.forwarder"):
         run(scripted(refused))
     said = [record.getMessage() for record in caplog.records if record.name == "spool.forwarder"]
-    assert said == ["work: a message was rejected: A", "work: a message was rejected: B"]
+    assert said == [
+        "work: a message was rejected: A", "work: a message was rejected: B",
+        "work: 1 more was rejected by Scripted, the last: A",
+    ]  # fmt: skip
 
 
 def test_reports_about_messages_that_were_not_forwarded_are_not_counted(run: Run, space: spool.Space) -> None:

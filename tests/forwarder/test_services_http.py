@@ -122,7 +122,20 @@ class TestHttpResponses:
     @pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
     def test_other_4xx_are_final_and_their_body_is_the_reply(self, url: str, answer: Answer, status: int) -> None:
         answer.status, answer.body, answer.headers = status, b"no such account", {"Content-Type": "text/plain"}
-        assert call(parse(url)) == Rejected(f"HTTP {status}", Replied(b"no such account", "text/plain"))
+        assert call(parse(url)) == Rejected(
+            f"HTTP {status}: no such account", Replied(b"no such account", "text/plain")
+        )
+
+    @pytest.mark.parametrize("status", [422, 503])
+    def test_e04_the_reason_of_a_failure_has_the_beginning_of_the_answer_in_one_line(
+        self, url: str, answer: Answer, status: int
+    ) -> None:
+        answer.status, answer.body = status, "<html>\n\t<b>zu spät</b>\x1b\xff".encode() + b"\xff" + b"x" * 1000
+        outcome = call(parse(url))
+        assert isinstance(outcome, Rejected | Retried)
+        assert outcome.reason.startswith(f"HTTP {status}: <html> <b>zu spät</b>")
+        assert outcome.reason.isprintable()
+        assert len(outcome.reason) == len(f"HTTP {status}: ") + 200
 
     @pytest.mark.parametrize("status", [301, 302, 307, 308])
     def test_redirects_are_not_followed_and_count_as_attempts(self, url: str, answer: Answer, status: int) -> None:
@@ -151,7 +164,7 @@ class TestHttpResponses:
         assert too_long.reply is None
         whole = Replied(b"12345")
         monkeypatch.setattr("forwarder.services.http.MAX_REPLY", 5)
-        assert call(parse(url)) == (whole if status == 200 else Rejected("HTTP 422", whole))
+        assert call(parse(url)) == (whole if status == 200 else Rejected("HTTP 422: 12345", whole))
 
 
 class TestHttpRequests:

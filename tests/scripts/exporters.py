@@ -52,6 +52,7 @@ def report_everything(own: meters.Meters) -> None:
     own.record(durations=[(meters.duration_keys(name), 0.002) for name in ("commit_seconds", "flush_seconds")])
     own.record(durations=[(service, 0.25), (service, 7.0)])
     own.add("rounds", "orders")
+    own.add("service_calls", "orders", "http://localhost/a", "failed", number=2)
     own.add("outcomes", "worker", "orders", "delivered", number=5)
     own.consumers.serve(["orders"], 4)
     own.change("workers", "orders", by=4)

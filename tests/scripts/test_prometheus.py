@@ -58,6 +58,10 @@ def test_every_metric_of_the_table_has_a_sample_in_a_space_that_has_everything(p
         ("xaspool_quarantined_files", {"kind": "other"}, 1),
         ("xaspool_subscription_unread_messages", {"subscription": "seen"}, 0),
         ("xaspool_outcomes_total", {"program": "worker", "queue": "orders", "effect": "delivered"}, 5),
+        (
+            "xaspool_service_calls_total",
+            {"queue": "orders", "service": "http://localhost/a", "result": "failed"}, 2,
+        ),
         ("xaspool_route_up", {"queue": "orders", "service": "http://localhost/a"}, 1),
         ("xaspool_route_up", {"queue": "orders", "service": "http://localhost/b"}, 0),
         ("xaspool_workers", {"queue": "orders"}, 4),

@@ -306,3 +306,11 @@ def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[
     with Progress(console=console, disable=not (shown and console.is_terminal), transient=True) as bar:
         task = bar.add_task(what, total=total or None)
         yield lambda done: bar.update(task, completed=done)
+
+
+pause_after_option = click.option(
+    "--pause-after", metavar="N", type=click.IntRange(0, 1000), default=10, show_default=True,
+    help="Pause, for longer each time, when so many messages have failed one after another with the same kind of "
+    "failure; 0: never. After a pause, one message shows whether the service works again.",
+)  # fmt: skip
+"""The option of programs that call a service or a function for each message."""

@@ -405,6 +405,9 @@ METRICS = (
            _counts("outcomes", 3)),
     Metric("xaspool_service_duration_seconds", HISTOGRAM, ("queue",),
            "How long the calls of each round with Spark took.", _durations("service_seconds", 1)),
+    Metric("xaspool_service_calls_total", COUNTER, ("queue", "service", "result"),
+           "The calls of a service by `spool-forward`: `succeeded`, `failed`, or `unreached` if the service was not "
+           "reached, so that no attempt was counted.", _counts("service_calls", 3)),
     Metric("xaspool_route_up", GAUGE, ("queue", "service"),
            "1 if the route of a live `spool-forward` is up; 0 if a process reports it down.", _of_space(_routes)),
     Metric("xaspool_destination_info", GAUGE, ("queue", "target"),
