@@ -30,6 +30,7 @@ _begun = memoryview(mmap.mmap(-1, 8 * _CELLS)).cast("Q")  # the last recorded at
 
 def _note_begin(request: Any, **_: Any) -> None:
     if isinstance(request.message.channel, Channel):
+        request.request_dict.pop(_ATTEMPT, None)  # (any program can have put any headers)
         if request.message.channel.limits_attempts(request.message.delivery_tag):
             request.request_dict[_ATTEMPT] = os.getpid(), next(_numbers)
         # (a bound method as an attribute of its own object would be a cycle, and the worker's memory would grow)

@@ -216,6 +216,9 @@ def findings_of(outbox: Outbox) -> list[CheckMessage]:
         hint = "let allow_migrate of the router in DATABASE_ROUTERS return True, or set the option database"
         said = f"DATABASE_ROUTERS allow no table {model._meta.db_table} in the database {database!r} of the outbox"
         return [Error(said, hint=hint, id="django_xaspool.E002")]
+    if not connections[database].settings_dict["AUTOCOMMIT"]:  # the deletions of rows would not be committed
+        said = f"the database {database!r} of the outbox has AUTOCOMMIT = False: set it to True, and use atomic"
+        return [Error(said, id="django_xaspool.E003")]
     if sys.argv[1:2] == ["migrate"]:  # it makes the checks first, and then the table
         return []
     try:

@@ -174,3 +174,8 @@ def test_a_body_that_a_worker_cannot_decode_moves_to_the_error_queue(odd: Shop) 
     until(lambda: list(odd.space.browse("failed", correlation_id=sent.id)), odd.worker)
     [message] = odd.space.browse("failed", correlation_id=sent.id)
     assert (message.failure_reason or "").startswith("ContentDisallowed: Refusing to deserialize")
+
+
+def test_a_header_with_the_name_of_an_attempt_has_no_effect(odd: Shop) -> None:
+    sent = odd.app.send_task("add", (1, 2), queue="aside", headers={"xaspool_attempt": [1, 5]})
+    assert sent.get(timeout=SECONDS) == 3

@@ -101,7 +101,7 @@ def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, recor
 
 def record(tally: Tally, record_property, what: str = "crash tests") -> None:
     """How much was looked at, into the report of the tests and (with -s or -rP) onto the screen."""
-    assert tally.states >= tally.cuts / 2, tally
+    assert tally.states >= tally.cuts / 3, tally  # (where much is flushed, many cuts leave the same disk)
     for name, value in vars(tally).items():
         record_property(f"{what}: {name}", dict(value) if isinstance(value, Counter) else value)
     print(f"{tally.states} disks after {tally.cuts} cuts, {tally.recoveries} cut recoveries")

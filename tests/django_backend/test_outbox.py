@@ -287,8 +287,13 @@ def check(**settings: Any) -> str:
     return out.getvalue()
 
 
-def test_the_check_of_django_names_a_missing_application_or_table(space: spool.Space) -> None:
+def test_the_check_of_django_names_a_missing_application_or_table(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "no issues" in check()
+    monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
+    assert "E003) the database 'default' of the outbox has AUTOCOMMIT = False" in check()
+    monkeypatch.undo()
     assert "E001) the outbox needs" in check(INSTALLED_APPS=[])
     with override_settings(INSTALLED_APPS=[]), pytest.raises(ImproperlyConfigured, match="INSTALLED_APPS"):
         jobs.add.enqueue(1)
