@@ -188,7 +188,7 @@ def test_options_in_sentences_are_some_commands() -> None:
             yield from every(part)
 
     known = {option for program in PROGRAMS for option in every(command_of(program))}
-    known |= {"--long"}  # of scripts/test
+    known |= {"--long", "--database", "--parallel"}  # of scripts/test, and of manage.py of Django
     others = [
         path.read_text()
         for path in [*ROOT.glob("scripts/*"), *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*/management/*/*.py")]

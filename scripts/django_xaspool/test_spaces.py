@@ -1,6 +1,6 @@
 """The spaces of a test run: while Django's test environment is set up, no backend uses its space.
 
-Django's test runner and pytest-django call ``setup_test_environment``, with and without a database. Each process of a
+Django's test runner and pytest-django call setup_test_environment, with and without a database. Each process of a
 parallel run has separate spaces, as it has a separate database.
 """
 

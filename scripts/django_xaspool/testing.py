@@ -7,7 +7,7 @@ from django_xaspool.tasks import base, task_backends
 def run_tasks(alias: str = base.DEFAULT_TASK_BACKEND_ALIAS) -> int:
     """Run the tasks that can run now, and the tasks that these enqueue, in this thread; return how many ended.
 
-    The tasks use the database connection of the caller, so that a ``TestCase`` and its tasks see each other's rows.
+    The tasks use the database connection of the caller, so that a TestCase and its tasks see each other's rows.
 
     Args:
         alias: the key of the backend in the setting TASKS.

@@ -36,7 +36,7 @@ def transaction(
     Django: nested blocks are savepoints, and the calls of ``on_commit`` follow the commit. After a failure of the
     block, the messages return after their retry delay, with one more attempt.
 
-    The first call of each process creates the table ``xaspool_decisions``, if it is missing, and finishes the
+    The first call of each process creates the table of decisions, if it is missing, and finishes the
     transactions of dead programs.
 
     Args:

@@ -14,7 +14,7 @@ commit has another number than the origin, and a vote is marked with the origin 
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from spool.disk.content import unlink_if_there, unlink_unless_gone, write_new
 from spool.disk.disk import Disk
@@ -60,11 +60,14 @@ class Recycler:
         with self._mutex:
             self._files, self._misses = found, 0
 
-    def take(self, name: str, size: int, *, keep: int = 0, unlike: bytes = b"") -> tuple[int, int, str] | None:
+    def take(
+        self, name: str, size: int, *, keep: Callable[[], int] = int, unlike: bytes = b""
+    ) -> tuple[int, int, str] | None:
         """Take a file of about ``size`` bytes to overwrite, and rename the file to ``name``, a free name.
 
         Args:
-            keep: the number of files to leave in ``free/`` for more urgent commits.
+            keep: returns the number of files to leave in ``free/`` for more urgent commits. It is called only if few
+                files are left.
             unlike: bytes that the start of the file must not contain; b"" if the content does not matter.
 
         Returns:
@@ -101,17 +104,18 @@ class Recycler:
         self.refresh()  # the list of names is out of date
         return None
 
-    def _pop(self, size: int, keep: int) -> str | None:
+    def _pop(self, size: int, keep: Callable[[], int]) -> str | None:
         """Remove the file whose size is nearest to ``size`` from the list, and return the file's name.
 
         If two sizes are equally near, the larger file is taken, because that file need not grow. If several files have
         the nearest size, each process takes a different file, so that processes do not compete for the same file.
         """
-        if 0 < keep < len(self._files) <= keep + _FEW:
+        least = keep() if len(self._files) <= STOCK + _FEW else 0
+        if 0 < least < len(self._files) <= least + _FEW:
             self.refresh()
         with self._mutex:
             files = self._files
-            if len(files) > keep:
+            if files and (not least or len(files) > least):
                 at = bisect_left(files, (size, ""))
                 if at and (at == len(files) or size - files[at - 1][0] < files[at][0] - size):
                     first, end = bisect_left(files, (files[at - 1][0], "")), at

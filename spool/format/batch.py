@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import msgpack
 
+from spool.disk.recycler import STOCK
 from spool.errors import SystemFailure
 from spool.format.commands import Addressing, Command, Left, Remove, Take, Update, addressing
 from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry, SectionEntry
@@ -96,6 +97,17 @@ class CommitBatch:
     def tables(self) -> list[Table]:
         """The tables of the closed sections that are still in memory, and the table of the open section."""
         return [*(section.table for section in self.sections), self._table]
+
+    def files_to_leave(self) -> int:
+        """Return how many consumed files to leave for more urgent commits, which must succeed on a full disk.
+
+        A put leaves files for the attempts of a dead process, for removals, and for the reclaim afterwards. A removal
+        leaves two files, because two processes may take a file at the same moment.
+        """
+        if self.messages:
+            return STOCK
+        commands = (command for table in self.tables for command in table.commands)
+        return 0 if not self.commands else 3 if any(command.name == "update" for command in commands) else 2
 
     @property
     def section_is_full(self) -> bool:

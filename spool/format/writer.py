@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from spool.disk.content import chunks, unlink_unless_gone, write_chunks
 from spool.disk.disk import Disk
-from spool.disk.recycler import STOCK, Recycler
+from spool.disk.recycler import Recycler
 from spool.format.batch import CommitBatch
 from spool.format.header import CLASS_BYTES, Header, SectionEntry, encode_header, pad_header
 from spool.format.reader import FileContents
@@ -33,18 +33,6 @@ def writer_name() -> Mapping[str, object]:
 
 
 os.register_at_fork(after_in_child=writer_name.cache_clear)
-
-
-def _files_left(batch: CommitBatch) -> int:
-    """Return how many files the recycler keeps for more urgent commits, which must succeed on a full disk.
-
-    A put leaves files for the attempts of a dead process, for removals, and for the reclaim afterwards. A removal
-    leaves two files, because two processes may take a file at the same moment.
-    """
-    if batch.messages:
-        return STOCK
-    commands = (command for table in batch.tables for command in table.commands)
-    return 0 if not batch.commands else 3 if any(command.name == "update" for command in commands) else 2
 
 
 def new_header(time: float, durable_mark: int) -> Header:
@@ -143,12 +131,11 @@ class CommitFileWriter:
             return
         encoded = encode_header(header, beside=size if flushed and pool is not None else None)
         size += len(encoded)
-        keep = _files_left(batch)
         taken = None
         if pool is not None:
             xid = self.xid  # (an old file of a branch must not look like the vote of a new branch with the same xid)
             unlike = b"" if xid[0] in FORMATS_USED_ONCE else str(xid).encode()
-            taken = pool.take(self.name, size, keep=keep, unlike=unlike)
+            taken = pool.take(self.name, size, keep=batch.files_to_leave, unlike=unlike)
         if taken is None:
             self.handle, self.recycled = self.disk.create(self.name), ""
         else:

@@ -56,7 +56,8 @@ class FileCache:
             table = decode_table(self._proven_table(file, section), section)
             self._keep(file, section, table)
         self._tables[file, section] = table  # the table used last is the last in the dict
-        self._unused.discard((file, section))
+        if self._unused:
+            self._unused.discard((file, section))
         return table
 
     def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable:

@@ -92,7 +92,8 @@ class PreparedBranches:
         self.version = version
         self.branches = branches
         self.usages = {xid: usage for xid, usage in self.usages.items() if xid in branches}
-        self.__dict__.pop("held", None)
+        if "held" in self.__dict__:
+            del self.held
 
     @cached_property
     def held(self) -> dict[Position, Xid]:
@@ -111,13 +112,14 @@ class PreparedBranches:
         if version == self.version + 1:
             self.version = version
         self.branches[xid] = contents
-        self.__dict__.pop("held", None)
+        if "held" in self.__dict__:
+            del self.held
 
     def forget(self, xid: Xid) -> None:
         """Forget a branch that a commit adopted: the index has the effects of the branch now."""
         self.usages.pop(xid, None)
-        if self.branches.pop(xid, None) is not None:
-            self.__dict__.pop("held", None)
+        if self.branches.pop(xid, None) is not None and "held" in self.__dict__:
+            del self.held
 
 
 def addressed_positions(contents: FileContents) -> Iterator[Position]:
