@@ -154,7 +154,7 @@ def test_a_stage_that_is_a_symlink_is_refused_by_an_opener_and_by_a_look(stage: 
 def test_a_space_that_was_moved_stops_and_nothing_is_lost(root: Path, tmp_path: Path) -> None:
     with spool.open(root) as space:
         root.rename(tmp_path / "moved")
-        with pytest.raises(SpaceStopped, match="nothing that was committed is lost"):
+        with pytest.raises(SpaceStopped, match="the acknowledged messages are in the directory that was moved"):
             space.put("orders", "four")
     with spool.open(tmp_path / "moved") as space:
         assert [message.body for message in space.browse("orders")] == ["one", "two", "three"]

@@ -154,7 +154,7 @@ def test_e10_settings_that_people_edit_are_read_while_programs_run(
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("colour = 1", "there is no option 'colour'; there are order, out_of_order"),
+        ("colour = 1", "there is no option 'colour'; there are role, order, out_of_order"),
         ("retries = 1.5", "retries is a whole number"),
         ("order = ['size']", "order is priority and time"),
         ("error_queue = 7", "error_queue is the name of a queue"),

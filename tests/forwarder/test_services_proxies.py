@@ -126,7 +126,7 @@ def test_a_proxy_passes_the_message_on(
     answer.body = b"done"
     assert call(parse(f"http://{service}/orders", timeout=11)) == Replied(b"done")
     answer.status = 422
-    assert call(parse(f"http://{service}/orders", timeout=11)) == Rejected("HTTP 422", Replied(b"done"))
+    assert call(parse(f"http://{service}/orders", timeout=11)) == Rejected("HTTP 422: done", Replied(b"done"))
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -25,7 +25,7 @@ def test_queue_create_passes_every_option_on(run: Run, path: Path) -> None:
     with spool.open(path) as space:
         assert space.queues()["fast"] == spool.QueueConfig(
             "fast",
-            ("priority", "fifo"),
+            order=("priority", "fifo"),
             retries=5,
             retry_delay=1.5,
             retry_delay_max=300.0,
@@ -50,8 +50,8 @@ def test_queue_list_counts_messages(run: Run, path: Path) -> None:
         space.put_many("orders", [b"ab", b"c"])
         space.put("orders", b"later", delay=3600)
     lines = [line.split() for line in run("queue", "list").text.splitlines()]
-    assert lines[0][:3] == ["name", "ready", "delayed"]
-    assert [line[:3] for line in lines[1:]] == [["errors", "0", "0"], ["orders", "2", "1"]]
+    assert lines[0][:4] == ["name", "role", "ready", "delayed"]
+    assert [line[:4] for line in lines[1:]] == [["errors", "work", "0", "0"], ["orders", "work", "2", "1"]]
     assert len({len(line) for line in run("queue", "list").text.splitlines()[1:]} | {0}) <= 3
 
 

@@ -52,7 +52,7 @@ def test_no_arguments_lead_to_a_traceback(
     path: Path, directory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stride: Stride
 ) -> None:
     monkeypatch.chdir(tmp_path / directory)
-    monkeypatch.setattr(admin_console, "_await", lambda ended, server: None)  # the console ends at once
+    monkeypatch.setattr(admin_console, "wait_for_end", lambda *_: None)  # the console ends at once
     runner = CliRunner()
     for name, words in _walk(24 // stride(24), stride(15)):
         words = [

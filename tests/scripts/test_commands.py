@@ -31,7 +31,7 @@ WRONG = {
     "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "METHOD": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
     "HOST:PORT": "nowhere", "HOST[:PORT]": "no where", "[[NAME=]DIRECTORY...]": "../x=.", "TYPE": "",
-    "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon",
+    "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon", "ROLE": "boss", "SUFFIX": "ok",
 }  # fmt: skip
 # Any text is accepted; errors come from the file or space that it names.
 ANY = {
@@ -179,7 +179,7 @@ WITH_JSON = [
     ("quarantined file", ["quarantine", "show", "order.json"]), ("subscription", ["subscription", "list"]),
     ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
     ("recovery", ["spool-recover"]), ("mirror", ["mirror", "show"]), ("sample", ["metrics"]),
-    ("space", ["top", "--once"]),
+    ("space", ["top", "--once"]), ("archived", ["archive", "orders", "--to", "DIRECTORY"]),
 ]  # fmt: skip
 
 
@@ -204,7 +204,8 @@ def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: li
     (path / "stray").touch()
     (path / "quarantine" / "order.json").touch()
     program, *typed = words if words[0].startswith("spool-") else ["spool-admin", *words]
-    typed = [message_id if word == "ID" else word for word in typed]
+    values = {"ID": message_id, "DIRECTORY": str(path.parent / "archive")}
+    typed = [values.get(word, word) for word in typed]
     done = CliRunner().invoke(programs()[program], [*typed, "--json"], env={"SPOOL_SPACE": str(path)})
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[0]).keys()

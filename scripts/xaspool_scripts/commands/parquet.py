@@ -17,7 +17,7 @@ _MOST_EXPIRY = 366 * 86_400.0
 @click.option("--to", "directory", metavar="DIRECTORY", required=True, type=click.Path(), help="Where the files go.")
 @click.option("--subscription", metavar="NAME", help="The name of the archive's subscription. Default: archive-QUEUE.")
 @click.option(
-    "--expiry", type=duration, metavar="TIME", default="30d",
+    "--keep-for", "expiry", type=duration, metavar="TIME", default="30d",
     help="How long the space keeps messages for the next run, at most 366d. Written in seconds or e.g. 5m. "
     "Default: 30d.",
 )  # fmt: skip
@@ -42,10 +42,10 @@ def archive(
     \b
     Examples:
       spool-admin archive orders --to /archive/orders
-      spool-admin archive orders --to /archive/orders --expiry 90d --json
+      spool-admin archive orders --to /archive/orders --keep-for 90d --json
     """
     if not 0 < expiry <= _MOST_EXPIRY:
-        raise click.BadParameter("--expiry is more than 0 and at most 366d")
+        raise click.BadParameter("--keep-for is more than 0 and at most 366d")
     if row_group < 1:
         raise click.BadParameter("--row-group is a whole number from 1")
     try:
@@ -56,6 +56,7 @@ def archive(
             f"archive needs {package}: pip install './xaspool[parquet]' (spool-admin docs install)"
         ) from error
     with opened() as space:
+        space.stats(queue)  # refuses a wrong name
         try:
             report = Archive(
                 space, queue, directory, subscription=subscription or f"archive-{queue}", expiry=expiry,

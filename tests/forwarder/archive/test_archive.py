@@ -375,7 +375,7 @@ def test_without_pyarrow_one_line_says_what_to_install(space: spool.Space, out: 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["orders", "--row-group", "0"], "row-group"), (["orders", "--expiry", "367d"], "366d"),
+        (["orders", "--row-group", "0"], "row-group"), (["orders", "--keep-for", "367d"], "366d"),
         (["nothing"], "there is no queue 'nothing'"),
     ],
 )  # fmt: skip
