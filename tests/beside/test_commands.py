@@ -56,9 +56,9 @@ SESSION = (
 # A part that leaves no branch in doubt and nothing in quarantine.
 SHORT = (*SESSION[:5], *SESSION[SESSION.index("transaction list") :])
 # These change no space that exists, serve until they are stopped, or refuse a space that others have open.
-ELSEWHERE = {"archive", "console", "docs", "doctor", "import", "init", "metrics", "mirror begin", "mirror drop", "mirror restore",
-    "mirror show", "quarantine list", "quarantine show", "queue list", "queue show", "subscription list", "top", "tour",
-    "transaction show"}  # fmt: skip
+ELSEWHERE = {"archive", "console", "docs", "doctor", "import", "init", "metrics", "mirror begin", "mirror drop",
+    "mirror restore", "mirror show", "quarantine list", "quarantine show", "queue list", "queue show",
+    "subscription list", "top", "tour", "transaction show"}  # fmt: skip
 # Records of the log about another process that has a lock at this moment.
 _ABOUT_OTHERS = re.compile(r"^spool-admin: warning: (waiting for|files that are not needed remain).*\n", re.MULTILINE)
 
