@@ -112,6 +112,7 @@ class Archive:
         return report
 
     def _begin(self) -> Offset:
+        self._file.check_new()
         start = {NUMBER: 0, SINCE: self._subscriber.begin()}
         self._save(start, ())
         return start
@@ -123,7 +124,10 @@ class Archive:
                 "each archive its own directory, or its own --subscription"
             )
         self._file.finish(record)
-        return {NUMBER: record.number, SINCE: self._subscriber.renew({NUMBER: record.number, SINCE: record.since})}
+        start = {NUMBER: record.number, SINCE: self._subscriber.renew({NUMBER: record.number, SINCE: record.since})}
+        if start[SINCE] != record.since:  # after a loss: the next run knows the new registration, even without rows now
+            self._save(start, ())
+        return start
 
     def _save(self, offset: Offset, files: tuple[tuple[str, str], ...]) -> None:
         self._file.write(Record(self._engine.space_id, self._queue, offset[SINCE], offset[NUMBER], files))

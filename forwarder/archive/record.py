@@ -1,11 +1,13 @@
 """The record of an archive: a small file in the directory of the Parquet files. The record is replaced in one step."""
 
 import fcntl
+import glob
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from spool.errors import CorruptedFile, InvalidArgument
@@ -70,6 +72,14 @@ class RecordFile:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptedFile(f"{self._path} is no record of an archive: {error}: restore it from a backup") from None
+
+    def check_new(self) -> None:
+        """Raise InvalidArgument if the directory has files of this archive, although it has no record."""
+        for found in Path(self._directory).glob(f"date=*/{glob.escape(self.name)}-*.parquet"):
+            raise InvalidArgument(
+                f"{self._directory} has files of this archive, e.g. {found.name}, but not its record, without which "
+                f"messages would be archived again: restore {self._path} from a backup, or use another directory"
+            )
 
     def write(self, record: Record) -> None:
         """Replace the record. The new record is durable when this call returns."""

@@ -30,7 +30,7 @@ from celery_xaspool.names import (
     queue_name,
     short_text,
 )
-from celery_xaspool.options import ARGUMENTS, name_ignored, name_ignored_priority
+from celery_xaspool.options import ARGUMENTS, check_queue_options, name_ignored, name_ignored_priority
 
 log = logging.getLogger("celery_xaspool")
 
@@ -174,7 +174,9 @@ class Channel(virtual.Channel):
         options["order"] = "priority" if arguments.get("x-max-priority") else "fifo"
         options["durability"] = "flush" if durable else "none"
         options |= self.connection.client.transport_options.get("queue", {})
-        self.connection.durable[queue_name(queue)] = {**options, **arguments.get("xaspool", {})}
+        own = arguments.get("xaspool", {})
+        check_queue_options(f"queue_arguments of the queue {queue}", own)
+        self.connection.durable[queue_name(queue)] = {**options, **own}
         self.find_queue(queue)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
+import spool
+
 log = logging.getLogger("celery_xaspool")
 
 BROKER = ("queue", "native_eta", "deadletter_queue")
@@ -60,6 +62,21 @@ def name_ignored(setting: str, options: Iterable[str], known: Collection[str]) -
             f"did you mean {meant[0]}?" if meant else f"the options are {', '.join(known)}"
         )
         log.warning("%s: the option %s has no effect with xaspool: %s", setting, option, instead)
+
+
+def check_queue_options(setting: str, options: object) -> None:
+    """Check the names of the options of a queue, which an existing queue would ignore in silence.
+
+    Raises ``spool.InvalidArgument``.
+    """
+    if not isinstance(options, Mapping):
+        raise spool.InvalidArgument(f"{setting}: the options of a queue are a dict, not {options!r:.80}")
+    known = spool.QueueOptions.__annotations__
+    for option in map(str, options):
+        if option not in known:
+            meant = get_close_matches(option, known, n=1)
+            advice = f"did you mean {meant[0]}?" if meant else f"the options are {', '.join(known)}"
+            raise spool.InvalidArgument(f"{setting}: a queue has no option {option}: {advice}")
 
 
 def name_ignored_priority(queue: str) -> None:

@@ -57,6 +57,7 @@ class XaspoolBackend(KeyValueStoreBackend):
         super().__init__(app, url=url, expires_type=int, **kwargs)
         self._options = app.conf.get("result_backend_transport_options") or {}
         options.name_ignored("result_backend_transport_options", self._options, options.RESULTS)
+        options.check_queue_options("result_backend_transport_options", self._options.get("queue", {}))
         self._here = threading.local()
 
     @property
@@ -127,8 +128,16 @@ class XaspoolBackend(KeyValueStoreBackend):
             return changes[key].body
         if key in (collected := self._collected()):
             return collected[key]
-        found = self._space.find(RESULTS, correlation_id=key)
+        found = self._find(key)
         return None if found is None else found.body
+
+    def _find(self, key: str, **options: Any) -> spool.Message | None:
+        """Find a value. A read creates no queue, because a full disk has no room for the change of the settings."""
+        try:
+            return spool.shared(self._path).find(RESULTS, correlation_id=key, **options)
+        except spool.QueueNotFound:  # no result exists
+            time.sleep(options.get("timeout", 0.0))
+            return None
 
     def mget(self, keys: Any) -> list[Any]:
         return [self.get(key) for key in keys]
@@ -342,7 +351,7 @@ class XaspoolBackend(KeyValueStoreBackend):
             if seconds <= 0:
                 raise TimeoutError("The operation timed out.")
             # A result replaces a state like STARTED. The first round only finds that state, and gets its id.
-            found = self._space.find(RESULTS, correlation_id=key, timeout=seconds, other_than=seen)
+            found = self._find(key, timeout=seconds, other_than=seen)
             seen = seen if found is None else found.id
         if on_interval and meta["status"] in states.PROPAGATE_STATES:
             on_interval()  # raises the error of a chord's part, which is one commit with the error of the body

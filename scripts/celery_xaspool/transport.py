@@ -15,7 +15,7 @@ from celery_xaspool import refuse_old_celery
 from celery_xaspool.bindings import Bindings
 from celery_xaspool.channel import Channel, log
 from celery_xaspool.names import BINDINGS, TRANSIENT, TRANSIENT_OPTIONS, space_path
-from celery_xaspool.options import BROKER, name_ignored
+from celery_xaspool.options import BROKER, check_queue_options, name_ignored
 
 _TRANSIENT_QUEUES = 10_000  # the most names of transient queues that a connection remembers
 _AGAIN_SECONDS = 1.0  # after this time, a delivery that has failed is repeated
@@ -40,6 +40,7 @@ class Transport(virtual.Transport):
         super().__init__(client, **kwargs)
         self.path = space_path(client.hostname)
         name_ignored("broker_transport_options", client.transport_options, BROKER)
+        check_queue_options("broker_transport_options", client.transport_options.get("queue", {}))
         self.native_eta = bool(client.transport_options.get("native_eta", True))
         # How long a message may wait in a transient queue, in seconds. Each client of a worker has such a queue.
         self.transient: dict[str, float] = LRUCache(limit=_TRANSIENT_QUEUES)

@@ -8,6 +8,7 @@ A call reads only the messages that were added since the last call, because a qu
 fields are in memory; a body is read only for the cause of a failed result.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -235,11 +236,12 @@ def _failed_result(store: Store, queue: str, run: Run, position: Position, *, wi
 
 
 def kind_of(cause: str) -> str:
-    """Return the kind of a cause: the type of an exception, e.g. ``ValueError``, or the first characters."""
+    """Return the kind of a cause: the type of an exception, e.g. ``ValueError``, or the first characters without
+    numbers."""
     kind, colon, _ = cause.partition(":")
     if colon and kind.replace(".", "").replace("_", "").isalnum() and len(kind) <= _MOST_KIND:
         return kind
-    return cause[:_MOST_KIND]
+    return re.sub(r"\b(?<!HTTP )[0-9]+", "…", cause)[:_MOST_KIND]
 
 
 def grouped(failed: Iterable[FailedTask], most: int = _MOST_GROUPS) -> tuple[TaskFailures, ...]:

@@ -1,6 +1,7 @@
 """Settings that have no effect here are named, and a Celery that is too old is refused."""
 
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,19 @@ def test_a_celery_that_is_too_old_is_refused_at_load(module: str, version: str) 
         f"celery.exceptions.ImproperlyConfigured: xaspool needs Celery 5.7 or newer, not {version}: run "
         "pip install --upgrade 'celery>=5.7'"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retires": 1}, "a queue has no option retires: did you mean retries?"),
+        (5, "the options of a queue are a dict"),
+    ],
+)
+def test_a_wrong_option_of_a_queue_is_an_error_also_if_the_queue_exists(options: object, said: str, url: str) -> None:
+    with spool.create(url.removeprefix("xaspool://")) as space:
+        space.create_queue("tea")
+    with pytest.raises(spool.InvalidArgument, match=re.escape(said)):
+        Connection(url, transport_options={"queue": options}).connect()
+    with pytest.raises(spool.InvalidArgument, match=re.escape(said)), Connection(url) as connection:
+        Queue("tea", queue_arguments={"xaspool": options})(connection).declare()

@@ -72,6 +72,14 @@ def test_results_are_forgotten_and_expire(own: Shop) -> None:
     assert not list(own.space.browse("celery.results"))
 
 
+def test_a_read_creates_no_queue(own: Shop) -> None:
+    result = own.app.AsyncResult("nothing")
+    assert result.state == "PENDING"
+    with pytest.raises(results.TimeoutError):
+        result.get(timeout=0.1)
+    assert results.RESULTS not in own.space.queues()
+
+
 def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
     options = {"queue": {"durability": "none"}}
     with application(own.space.path, result_backend_transport_options=options, result_compression="gzip") as app:

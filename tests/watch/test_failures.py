@@ -105,6 +105,10 @@ def test_x20_results_are_read_once_also_from_compacted_files(
         assert counted(other) == {("bake", "results", "KeyError"): 11}
 
 
+def test_x20_texts_that_differ_only_in_numbers_are_one_kind() -> None:
+    assert kind_of("bad customer 12") == kind_of("bad customer 7")
+
+
 def test_x20_kinds_of_causes_and_groups_are_few() -> None:
     assert kind_of("shop.errors.Cold_1: 3 °C") == "shop.errors.Cold_1"
     assert kind_of("HTTP 503: down") == "HTTP 503: down"

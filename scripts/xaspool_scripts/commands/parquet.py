@@ -1,9 +1,12 @@
 """``spool-admin archive``: write the messages of a queue to Parquet files."""
 
+import os
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
+from spool.model.paths import local_path
 from xaspool_scripts.terminal.options import duration, whole
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, json_option, note, opened
@@ -55,8 +58,13 @@ def archive(
         raise Failure(
             f"archive needs {package}: pip install './xaspool[parquet]' (spool-admin docs install)"
         ) from error
+    directory = local_path(directory)
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise click.BadParameter(f"{printable(directory)} is a file: --to names a directory")
     with opened() as space:
         space.stats(queue)  # refuses a wrong name
+        if Path(directory).resolve().is_relative_to(Path(space.path).resolve()):
+            raise click.BadParameter(f"{printable(directory)} is in the queue space: --to names another directory")
         try:
             report = Archive(
                 space, queue, directory, subscription=subscription or f"archive-{queue}", expiry=expiry,

@@ -344,6 +344,27 @@ def test_two_archives_share_a_directory(space: spool.Space, out: Path) -> None:
     assert bodies(out) == [b"1", b"2"]
 
 
+def test_after_a_loss_without_messages_the_next_runs_archive_each_message(space: spool.Space, out: Path) -> None:
+    run(space, out)
+    space.put("orders", b"lost")
+    space.get("orders")
+    space.delete_subscription("archive-orders")
+    run(space, out, after_loss=True)
+    space.put("orders", b"1")
+    space.get("orders")
+    run(space, out)
+    assert bodies(out) == [b"1"]
+
+
+def test_files_without_a_record_are_not_archived_again(space: spool.Space, out: Path) -> None:
+    space.put("orders", b"1")
+    run(space, out)
+    (out / "_archive-orders.json").unlink()
+    with pytest.raises(spool.InvalidArgument, match=r"restore .*_archive-orders.json from a backup"):
+        run(space, out, after_loss=True)
+    assert bodies(out) == [b"1"]
+
+
 def test_a_damaged_record_is_an_error_with_its_name(space: spool.Space, out: Path) -> None:
     run(space, out)
     (out / "_archive-orders.json").write_text("{")
@@ -384,3 +405,13 @@ def test_the_command_refuses_other_values_in_one_line(
 ) -> None:
     one_line(archive(space, *args, "--to", out), said)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("directory", ["file", "s3://bucket/orders", "shop/drop/orders"])
+def test_the_command_refuses_a_file_a_url_and_a_directory_of_the_space(
+    directory: str, space: spool.Space, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    place = f"{space.path}/drop/orders" if "drop" in directory else str(tmp_path / directory)
+    one_line(archive(space, "orders", "--to", directory if "s3" in directory else place), "directory")
+    assert space.subscriptions() == {}
