@@ -113,7 +113,13 @@ class Archive:
 
     def _begin(self) -> Offset:
         self._file.check_new()
-        start = {NUMBER: 0, SINCE: self._subscriber.begin()}
+        try:
+            start = {NUMBER: 0, SINCE: self._subscriber.begin()}
+        except InvalidArgument:
+            raise InvalidArgument(
+                f"{self._directory} has no archive of this subscription yet, and an archive in another directory has "
+                "read it: run the command with that directory, or give this archive another --subscription"
+            ) from None
         self._save(start, ())
         return start
 

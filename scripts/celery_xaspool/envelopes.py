@@ -89,7 +89,7 @@ def _check(fields: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> 
     """Check the types of the fields that are in both maps. Raises TypeError. (This loop runs for each message.)"""
     for name, value in fields.items():
         if name in types and not isinstance(value, types[name]):
-            raise TypeError(f"{name} is {reprlib.repr(value)}, a {type(value).__name__}")
+            raise TypeError(f"{name} is {reprlib.repr(value)}, of the type {type(value).__name__}")
 
 
 class Message(virtual.Message):

@@ -1,4 +1,4 @@
-"""Whatever lies in a queue, a worker lives, runs the other tasks, and holds no message for ever."""
+"""A worker of Celery lives with any message: it runs the other tasks, and holds no message for ever."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whatever lies in a queue of Django, and whatever a program enqueues: a worker lives, and no message is lost."""
+"""A worker of Django lives with any message and any task that a program enqueues, and no message is lost."""
 
 import json
 import tempfile

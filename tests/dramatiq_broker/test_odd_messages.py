@@ -1,4 +1,4 @@
-"""Whatever lies in a queue, and whatever a caller chose, a worker lives: a message runs, waits, or is dead-lettered."""
+"""A worker of Dramatiq lives with any message and option: a message runs, waits, or is dead-lettered."""
 
 import json
 import threading

@@ -29,7 +29,7 @@ def test_a_file_url_means_its_path(given: str | Path, path: str) -> None:
 
 
 URLS = [
-    "s3://bucket/p", "hdfs:///p", "dbfs:/p", "file://host/p", "file:p", "http://host/p", "/work/file:/p", "./s3:/p",
+    "s3://bucket/p", "hdfs:///p", "dbfs:/p", "file://host/p", "file:p", "http://host/p", "/srv/file:/p", "./s3:/p",
 ]  # fmt: skip
 
 

@@ -322,7 +322,7 @@ def test_another_directory_does_not_continue_an_archive(space: spool.Space, out:
     for _ in range(2):
         space.put("orders", b"0")
         run(space, out)
-    with pytest.raises(spool.InvalidArgument, match="there is a subscription 'archive-orders'"):
+    with pytest.raises(spool.InvalidArgument, match="an archive in another directory has read it"):
         run(space, tmp_path / "other")
 
 
