@@ -11,6 +11,7 @@ and the files of the last run (``record``). A run takes these steps:
 6. Advance the subscription, so that the space may remove the kept messages.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from forwarder.archive.files import DatedFiles
 from forwarder.archive.record import Record, RecordFile
 from forwarder.message_rows import LARGEST_BODY, MessageRows, arrow_schema
 from forwarder.subscriber import NUMBER, SINCE, Offset, Subscriber
-from spool.engine.tasks import MessageReader, Missing
+from spool.engine.tasks import MessageReader, Missing, space_of
 from spool.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Archive:
         row_group: int = 10_000,
         after_loss: bool = False,
     ) -> None:
+        if (inside := space_of(os.path.realpath(directory))) is not None:  # only ``spool.disk`` may change its files
+            raise InvalidArgument(f"{directory} is inside the queue space {inside}: name another directory")
         self._space, self._engine, self._queue = space, space.engine, queue
         self._directory, self._row_group = directory, row_group
         self._missing = Missing.SKIP if after_loss else Missing.FAIL

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -63,8 +62,6 @@ def archive(
         raise click.BadParameter(f"{printable(directory)} is a file: --to names a directory")
     with opened() as space:
         space.stats(queue)  # refuses a wrong name
-        if Path(directory).resolve().is_relative_to(Path(space.path).resolve()):
-            raise click.BadParameter(f"{printable(directory)} is in the queue space: --to names another directory")
         try:
             report = Archive(
                 space, queue, directory, subscription=subscription or f"archive-{queue}", expiry=expiry,

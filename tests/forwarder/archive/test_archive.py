@@ -407,11 +407,12 @@ def test_the_command_refuses_other_values_in_one_line(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("directory", ["file", "s3://bucket/orders", "shop/drop/orders"])
+@pytest.mark.parametrize("directory", ["file", "s3://bucket/orders", "shop/drop/orders", "other/out"])
 def test_the_command_refuses_a_file_a_url_and_a_directory_of_the_space(
     directory: str, space: spool.Space, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
+    spool.create(tmp_path / "other").close()
     place = f"{space.path}/drop/orders" if "drop" in directory else str(tmp_path / directory)
     one_line(archive(space, "orders", "--to", directory if "s3" in directory else place), "directory")
     assert space.subscriptions() == {}
