@@ -2,10 +2,11 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spool.model.message import Message
 from spool.model.position import Position
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Retried
@@ -105,13 +106,25 @@ class RoundResult:
         if position is not None and effect in _IN_A_QUEUE:
             self.attempted.append(position)
 
-    def note(self, outcome: Outcome, position: Position) -> None:
+    def count_all(self, effects: Iterable[tuple[tuple[Effect, str], Message]]) -> None:
+        """Count the effects on messages, each with its reason."""
+        delivered = 0  # (counted together, because these messages are many)
+        for (effect, reason), message in effects:
+            if reason or effect is not Effect.DELIVERED:
+                self.count(effect, reason, message.position)
+            else:
+                delivered += 1
+        if delivered:
+            add_counts(self.effects, {str(Effect.DELIVERED): delivered})
+
+    def note(self, outcome: Outcome, message: Message) -> None:
         """Note the end of a call in the streak. A call that did not reach the service is neither."""
         if not isinstance(outcome, Retried):
-            self.streak.end()
             self.has_answers = True
+            if self.streak.failed:
+                self.streak.end()
         elif outcome.counted:
-            self.streak.fail(outcome.reason, position)
+            self.streak.fail(outcome.reason, message.position)
 
     def add(self, part: "RoundResult") -> None:
         """Add the result of a part."""

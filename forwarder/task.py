@@ -183,8 +183,9 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
             nonlocal is_over
             (place, found), outcome = calls.wait()
             ended.append(EndedCall(place, found, outcome, branch.now()))
-            block.note(outcome, found.message.position)
-            is_over = is_over or block.streak.is_storm or _is_last(chunk, found, outcome)
+            block.note(outcome, found.message)
+            if chunk.in_order or isinstance(outcome, Retried):  # (no other outcome ends the calls of a task)
+                is_over = is_over or block.streak.is_storm or _is_last(chunk, found, outcome)
 
         for place, found in enumerate(branch.messages(chunk.stretches)):
             if is_over or (branch.now() >= chunk.until and (place > 0 or not chunk.must_call)):
@@ -233,8 +234,7 @@ def _conclude(branch: "TaskBranch", policy: OutcomePolicy, ended: list[EndedCall
             calls.append(call)
     if calls:
         block.vote, effects = branch.conclude(policy, calls)
-        for call, (effect, reason) in zip(calls, effects, strict=True):
-            block.count(effect, reason, call.found.message.position)
+        block.count_all(zip(effects, (call.found.message for call in calls), strict=True))
 
 
 def _threads(service: Service) -> "ServiceThreads":

@@ -11,7 +11,6 @@ import faulthandler
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -48,11 +47,14 @@ class TimeLimit:
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
         """Call the function. At the time limit, raise `TookTooLong` inside the function."""
-        if self.seconds is None or threading.current_thread() is not threading.main_thread():
+        if self.seconds is None:
+            return _run(function, argument)
+        handler = self._on_alarm  # one bound method, so that it can be compared later
+        try:
+            previous = raw.signal(signal.SIGALRM, handler)
+        except ValueError:  # this is not the main thread
             return _run(function, argument)
         begun = time.monotonic()
-        handler = self._on_alarm  # one bound method, so that it can be compared later
-        previous = raw.signal(signal.SIGALRM, handler)
         left, interval = raw.setitimer(signal.ITIMER_REAL, self.seconds)
         try:
             return _run(function, argument)
