@@ -10,9 +10,9 @@ import spool
 import xa
 from spool.coordination.counters import CounterPage
 from spool.disk.disk import Disk
-from spool.format.batch import CommitBatch
 from spool.index.index import Index
 from spool.log.combined import CombinedCommits
+from spool.log.write_set import WriteSet
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
 from spool.runtime.clock import Clock, Deadline
@@ -123,9 +123,9 @@ def branch(space: spool.Space, **options: Any) -> CoordinatedTransaction:
     return CoordinatedTransaction(space._core, **options)
 
 
-def batch(transaction: Any) -> CommitBatch:
+def batch(transaction: Any) -> WriteSet:
     """Return the commit that the transaction has gathered so far."""
-    found: CommitBatch = transaction._branch.batch
+    found: WriteSet = transaction._branch.batch
     return found
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 import spool
 from spool.disk.disk import Disk, FlushFailed
 from spool.log.commit_queue import CommitQueue
-from spool.log.commit_request import CommitRequest
+from spool.log.write_set import WriteSet
 from tests import door
 from tests.at_once import AT_ONCE
 
@@ -72,12 +72,12 @@ class Gathering:
         self._came: dict[threading.Thread, threading.Event] = {}
         join, add = CommitQueue.join, CommitQueue.add
 
-        def joining(queue: CommitQueue, request: CommitRequest) -> bool:
+        def joining(queue: CommitQueue, request: WriteSet) -> bool:
             leads = join(queue, request)
             self.came(threading.current_thread()).set()
             return leads
 
-        def adding(queue: CommitQueue, request: CommitRequest) -> None:
+        def adding(queue: CommitQueue, request: WriteSet) -> None:
             add(queue, request)
             self.came(threading.current_thread()).set()
 

@@ -24,8 +24,8 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.requests import RequestSlots
 from spool.log import commit
 from spool.log.combined import CombinedCommits
-from spool.log.commit_request import CommitRequest
 from spool.log.group_commit import GroupCommit
+from spool.log.write_set import WriteSet
 from spool.maintenance.reclaim import reclaim
 from spool.store.store import Store
 from tests import door
@@ -43,7 +43,7 @@ class Leader:
         """Commit the posted requests, and release the lead."""
         self.leads, _turn.runs = False, True
         try:
-            self._group._commit([CommitRequest(None, 0, 0)])
+            self._group._commit([WriteSet()])
         finally:
             _turn.runs = False
             self._group._forget_name()
@@ -74,7 +74,7 @@ def another_process_leads(counts: Counter[str] | None = None) -> Iterator[None]:
     def expect_others(self: CombinedCommits, page: CounterPage | None) -> bool:
         return has_company(self, page) or (self._slots.exist and not _turn.runs)
 
-    def post(self: CombinedCommits, requests: list[CommitRequest]) -> list[CommitRequest]:
+    def post(self: CombinedCommits, requests: list[WriteSet]) -> list[WriteSet]:
         if _turn.runs:
             return lead_or_post(self, requests)
         leaders[self._slots] = Leader(door.store(self))

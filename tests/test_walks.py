@@ -19,7 +19,7 @@ import spool
 import xa
 from spool.coordination import locks
 from spool.coordination.locks import LockFile
-from spool.log.commit_request import CommitRequest
+from spool.log.write_set import WriteSet
 from spool.model import layout
 from tests import door, references
 from tests.branches import voting
@@ -44,7 +44,7 @@ def posted_put(path: Path, opened: ExitStack) -> Action:
     posts = threading.Thread(target=owner.put, args=("orders", b"two"))
     join = combined.join
 
-    def join_when_posted() -> list[CommitRequest]:
+    def join_when_posted() -> list[WriteSet]:
         posts.start()
         while not slots.standing():
             pass

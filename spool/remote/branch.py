@@ -14,7 +14,7 @@ from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
-from spool.log.vote import VoteRequest, finish_vote, vote_together
+from spool.log.vote import Preparation, finish_vote, vote_together
 from spool.model import codecs, layout
 from spool.model.message import Message, Origin, message_id, new_message, set_body, set_ordinal, set_origin
 from spool.model.options import PutOptions
@@ -286,13 +286,14 @@ class RemoteBranch:
             return None
         store, file = self._store, self._branch.new_file()
         try:
-            request = VoteRequest(None, file, self._branch.batch, self._check_coordinator)
+            request = self._branch.batch
+            request.preparation = Preparation(file, self._check_coordinator)
             vote_together(store, [request])
             finish_vote(store, request)
         except BaseException:
             file.abandon()
             raise
-        header = file.header
+        header = file.contents(0).header
         return Vote(self.xid, header.size, header.checksum)
 
     def close(self) -> None:

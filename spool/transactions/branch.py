@@ -12,12 +12,12 @@ from typing import Any
 
 from spool.coordination.locks import GroupLocks, xid_byte
 from spool.errors import NotOpen, SpoolError
-from spool.format.batch import CommitBatch
 from spool.format.table import Table
-from spool.format.writer import CommitFileWriter
 from spool.log import quota
+from spool.log.commit_file import CommitFileWriter
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
+from spool.log.write_set import WriteSet
 from spool.model.position import PositionRanges, positions, subtract_ranges
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
@@ -41,7 +41,7 @@ class Branch:
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.prefix = self.id.hex()  # the first part of the ids of the branch's messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
-        self.batch = CommitBatch()
+        self.batch = WriteSet()
         self.batch.begin_branch(self.xid, self.id)
         self.file: CommitFileWriter | None = None
         self.claims: PositionRanges = []
@@ -137,7 +137,7 @@ class Branch:
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
         self.prefix = self.id.hex()
-        self.batch = CommitBatch()
+        self.batch = WriteSet()
         self.batch.begin_branch(self.xid, self.id)
         if self._keys is not None:
             self._keys.release()

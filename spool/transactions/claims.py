@@ -1,7 +1,7 @@
 """Claims outside of any transaction: messages that a program holds until it removes, fails or releases each.
 
 A claim is the locked byte of its message, and nothing else: no branch, no file. So a program can hold thousands of
-messages, and end each hold separately. A removal is a ``RemovalRequest``, as of a plain get. A counted failure is a
+messages, and end each hold separately. A removal is committed as that of a plain get is. A counted failure is a
 batch of commands. Both go through the group commit, so the calls of one moment share a commit.
 
 A message of a group has the group's lock with it. While a message is held, no holder gets another message of its group,
@@ -31,9 +31,8 @@ from spool.errors import (
     QueueNotFound,
     SpoolError,
 )
-from spool.format.batch import CommitBatch
-from spool.log.commit_request import BranchRequest, CommitRequest, RemovalRequest
 from spool.log.visibility import catch_up, revalidate
+from spool.log.write_set import WriteSet, removal
 from spool.model.checks import ValueCheck, check, seconds
 from spool.model.message import Message
 from spool.model.position import PositionRanges, append_range, subtract_ranges
@@ -411,7 +410,7 @@ class Claims:
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
-    def _submit(self, found: Sequence[_Held], make: Callable[[], CommitRequest]) -> "Future[None]":
+    def _submit(self, found: Sequence[_Held], make: Callable[[], WriteSet]) -> "Future[None]":
         """Commit the request that ``make`` returns, without waiting; return a future of the outcome."""
         future = Future[None]()
         future.set_running_or_notify_cancel()
@@ -425,16 +424,12 @@ class Claims:
             raise
         return future
 
-    def _request(
-        self, found: Sequence[_Held], make: Callable[[], CommitRequest], future: "Future[None]"
-    ) -> CommitRequest:
+    def _request(self, found: Sequence[_Held], make: Callable[[], WriteSet], future: "Future[None]") -> WriteSet:
         request = make()
         request.future, request.on_done = future, partial(self._on_done, found, make)
         return request
 
-    def _on_done(
-        self, found: Sequence[_Held], make: Callable[[], CommitRequest], requests: Sequence[CommitRequest]
-    ) -> None:
+    def _on_done(self, found: Sequence[_Held], make: Callable[[], WriteSet], requests: Sequence[WriteSet]) -> None:
         """End messages with the outcome of their commit. The thread that leads the commit calls this."""
         [request] = requests
         error = request.error
@@ -447,7 +442,7 @@ class Claims:
             error = again
         try:
             if error is None:
-                self._end(found, is_removed=type(request) is RemovalRequest)
+                self._end(found, is_removed=request.removes_only)
             else:
                 for held in found:
                     held.is_unknown = isinstance(error, CommitUnknown)
@@ -459,18 +454,19 @@ class Claims:
                 seen = self._core.group_commit.translate_error(error)
                 calls.call_later(partial(request.future.set_exception, seen))
 
-    def _removal(self, found: Sequence[_Held]) -> RemovalRequest:
-        return RemovalRequest(self._store.check_usable(), _ranges(found))
+    def _removal(self, found: Sequence[_Held]) -> WriteSet:
+        return removal(self._store.check_usable(), _ranges(found))
 
-    def _failure(self, found: Sequence[_Held], reason: str, delay: float | None, *, is_final: bool) -> BranchRequest:
-        """Return the request that records a failure of messages, under the current settings."""
-        store, batch = self._store, CommitBatch()
+    def _failure(self, found: Sequence[_Held], reason: str, delay: float | None, *, is_final: bool) -> WriteSet:
+        """Return the write set that records a failure of messages, under the current settings."""
+        store = self._store
         page = store.check_usable()
+        batch = WriteSet(page=page)
         settings = store.settings.current(page)
         with store.view.mutex:
             for held in found:
                 add_failure_outcome(batch, store, settings, held.position, reason, delay=delay, is_final=is_final)
-        return BranchRequest(page, "", batch)
+        return batch
 
 
 def _listed(call: str, messages: Iterable[Message]) -> list[Message]:

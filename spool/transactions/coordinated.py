@@ -23,7 +23,7 @@ from spool.errors import Full, NotOpen, ProtocolError, SpoolError
 from spool.index.stretch import Stretch
 from spool.log.adoption import move_adopted
 from spool.log.quota import room_for
-from spool.log.vote import VoteRequest, finish_vote
+from spool.log.vote import Preparation, finish_vote
 from spool.maintenance.room import rooms
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
@@ -237,7 +237,8 @@ class CoordinatedTransaction(Transaction):
                 check = None
                 if settings.config.has_limits:  # without limits, the vote needs no number lock
                     check = partial(room_for(store, self._branch.tables), settings)
-                request = VoteRequest(page, file, self._branch.batch, check, partial(rooms, store), settled=True)
+                request = self._branch.batch
+                request.page, request.preparation = page, Preparation(file, check, partial(rooms, store), settled=True)
                 self._core.group_commit.commit(request)
                 finish_vote(store, request)
                 self._end(TransactionState.PREPARED)

@@ -24,8 +24,8 @@ from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolle
 from spool.format.commands import REPLACED
 from spool.log import quota
 from spool.log.commit import commit
-from spool.log.commit_request import BranchRequest, CommitRequest
 from spool.log.futures import Promises
+from spool.log.write_set import WriteSet
 from spool.model.message import Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges
@@ -352,13 +352,15 @@ class Transaction:
                     room = quota.room_for(store, branch.tables)
                     self.number = commit(store, file, branch.batch, check=room, settled=limited, page=page)
                 while not branch.is_empty and branch.file is None:
-                    request = BranchRequest(page, branch.prefix, branch.batch)
+                    request = branch.batch
+                    request.page = page
                     try:
                         self._core.group_commit.commit(request)
                         break
                     except (LockTimeout, WaitExpired) as error:
                         if request.number is not None or not self._waits_on(error):
                             raise
+                        request.renew()
                     finally:
                         self.number = request.number
                 self._end(TransactionState.COMMITTED)
@@ -383,8 +385,8 @@ class Transaction:
                 within(Transaction.commit)(self)
                 future.set_result(result)
                 return future
-            request = BranchRequest(page, self._branch.prefix, self._branch.batch)
-            request.future, request.on_done = future, partial(self._on_committed, result)
+            request = self._branch.batch
+            request.page, request.future, request.on_done = page, future, partial(self._on_committed, result)
             self.state = TransactionState.COMMITTING
             try:
                 self._core.group_commit.submit(request)
@@ -392,7 +394,7 @@ class Transaction:
                 self._fail("committing", error)
         return future
 
-    def _on_committed(self, result: object, requests: Sequence[CommitRequest]) -> None:
+    def _on_committed(self, result: object, requests: Sequence[WriteSet]) -> None:
         """End the transaction with the outcome of its commit. The leader thread calls this method."""
         [request] = requests
         self.number = request.number

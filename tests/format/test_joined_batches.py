@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spool.coordination.counters import CounterPage
-from spool.format import batch, schema
-from spool.format.batch import CommitBatch
+from spool.format import schema
 from spool.format.table import decode_table
-from spool.log.commit_request import BranchRequest, CommitRequest, PutRequest, batch_of
+from spool.log import write_set
+from spool.log.write_set import WriteSet, merged, puts
 from spool.model.xid import FORMAT_LOCAL, Xid
 
 PAGE = CounterPage(bytes(320))
@@ -20,7 +20,7 @@ Message = tuple[str, dict[str, Any], bytes]
 messages = st.tuples(
     st.sampled_from(["a", "b"]), st.sampled_from([{}, {"priority": 60}]), st.binary(min_size=1, max_size=20)
 )
-puts = st.lists(messages, min_size=1, max_size=4)
+some_puts = st.lists(messages, min_size=1, max_size=4)
 branches = st.tuples(
     st.lists(messages, max_size=5),
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 50), st.integers(1, 4)), max_size=5),
@@ -28,12 +28,12 @@ branches = st.tuples(
 )
 
 
-def puts_of(made: list[Message]) -> PutRequest:
-    return PutRequest(PAGE, made[0][0], [([body], attributes) for _, attributes, body in made])
+def puts_of(made: list[Message]) -> WriteSet:
+    return puts(PAGE, made[0][0], [([body], attributes) for _, attributes, body in made])
 
 
-def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int]], facts: list[str]) -> BranchRequest:
-    found, id = CommitBatch(), bytes([place]) * 12
+def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int]], facts: list[str]) -> WriteSet:
+    found, id = WriteSet(), bytes([place]) * 12
     found.begin_branch(Xid(FORMAT_LOCAL, id, b""), id)
     for queue, attributes, body in made:
         found.put(queue, [body], attributes)
@@ -41,10 +41,10 @@ def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int
         found.remove(number, first, count, "dequeued")
     for key in facts:
         found.fact(key, place)
-    return BranchRequest(PAGE, id.hex(), found)
+    return found
 
 
-def contents(whole: CommitBatch) -> tuple[list[Message], list[list[Any]], list[list[Any]]]:
+def contents(whole: WriteSet) -> tuple[list[Message], list[list[Any]], list[list[Any]]]:
     """Return the messages, commands and facts that a reader finds in the file."""
     whole.close_section()
     found: list[Message] = []
@@ -52,8 +52,8 @@ def contents(whole: CommitBatch) -> tuple[list[Message], list[list[Any]], list[l
     facts: list[list[Any]] = []
     for section in whole.sections:
         table = decode_table(section.parts[0], section.entry)
-        assert section.entry.messages <= batch.SECTION_MESSAGES
-        assert sum(command[3] for command in table.commands) <= batch.MOST_ADDRESSED
+        assert section.entry.messages <= write_set.SECTION_MESSAGES
+        assert sum(command[3] for command in table.commands) <= write_set.MOST_ADDRESSED
         bodies = iter(section.parts[2::2])
         for queue, attributes, count in table.runs:
             found += [(table.queues[queue], table.attributes[attributes], next(bodies)) for _ in range(count)]
@@ -63,15 +63,15 @@ def contents(whole: CommitBatch) -> tuple[list[Message], list[list[Any]], list[l
 
 
 @settings(max_examples=40)
-@given(st.lists(st.one_of(puts, branches), max_size=6))
+@given(st.lists(st.one_of(some_puts, branches), min_size=1, max_size=6))
 def test_joined_drafts_are_one_behind_the_other(given_: list[Any]) -> None:
     with (
-        mock.patch.object(batch, "SECTION_MESSAGES", 3),
-        mock.patch.object(batch, "SECTION_BYTES", 60),
-        mock.patch.object(batch, "MOST_ADDRESSED", 6),
+        mock.patch.object(write_set, "SECTION_MESSAGES", 3),
+        mock.patch.object(write_set, "SECTION_BYTES", 60),
+        mock.patch.object(write_set, "MOST_ADDRESSED", 6),
         mock.patch.object(schema, "MOST_ADDRESSED", 6),
     ):
-        works: list[CommitRequest] = []
+        works: list[WriteSet] = []
         wanted: list[Message] = []
         removed: list[tuple[int, int]] = []
         told: list[tuple[str, int]] = []
@@ -84,7 +84,7 @@ def test_joined_drafts_are_one_behind_the_other(given_: list[Any]) -> None:
                 wanted += made[0]
                 removed += [(number, first + n) for number, first, count in made[1] for n in range(count)]
                 told += [(key, place) for key in made[2]]
-        whole = batch_of(works)
+        whole = merged(works)
         ids = [id for work in works for id in work.ids]
         assert len(set(ids)) == len(ids) == whole.messages == len(wanted)
         entries_ = whole.branches

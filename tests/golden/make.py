@@ -10,12 +10,12 @@ from pathlib import Path
 from unittest import mock
 
 from spool.disk import Disk
-from spool.format.batch import CommitBatch
 from spool.format.header import VOTE, Adoption, Header, stamp
 from spool.format.table import CompactedTable, Origins
-from spool.format.writer import CommitFileWriter
 from spool.index.lookup import correlation_hash
 from spool.index.segment import pack_correlations, pack_ids
+from spool.log.commit_file import CommitFileWriter
+from spool.log.write_set import WriteSet
 from spool.model.xid import FORMAT_LOCAL, Xid
 
 HERE = Path(__file__).parent
@@ -24,7 +24,7 @@ OWN_ID, BRANCH_ID = bytes(range(12)), bytes(range(12, 24))
 BRANCH_XID = Xid(7, b"global", b"branch")
 
 
-def commit_batch() -> CommitBatch:
+def commit_batch() -> WriteSet:
     """Several queues, all control fields, kinds of body, commands on messages, a taken file and facts."""
     batch = batch_of_own()
     batch.put("orders", [b"", b"two", b"x" * 300], {})
@@ -53,8 +53,8 @@ def commit_batch() -> CommitBatch:
     return batch
 
 
-def branch_batch() -> CommitBatch:
-    batch = CommitBatch()
+def branch_batch() -> WriteSet:
+    batch = WriteSet()
     batch.begin_branch(BRANCH_XID, BRANCH_ID)
     batch.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
     batch.remove(42, 0, 1, "dequeued")
@@ -79,12 +79,12 @@ def compacted_section() -> tuple[CompactedTable, list[bytes]]:
 
 
 def write(
-    directory: Path, name: str, batch: CommitBatch, time: float, durable_mark: int, number: int, *, padded: bool = False
+    directory: Path, name: str, batch: WriteSet, time: float, durable_mark: int, number: int, *, padded: bool = False
 ) -> Header:
     """A finished file, stamped if it has a number, under a golden name. ``padded``: as if it may overwrite a file."""
     (directory / "active").mkdir(exist_ok=True)
     file = CommitFileWriter(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
-    with mock.patch("spool.format.writer.writer_name", return_value=WRITER):
+    with mock.patch("spool.log.commit_file.writer_name", return_value=WRITER):
         file.complete(batch, time, durable_mark, pool=mock.Mock(take=mock.Mock(return_value=None)) if padded else None)
     if number:
         assert file.handle is not None
@@ -95,9 +95,9 @@ def write(
     return file.header
 
 
-def batch_of_own(supersedes: tuple[int, ...] = ()) -> CommitBatch:
+def batch_of_own(supersedes: tuple[int, ...] = ()) -> WriteSet:
     """A batch with one branch."""
-    batch = CommitBatch(supersedes)
+    batch = WriteSet(supersedes)
     batch.begin_branch(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID)
     return batch
 

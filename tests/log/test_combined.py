@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,10 @@ from spool.coordination.locks import request_slot_byte
 from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
-from spool.log.adoption import AdoptionRequest
 from spool.log.combined import _APART_COMMITS, _TRIAL_COMMITS, CombinedCommits
-from spool.log.commit_request import CommitRequest, PutRequest, RemovalRequest, batch_of
 from spool.log.posted import encode
 from spool.log.standing import look_at_standing, span_of
+from spool.log.write_set import WriteSet, merged, puts, removal
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.clock import Clock, Deadline, WaitExpired
@@ -284,7 +284,7 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     assert slot is not None
     run = next(iter(door.index(leader).messages.queues["orders"].in_order(time.time())))
     addressed = [(run.number, run.first, 1)]
-    request = RemovalRequest(None, addressed)
+    request = removal(None, addressed)
     encoded = encode([request])
     assert encoded is not None
     slots.post(slot, *encoded)
@@ -385,7 +385,7 @@ def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(
     assert slots.try_lead()
     with monkeypatch.context() as patched:
         patched.setattr(CombinedCommits, "_wait", interrupt)
-        request = PutRequest(None, "orders", [([b""], {})])
+        request = puts(None, "orders", [([b""], {})])
         combined = door.combined(owner)
         with pytest.raises(KeyboardInterrupt):
             combined.lead_or_post([request])
@@ -440,7 +440,7 @@ def test_a_leader_moves_the_branches_of_others(
     manager = prepared(owner, b"one")
     slots, join = slots_of(leader), CombinedCommits.join
 
-    def join_behind_the_decision(combined: CombinedCommits) -> list[CommitRequest]:
+    def join_behind_the_decision(combined: CombinedCommits) -> list[WriteSet]:
         if combined is door.combined(leader):
             decides.append(pool.submit(manager.commit, xa.Xid(7, b"one", b"")))
             posted(leader)
@@ -475,8 +475,13 @@ def test_a_branch_that_another_process_cannot_read_is_committed_by_its_owner(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The header has another checksum than the one in the request."""
-    manager, pack = prepared(owner, b"one"), AdoptionRequest.pack
-    monkeypatch.setattr(AdoptionRequest, "pack", lambda request: (*(pack(request) or ())[:3], 1))
+    manager, shared = prepared(owner, b"one"), WriteSet.shared
+
+    def with_another_checksum(adoption: WriteSet) -> tuple[Any, ...]:
+        *others, [(xid, size, _)] = shared(adoption) or ()
+        return *others, [(xid, size, 1)]
+
+    monkeypatch.setattr(WriteSet, "shared", with_another_checksum)
     combined = door.combined(leader)
     assert combined._try_lead()
     decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
@@ -499,7 +504,7 @@ def test_the_decision_of_an_administrator_is_not_posted(leader: spool.Space, own
 
 
 def test_removals_of_neighbours_become_one_command() -> None:
-    batch = batch_of([RemovalRequest(None, [(9, ordinal, 1)]) for ordinal in (2, 0, 1)])
+    batch = merged([removal(None, [(9, ordinal, 1)]) for ordinal in (2, 0, 1)])
     assert [command[:4] for table in batch.tables for command in table.commands] == [("remove", 9, 0, 3)]
 
 
@@ -599,7 +604,7 @@ def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
     slots = slots_of(space)
     slot = slots.own(A_MOMENT)
     assert slot is not None
-    encoded = encode([PutRequest(None, "orders", [([b"dead"], {})])])
+    encoded = encode([puts(None, "orders", [([b"dead"], {})])])
     assert encoded is not None
     slots.post(slot, *encoded)
     assert slots.join(slot)
@@ -665,7 +670,7 @@ def test_one_process_at_a_time_looks_for_a_slot(leader: spool.Space, owner: spoo
 def test_a_request_of_an_unknown_outcome_tells_that_run_was_deleted(leader: spool.Space, owner: spool.Space) -> None:
     slot = slots_of(owner).own(A_MOMENT)
     assert slot is not None
-    request = CommitRequest(None, 0, 0)
+    request = WriteSet()
     door.disk(owner).unlink(layout.CONTROL)
     door.combined(owner)._give_up(slot, [request])
     assert isinstance(request.error, CommitUnknown)

@@ -10,7 +10,7 @@ import pytest
 import spool
 from spool.coordination.locks import NUMBER
 from spool.disk.disk import FlushFailed
-from spool.format.writer import CommitFileWriter
+from spool.log.commit_file import CommitFileWriter
 from spool.model import layout
 from spool.store.store import WAIT_SECONDS
 from tests import door

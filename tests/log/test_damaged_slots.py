@@ -13,8 +13,8 @@ from spool.coordination import requests
 from spool.coordination.requests import DAMAGED, DONE, EMPTY, JOINED, POSTED, SLOTS, TAKEN, RequestSlots
 from spool.errors import CommitUnknown
 from spool.log.combined import CombinedCommits
-from spool.log.commit_request import PutRequest
 from spool.log.posted import encode, encode_answer
+from spool.log.write_set import WriteSet, puts
 from tests import door
 from tests.held import PATIENT_SECONDS
 from tests.log.test_combined import A_MOMENT, leader, leading, owner, posted, slots_of, until
@@ -47,7 +47,7 @@ def store_state(slots: RequestSlots, slot: int, state: int) -> None:
 
 
 def put(slots: RequestSlots, slot: int, body: bytes = b"posted") -> None:
-    request = PutRequest(None, "orders", [([body], {})])
+    request = puts(None, "orders", [([body], {})])
     encoded = encode([request])
     assert encoded is not None
     slots.post(slot, *encoded)
@@ -195,7 +195,7 @@ def test_an_owner_believes_no_changed_answer(leader: spool.Space, owner: spool.S
     """One bit is changed after the leader has marked the request as done, before its owner looks."""
     read, changed = CombinedCommits._read_answer, list[int]()
 
-    def change(combined: CombinedCommits, slot: int, found: list[PutRequest]) -> object:
+    def change(combined: CombinedCommits, slot: int, found: list[WriteSet]) -> object:
         flip(combined._slots, *bits_of(slot)[place])
         changed.append(slot)
         return read(combined, slot, found)
@@ -218,7 +218,7 @@ def test_an_owner_and_a_leader_believe_no_changed_content(
     """A changed request is left to its owner. A changed answer leaves the outcome unknown."""
     read, content = CombinedCommits._read_answer, requests._content_at(0)
 
-    def change(combined: CombinedCommits, slot: int, found: list[PutRequest]) -> object:
+    def change(combined: CombinedCommits, slot: int, found: list[WriteSet]) -> object:
         if place == "answer":
             flip(combined._slots, content + requests.BODY_BYTES + 1, 1)
         return read(combined, slot, found)

@@ -14,7 +14,7 @@ import spool
 from spool.errors import CommitUnknown, NotOpen
 from spool.log import combined
 from spool.log.combined import CombinedCommits
-from spool.log.commit_request import CommitRequest
+from spool.log.write_set import WriteSet
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS
@@ -83,7 +83,7 @@ class Case:
         ours = door.combined(self.leader)
         ours._expected = 64
 
-        def join_both(combined_commits: CombinedCommits) -> list[CommitRequest]:
+        def join_both(combined_commits: CombinedCommits) -> list[WriteSet]:
             if combined_commits is ours and not waits:
                 for n, owner in enumerate(self.owners):
                     door.combined(owner)._expected = 64

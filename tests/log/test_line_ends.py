@@ -12,7 +12,7 @@ import pytest
 import spool
 from spool.coordination.locks import NUMBER
 from spool.log.commit_queue import CommitQueue
-from spool.log.commit_request import CommitRequest
+from spool.log.write_set import WriteSet
 from spool.runtime import calls
 from spool.runtime.tearing import mark_delivered
 from tests import door
@@ -62,7 +62,7 @@ def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, mon
         attempt = door.core(space).group_commit._try
         tears = iter([SystemExit()])
 
-        def torn(works: list[CommitRequest]) -> Sequence[CommitRequest]:
+        def torn(works: list[WriteSet]) -> Sequence[WriteSet]:
             for error in tears:
                 raise error
             return attempt(works)
@@ -197,7 +197,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
     leads = threading.Event()
     attempt = door.core(space).group_commit._try
 
-    def trying(works: list[CommitRequest]) -> Sequence[CommitRequest]:
+    def trying(works: list[WriteSet]) -> Sequence[WriteSet]:
         if threading.current_thread() is main and not leads.is_set():
             assert len(works) == 3
             leads.set()
@@ -226,7 +226,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
 def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on() -> None:
     woken: list[str] = []
     waiting = CommitQueue(lambda: woken.append("the store's thread"))
-    first, second, third, fourth = (CommitRequest(None, 0, 0) for _ in range(4))
+    first, second, third, fourth = (WriteSet() for _ in range(4))
     assert waiting.join(first)
     assert not waiting.join(second)
     assert not waiting.join(third)

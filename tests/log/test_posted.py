@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool.format.batch import CommitBatch
-from spool.log.commit_request import BranchRequest, CommitRequest, PutRequest, RemovalRequest, batch_of
 from spool.log.posted import decode, encode
+from spool.log.write_set import WriteSet, destinations_of, merged, puts, removal
 from spool.model.layout import MAX_NUMBER
 from spool.model.xid import FORMAT_LOCAL, Xid
 
@@ -35,7 +34,7 @@ def some(of: dict[str, list[Any]]) -> st.SearchStrategy[dict[str, Any]]:
     return st.lists(st.sampled_from(pairs), max_size=3).map(dict)
 
 
-Action = Callable[[CommitBatch], object]
+Action = Callable[[WriteSet], object]
 ACTIONS: st.SearchStrategy[Action] = st.one_of(
     st.builds(lambda *put: lambda batch: batch.put(*put), QUEUES, BODIES, some(FIELDS)),
     st.builds(lambda at, why: lambda batch: batch.remove(*at, why), RANGES, st.sampled_from(["dequeued", "failed"])),
@@ -53,37 +52,36 @@ ACTIONS: st.SearchStrategy[Action] = st.one_of(
 )
 
 
-def branch_of(actions: list[Action]) -> BranchRequest:
-    batch = CommitBatch()
+def branch_of(actions: list[Action]) -> WriteSet:
+    batch = WriteSet()
     batch.begin_branch(Xid(FORMAT_LOCAL, BRANCH, b""), BRANCH)
     for act in actions:
         act(batch)
-    return BranchRequest(None, BRANCH.hex(), batch)
+    return batch
 
 
-REQUESTS: st.SearchStrategy[CommitRequest] = st.one_of(
-    st.builds(PutRequest, st.none(), QUEUES, st.lists(st.tuples(BODIES, some(FIELDS)), min_size=1, max_size=3)),
-    st.builds(RemovalRequest, st.none(), st.lists(RANGES, min_size=1, max_size=4)),
+REQUESTS: st.SearchStrategy[WriteSet] = st.one_of(
+    st.builds(puts, st.none(), QUEUES, st.lists(st.tuples(BODIES, some(FIELDS)), min_size=1, max_size=3)),
+    st.builds(removal, st.none(), st.lists(RANGES, min_size=1, max_size=4)),
     st.builds(branch_of, st.lists(ACTIONS, max_size=5)),
 )
 
 
-def commit_of(requests: list[CommitRequest]) -> tuple[Any, ...]:
+def commit_of(requests: list[WriteSet]) -> tuple[Any, ...]:
     """Return what the commit of these requests writes, without ids that are random."""
-    batch = batch_of(requests)
+    batch = merged(requests)
     batch.close_section()
     counts = [(branch.first, branch.count) for branch in batch.branches]
-    places = [(request.first, request.messages, request.bytes, request.is_empty) for request in requests]
+    places = [(request.first, request.messages, request.size, request.is_empty) for request in requests]
     return [section.parts for section in batch.sections], counts, places, batch.messages, batch.commands, batch.facts
 
 
 @given(st.lists(REQUESTS, min_size=1, max_size=4))
-def test_posted_requests_become_the_same_commit(requests: list[CommitRequest]) -> None:
+def test_posted_requests_become_the_same_commit(requests: list[WriteSet]) -> None:
     encoded = encode(requests)
     posted = decode(encoded[0])
-    assert list(map(type, posted)) == list(map(type, requests))
     assert [list(map(tuple, one.addressed)) for one in posted] == [list(map(tuple, one.addressed)) for one in requests]
-    assert [list(one.destinations()) for one in posted] == [list(one.destinations()) for one in requests]
+    assert [destinations_of(one.tables) for one in posted] == [destinations_of(one.tables) for one in requests]
     assert [one.branch for one in posted] == [one.branch for one in requests]
     assert commit_of(posted) == commit_of(requests)
 
@@ -103,8 +101,8 @@ def test_a_branch_with_other_commands_is_left_to_its_own_process(act: Action) ->
 
 def test_an_addition_to_a_joined_range_leaves_the_other_batch_as_it_is() -> None:
     """Requests that failed are committed again without the others."""
-    first, second = branch_of([lambda batch: batch.remove(9, 0, 1, "dequeued")]), CommitBatch()
-    second.append(first.batch)
+    first, second = branch_of([lambda batch: batch.remove(9, 0, 1, "dequeued")]), WriteSet()
+    second.append(first)
     second.remove(9, 1, 1, "dequeued")
     assert [command[1:4] for command in second.tables[0].commands] == [(9, 0, 2)]
     assert first.addressed == [(9, 0, 1)]

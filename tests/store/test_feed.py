@@ -17,7 +17,7 @@ from spool.log.replay import read_commit
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.store import feed
-from spool.store.feed import NOTE_BYTES, addressed_in, decode
+from spool.store.feed import NOTE_BYTES, addressed_in, commit_of
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import PowerCut
@@ -144,7 +144,7 @@ def as_noted(part: Part) -> Part:
 
 @given(st.binary(max_size=NOTE_BYTES))
 def test_a_note_of_any_bytes_is_a_commit_or_none(note: bytes) -> None:
-    assert decode(7, note) is None or decode(7, note).number == 7  # type: ignore[union-attr]
+    assert commit_of(7, note) is None or commit_of(7, note).number == 7  # type: ignore[union-attr]
     assert addressed_in(note) is None or isinstance(addressed_in(note), list)
 
 
