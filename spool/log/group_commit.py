@@ -236,7 +236,7 @@ class GroupCommit:
         if requests[1:]:
             requests = list(filterfalse(_IS_EMPTY, requests))
         if not requests:
-            return requests
+            return []
         store, combined, usages = self.store, self._combined, None
         file = CommitFileWriter(store.files.disk, self._name or self._file_name())
         try:
@@ -266,7 +266,7 @@ class GroupCommit:
                 return []
             if is_torn_by(error) or not isinstance(error, Exception):
                 raise
-            refused = [request for request in requests if request.error is not None]
+            refused: Sequence[WriteSet] = [request for request in requests if request.error is not None]
             if not refused:
                 refused = self._guilty(error, requests) or requests
                 _fail(refused, error)

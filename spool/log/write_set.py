@@ -123,6 +123,11 @@ class WriteSet:
         return size
 
     @property
+    def is_large(self) -> bool:
+        """Whether the messages fill a section."""
+        return bool(self.sections) or self._bytes >= SECTION_BYTES
+
+    @property
     def tables(self) -> list[Table]:
         """The tables of the closed sections that are still in memory, and the table of the open section."""
         return [*(section.table for section in self.sections), self._table]
