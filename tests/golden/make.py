@@ -92,7 +92,7 @@ def write(
     file.close()
     (directory / file.name).rename(directory / name)
     (directory / "active").rmdir()
-    return file.header
+    return file.contents(0).header
 
 
 def batch_of_own(supersedes: tuple[int, ...] = ()) -> WriteSet:
