@@ -11,9 +11,8 @@ from unittest import mock
 
 from spool.coordination import counters, locks
 from spool.engine import Engine
-from spool.format import writer
 from spool.index import index
-from spool.log import commit, group_commit, sequence, visibility
+from spool.log import commit, commit_file, group_commit, sequence, visibility
 from spool.maintenance import reclaim
 from spool.policies import applications, subscriptions
 from spool.reading import reader as message_reader
@@ -69,7 +68,7 @@ BUGS = (
             ),
         ),
         "commit, rollback and commit race"),
-    Bug("a commit without its flush", writer.CommitFileWriter.flush,
+    Bug("a commit without its flush", commit_file.CommitFileWriter.flush,
         (('self.disk.make_durable(self.handle, directory, new=True, stamped=self.recycled != "")', "pass"),),
         "commits beside looks"),
     Bug("a second look without settling", visibility.revalidate,

@@ -10,8 +10,8 @@ import spool
 from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
-from spool.format import batch
 from spool.index.stretch import Stretch
+from spool.log import write_set
 from spool.log.adoption import UnknownBranch
 from spool.model import layout
 from spool.policies import heuristics
@@ -367,7 +367,7 @@ def _streaming(simulation: Simulation) -> None:
     """A branch whose sections are written before it commits, beside an opener that cleans active/ and a reclaimer."""
 
     def streams(space: spool.Space) -> None:
-        with mock.patch.object(batch, "SECTION_MESSAGES", 2):
+        with mock.patch.object(write_set, "SECTION_MESSAGES", 2):
             log = simulation.log
             log.put(space, "S streams", "a", *(f"S{place}" for place in range(5)))
 
