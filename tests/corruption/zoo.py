@@ -118,6 +118,8 @@ def _commits(space: spool.Space, zoo: Zoo) -> None:
         mock.patch.object(write_set, "SECTION_MESSAGES", 2),
         mock.patch.object(commit_file, "_STREAMED_HEADER_ROOM", 512),
     ):
+        (mock.patch.object(write_set, "SECTION_MESSAGES", 2),)
+        (mock.patch.object(commit_file, "_STREAMED_HEADER_ROOM", 512),)
         _put(space, zoo, "several sections", "left", [f"section {n}" for n in range(5)])
     _put(space, zoo, "partly taken", "left", ["taken", "left over"])
     taken = space.get("left", message_id=_id_of(space, body("taken")))
