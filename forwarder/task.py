@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from queue import SimpleQueue
 from socket import gethostname
-from sys import modules
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import spool
@@ -38,11 +38,11 @@ from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.model.text import one_line
 from spool.model.xid import FORMAT_ROUND, Xid
+from spool.tracing import instrument
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Retried, describe, of_error
 from spool.workers.pauses import Streak
 from spool.workers.states import Event, State, end_of_call, next_state
-from spool.workers.tracing import API, Process, begin_process, note_error
 
 if TYPE_CHECKING:
     from forwarder.flight.offers import Offer, OfferedBranch
@@ -177,7 +177,7 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
     def end_call(key: tuple[int, ReadMessage]) -> None:
         branch.end_call(key[0])
 
-    with Watchdog(chunk.service.watched) as watchdog, Calls(threads, end_call) as calls:
+    with Watchdog(chunk.service.watched) as watchdog, Calls(threads, chunk, end_call) as calls:
 
         def wait() -> None:
             nonlocal is_over
@@ -196,11 +196,8 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
                 continue
             watchdog.begin_call()
             branch.begin_call(place)
-            request, process = Request(*found), begin_process(found.message) if API in modules else None
-            if process is not None:
-                found = found._replace(message=process.continued(found.message, chunk.policy.space))
-            calls.begin((place, found), request, process)
-            while calls.is_full or (chunk.in_order and calls.under_way):
+            calls.begin((place, found), partial(threads.call, Request(*found)))
+            while calls.is_full:
                 wait()
         while calls.under_way:
             wait()
@@ -242,6 +239,7 @@ def _threads(service: Service) -> "ServiceThreads":
     key = (os.getpid(), service)
     if key not in _opened:
         _opened[key] = ServiceThreads(service.open(), threads_of(service))
+        instrument()  # (the module of the service may have imported OpenTelemetry)
     return _opened[key]
 
 
@@ -274,20 +272,15 @@ class ServiceThreads:
         except KeyboardInterrupt as error:  # Ctrl-C also reaches this process and ends the task
             return error
         except BaseException as error:  # also SystemExit, so that a service cannot end the task
-            if API in modules:
-                note_error(error)
-            return of_error(error, MAX_REPLY)
+            return self.failed(error)
 
-    def traced(self, request: Request, process: Process) -> Outcome | BaseException:
-        """Make a call, as ``call`` does, within its span."""
-        with process:
-            outcome = self.call(request)
-        process.end(Retried(describe(outcome)) if isinstance(outcome, BaseException) else outcome)
-        return outcome
+    def failed(self, error: BaseException) -> Outcome:
+        """Return the outcome of a call that has raised an exception."""
+        return of_error(error, MAX_REPLY)
 
 
 class Calls(Generic[Key]):
-    """The calls of one task. ``wait`` returns the calls in the order in which the calls end.
+    """The calls of one task, a chunk. ``wait`` returns the calls in the order in which the calls end.
 
     The exit of the context manager waits for all calls, because Python cannot end a thread.
 
@@ -297,8 +290,10 @@ class Calls(Generic[Key]):
     under_way: the number of calls that `wait` has not yet returned.
     """
 
-    def __init__(self, threads: ServiceThreads, on_end: Callable[[Key], object] = lambda key: None) -> None:
+    def __init__(self, threads: ServiceThreads, chunk: Chunk, on_end: Callable[[Key], object]) -> None:
+        self.chunk = chunk
         self._threads = threads
+        self._most = 1 if chunk.in_order else threads.threads
         self._on_end = on_end
         self._ended: SimpleQueue[tuple[Key, Outcome | BaseException]] = SimpleQueue()
         self.under_way = 0
@@ -306,14 +301,13 @@ class Calls(Generic[Key]):
     @property
     def is_full(self) -> bool:
         """Return whether a call has to end before another call may begin."""
-        return self.under_way >= self._threads.threads
+        return self.under_way >= self._most
 
-    def begin(self, key: Key, request: Request, process: Process | None = None) -> None:
-        """Begin a call; ``wait`` later returns the key and the outcome of the call. ``process``: the span of the call,
-        if the process records spans."""
+    def begin(self, key: Key, service: Callable[[], Outcome | BaseException]) -> None:
+        """Begin a call of the service; ``wait`` later returns the key and the outcome of the call."""
 
         def call() -> None:
-            ended = self._threads.call(request) if process is None else self._threads.traced(request, process)
+            ended = service()
             try:
                 self._on_end(key)
             finally:  # otherwise `wait` would never return

@@ -29,6 +29,7 @@ from spool.store.identity import new_id as random_id
 from spool.store.mirror import begin_mirror, check_elsewhere
 from spool.store.settings import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, inspect_store, log, open_store
+from spool.tracing import instrument
 from spool.transactions.core import Core
 
 if TYPE_CHECKING:
@@ -417,6 +418,7 @@ def open_space(disk: Disk, look: Callable[[Store], list[Finding]] | None = None)
             store.shared.open_lock.finish_opening()
         except OSError as error:
             store.fail("opening the space", error)
+        instrument()
         return Space(core, report, scan.check, scan.repair)
     except BaseException:
         store.guard.end()  # this also closes the mirror

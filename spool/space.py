@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from sys import modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
@@ -24,10 +23,9 @@ from spool.runtime import calls
 from spool.runtime.calls import later_if_busy, public_call, within
 from spool.runtime.context import associated, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
-from spool.runtime.tracing import API, HeaderLimits, begin_receive, begin_send
 from spool.store.store import Store
 from spool.transactions.arrivals import QueueArrivals, arrivals_in
-from spool.transactions.claiming import Wanted, check_wanted, next_of
+from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.claims import Claims
 from spool.transactions.core import Core
 from spool.transactions.delivery import get_alone
@@ -143,9 +141,6 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return within(Transaction.put)(joined, queue, body, **options)
-        if API in modules and (send := begin_send(self._limits, queue, 1, options)) is not None:
-            with send:
-                return send.done(self._put(queue, (body,), **send.options))[0]
         return self._put(queue, (body,), **options)[0]
 
     @public_call("committing")
@@ -213,17 +208,6 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return within(Transaction._put_list)(joined, queue, bodies, **options)
-        return self._send(queue, bodies, **options)
-
-    @property
-    def _limits(self) -> HeaderLimits:
-        return self._store.settings.known.config
-
-    def _send(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Put messages that are part of no transaction, within a span if the caller has a span."""
-        if API in modules and (send := begin_send(self._limits, queue, len(bodies), options)) is not None:
-            with send:
-                return send.done(self._put(queue, bodies, **send.options))
         return self._put(queue, bodies, **options)
 
     def _put(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
@@ -267,13 +251,6 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return within(Transaction.submit)(joined, queue, body, **options)
-        if API in modules and (send := begin_send(self._limits, queue, 1, options)) is not None:
-            with send:
-                return send.done_later(self._submit(queue, body, **send.options))
-        return self._submit(queue, body, **options)
-
-    def _submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
-        """Submit a message that is part of no transaction."""
         if options.get("deduplication_key") is not None:  # (waits for other puts with the key)
             return submit_alone(self._core, queue, body, **options)
         return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
@@ -297,9 +274,6 @@ class Space(Administration):
         if joined is not None:
             return within(Transaction.get)(joined, queue, **options)
         wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
-        if API in modules and (receive := begin_receive(queue)) is not None:
-            with receive:
-                return receive.done(self._take(wanted))[0]
         # Pending signals are delivered before the commit. A later signal does not prevent the commit.
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
@@ -319,12 +293,6 @@ class Space(Administration):
         if joined is not None:
             return within(Transaction.get_many)(joined, queue, max_messages, **options)
         wanted = check_wanted(queue, max_messages, **options)
-        if API in modules and (receive := begin_receive(queue)) is not None:
-            with receive:
-                return receive.done(self._take(wanted))
-        return self._take(wanted)
-
-    def _take(self, wanted: Wanted) -> list[Message]:
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)
         self._after_commit()
         return found
@@ -385,7 +353,6 @@ class Space(Administration):
         """
         return find(self._store, check_find(queue, correlation_id, timeout, other_than), other_than)
 
-    @public_call("requesting from queue {queue}")
     def request(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> Message:
         """Put a message, wait for its reply and take the reply.
 
@@ -406,14 +373,15 @@ class Space(Administration):
             ProtocolError: the caller is in a transaction. No service would see the request before the commit.
             QueueNotFound, InvalidArgument, Full, BadMessageId: nothing was put.
         """
-        checked = check_request(self._store, queue, timeout, options)
-        [message_id] = self._send(queue, (body,), **checked.options)
-        request = replace(checked, message_id=message_id)
-        if API in modules and (receive := begin_receive(checked.reply_queue)) is not None:
-            with receive:
-                return receive.done([self._take_reply(request)])[0]
-        return self._take_reply(request)
+        checked = self._check_request(queue, timeout, options)
+        message_id = self.put(queue, body, transaction=None, **checked.options)
+        return self._take_reply(replace(checked, message_id=message_id))
 
+    @public_call("requesting from queue {queue}")
+    def _check_request(self, queue: str, timeout: float | None, options: PutOptions) -> PendingRequest:
+        return check_request(self._store, queue, timeout, options)
+
+    @public_call("requesting from queue {request.queue}")
     def _take_reply(self, request: PendingRequest) -> Message:
         reply = wait_for_reply(self._core, request, calls.deliver_pending_signals)
         self._after_commit()
@@ -569,6 +537,6 @@ def current_space() -> Space:
     The space's puts and gets join the transaction of the worker's message. Raises ProtocolError outside of a worker's
     call.
     """
-    from spool.workers.worker import working_space  # (see Space.work)
+    from spool.workers.attempt import working_space  # (see Space.work)
 
     return cast(Space, working_space())

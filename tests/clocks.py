@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,14 @@ from spool.disk import Disk
 from spool.runtime.clock import Clock
 
 LONG = 60.0  # a test that waits so long in vain fails
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """Wait until another thread or process has done its work."""
+    end = time.monotonic() + LONG
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def timed(path: str | Path | Disk, clock: Clock) -> Disk:

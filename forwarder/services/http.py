@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from sys import modules
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -23,7 +22,6 @@ from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError
 from spool.model.message import Message
 from spool.model.text import one_line
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, replied, too_large
-from spool.workers.tracing import API, ClientCall, begin_client_call, note_error
 
 if TYPE_CHECKING:
     import httpx
@@ -94,7 +92,7 @@ class HttpCaller:
         self.timeout = timeout
         self._url = httpx.URL(url)
         port = self._url.port or {"http": 80, "https": 443}.get(self._url.scheme, 0)
-        self._address = (shown_url(url), self._url.host, port)
+        self.address = (shown_url(url), self._url.host, port)
         self._extensions = {"timeout": httpx.Timeout(timeout).as_dict(), "trace": self._note}
         self._agent = ("User-Agent", f"xaspool/{spool.__version__}")  # firewalls refuse requests without this header
         self._threads = threading.local()
@@ -125,30 +123,18 @@ class HttpCaller:
         return client
 
     def __call__(self, request: Request) -> Outcome:
-        call = begin_client_call("POST", *self._address) if API in modules else None
-        if call is None:
-            return self._post(request)
-        with call:
-            return call.done(self._post(request, call))
-
-    def _post(self, request: Request, call: ClientCall | None = None) -> Outcome:
-        """Make a call. ``call``: the span of the request, if the process records spans."""
         import httpx
 
-        headers = [self._agent, *headers_for(request.message), *(call.headers if call is not None else [])]
+        headers = [self._agent, *headers_for(request.message)]
         # `client.post` would take twice as long, because it merges in further settings.
         posted = httpx.Request("POST", self._url, content=request.raw, headers=headers, extensions=self._extensions)
         try:
             response = self._send(posted)
-            if call is not None:
-                call.status = response.status_code
             try:
                 return self._judge(response)
             finally:
                 response.close()
         except Exception as error:
-            if call is not None:
-                note_error(error)
             is_reached = self._threads.is_sent or not isinstance(error, httpx.TransportError)
             is_counted = is_reached and not _refused_by_tls(error)
             return Retried(f"{describe(error)}{self._through}", counted=is_counted)

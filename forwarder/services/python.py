@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from sys import modules
 from typing import Any
 
 from forwarder.services.service import MAX_REPLY, Caller, Request, Service
@@ -11,7 +10,6 @@ from forwarder.time_limits import TimeLimit
 from spool.model.text import one_line
 from spool.workers.functions import find_function
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
-from spool.workers.tracing import API, note_error
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,6 @@ class PythonCaller(Caller):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # also SystemExit, which must not end the worker
-            if API in modules:
-                note_error(error)
             outcome = of_error(error, MAX_REPLY)
             # The time limit is also the reason if the function caught TookTooLong and raised another error.
             if limit.reason and not isinstance(error, Retry | Reject):

@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from sys import modules
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, Unpack, overload
 
@@ -41,7 +40,6 @@ from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptio
 from spool.model.xid import Xid
 from spool.runtime.calls import public_call
 from spool.runtime.pickling import refuse_pickling
-from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
@@ -116,12 +114,6 @@ class Transaction:
 
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """As ``Space.get_many``, in this transaction. A cancellation has the same effect as for ``get``."""
-        if API in modules and (receive := begin_receive(queue)) is not None:
-            with receive:
-                return receive.done(await self._get_many(queue, max_messages, **options))
-        return await self._get_many(queue, max_messages, **options)
-
-    async def _get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         wanted = check_wanted(queue, max_messages, **options)
         options["timeout"] = 0  # the task waits, so no thread has to wait
         get_once = partial(self.sync.get_many, queue, max_messages, **options)
@@ -212,11 +204,7 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.put_many(queue, bodies, **options)
-        listed, limits = body_list(bodies), self._store.settings.known.config
-        if API in modules and (send := begin_send(limits, queue, len(listed), options)) is not None:
-            with send:
-                return send.done(await self._put(queue, listed, **send.options))
-        return await self._put(queue, listed, **options)
+        return await self._put(queue, body_list(bodies), **options)
 
     async def replace(
         self,
@@ -283,11 +271,7 @@ class Space:
         joined = self._joined(transaction)
         if joined is not None:
             return await joined.get_many(queue, max_messages, **options)
-        wanted = check_wanted(queue, max_messages, **options)
-        if API in modules and (receive := begin_receive(queue)) is not None:
-            with receive:
-                return receive.done(await self._receiver.take(wanted))
-        return await self._receiver.take(wanted)
+        return await self._receiver.take(check_wanted(queue, max_messages, **options))
 
     async def find(
         self, queue: str, *, correlation_id: str, timeout: float | None = 0, other_than: str | None = None
@@ -301,11 +285,7 @@ class Space:
         """As ``spool.Space.request``. Cancelling the wait removes neither the request nor its reply."""
         checked = self._checked(queue, timeout, options)
         message_id = await self.put(queue, body, transaction=None, **checked.options)
-        request = replace(checked, message_id=message_id)
-        if API in modules and (receive := begin_receive(checked.reply_queue)) is not None:
-            with receive:
-                return receive.done([await self._receiver.take_reply(request)])[0]
-        return await self._receiver.take_reply(request)
+        return await self._receiver.take_reply(replace(checked, message_id=message_id))
 
     @public_call("requesting from queue {queue}")
     def _checked(self, queue: str, timeout: float | None, options: PutOptions) -> PendingRequest:

@@ -10,11 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial, wraps
-from sys import modules
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from spool.runtime.calls import CallGuard
-from spool.runtime.tracing import API, in_context
 
 _THREADS = 4
 
@@ -66,8 +64,6 @@ class Threads:
 
     def submit(self, call: Callable[[], T], *, patient: bool = False) -> "asyncio.Future[T]":
         """Begin the call."""
-        if API in modules:
-            call = in_context(call)
         return self.loop.run_in_executor(self._patient if patient else self._prompt, call)
 
     async def run(self, call: Callable[[], T]) -> T:

@@ -18,6 +18,7 @@ from spool.aio.tasks import FunctionThreads
 from spool.errors import Empty, SystemFailure, TransactionTimeout
 from spool.model.checks import check
 from spool.model.message import Message
+from spool.tracing import instrument
 from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt
@@ -26,7 +27,7 @@ from spool.workers.outcome import Outcome, of_error, of_value, took_too_long
 from spool.workers.pauses import PAUSES_AFTER
 from spool.workers.run import ENDED, Run, WorkSummary
 from spool.workers.states import Event
-from spool.workers.worker import AT_ONCE, calling, check_work, log_failure
+from spool.workers.worker import AT_ONCE, check_work, log_failure
 
 
 class _TookTooLong(Exception):
@@ -47,6 +48,7 @@ class TaskWorker:
         once: bool,
         pause_after: int,
     ) -> None:
+        instrument()  # (the module of the function may have imported OpenTelemetry)
         check("pause_after", pause_after, PAUSES_AFTER)
         self._run = Run(receiver.core.store, queue, function, once=once, pause_after=pause_after)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
@@ -178,7 +180,7 @@ class TaskWorker:
         most = self._receiver.core.store.settings.known.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:
-            with calling(attempt, message, self._space):
+            with attempt.calling(self._space):
                 async with limit:
                     value = await self._value(attempt, message)
         except BaseException as error:

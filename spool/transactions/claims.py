@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from sys import modules
 from types import TracebackType
 from typing import Self
 
@@ -44,7 +43,6 @@ from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import raise_if_torn
-from spool.runtime.tracing import API, begin_receive
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_wanted, claim, give_back, release, release_groups
 from spool.transactions.core import Core
@@ -134,11 +132,7 @@ class Claims:
         wanted = check_wanted(queue, max_messages, message_id=message_id, correlation_id=correlation_id)
         taken: list[Message] = []
         with calls.deferred(partial(self._undo_take, taken)):  # a signal handler may raise as the call ends
-            if API in modules and (span := begin_receive(queue)) is not None:
-                with span:
-                    taken += span.done(self._take(wanted))
-            else:
-                taken += self._take(wanted)
+            taken += self._take(wanted)
             return taken
 
     def _undo_take(self, taken: list[Message]) -> None:

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from math import inf
-from sys import modules
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack
 
@@ -38,7 +37,6 @@ from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.runtime.context import Block, Joinable, associate, dissociate, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import is_torn_by, raise_if_torn
-from spool.runtime.tracing import API, begin_receive, begin_send
 from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
@@ -133,9 +131,6 @@ class Transaction:
     @public_call("putting into queue {queue}")
     def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """Add a message; returns its id. Options and errors: see ``Space.put``."""
-        if API in modules and (send := begin_send(self._store.settings.known.config, queue, 1, options)) is not None:
-            with send:
-                return send.done(self._add(queue, [body], **send.options))[0]
         with self._lock:
             _, settings = self._check_queue(queue)
             config, branch = settings.config, self._branch
@@ -162,13 +157,6 @@ class Transaction:
 
     @public_call("putting into queue {queue}")
     def _put_list(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
-        limits = self._store.settings.known.config
-        if API in modules and (send := begin_send(limits, queue, len(bodies), options)) is not None:
-            with send:
-                return send.done(self._add(queue, bodies, **send.options))
-        return self._add(queue, bodies, **options)
-
-    def _add(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         with self._lock:
             _, settings = self._check_queue(queue)
             return self._put(settings, queue, bodies, **options)
@@ -221,13 +209,6 @@ class Transaction:
     def replace(self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]) -> str:
         """Put a message in place of all messages with its correlation id; returns its id. See ``Space.replace``."""
         begun, wanted = self._store.clock.monotonic(), check_replace(queue, timeout, options)
-        if API in modules and (send := begin_send(self._store.settings.known.config, queue, 1, options)) is not None:
-            with send:
-                return send.done([self._put_in_place(wanted, begun, body, **send.options)])[0]
-        return self._put_in_place(wanted, begun, body, **options)
-
-    def _put_in_place(self, wanted: Wanted, begun: float, body: Any, **options: Unpack[PutOptions]) -> str:
-        """Replace messages. The timeout of ``wanted`` begins with ``begun``."""
         at = None if wanted.timeout is None else begun + wanted.timeout
         deadline = Deadline(self._store.clock, wanted.timeout, at, self._check_active)
         with self._lock:
@@ -264,17 +245,11 @@ class Transaction:
     @public_call("taking from queue {queue}")
     def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
         """Take a message. Options and errors: see ``Space.get``."""
-        if API in modules and (receive := begin_receive(queue)) is not None:
-            with receive:
-                return receive.done(self._get(check_wanted(queue, 1, **options)))[0]
         return self._get(check_wanted(queue, 1, **options) if options else next_of(queue))[0]
 
     @public_call("taking from queue {queue}")
     def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """Take up to ``max_messages`` messages, at least one. Options and errors: see ``Space.get``."""
-        if API in modules and (receive := begin_receive(queue)) is not None:
-            with receive:
-                return receive.done(self._get(check_wanted(queue, max_messages, **options)))
         return self._get(check_wanted(queue, max_messages, **options))
 
     def _get(self, wanted: Wanted) -> list[Message]:

@@ -8,11 +8,12 @@ a move to the error queue or a drop, without the puts of the function. The claim
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 
-from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
+from spool.errors import CorruptedFile, Full, NotOpen, ProtocolError, QueueNotFound, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
 from spool.log.quota import room_in
 from spool.log.visibility import catch_up, list_prepared
@@ -26,7 +27,7 @@ from spool.transactions import delivery
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
-from spool.transactions.transaction import TransactionState
+from spool.transactions.transaction import TransactionState, enter, leave
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.handler import Conclusion
@@ -34,9 +35,10 @@ from spool.workers.outcome import Outcome, Passed, Rejected, Retried
 from spool.workers.pauses import no_room, not_reached
 from spool.workers.run import Run
 from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
-from spool.workers.tracing import Process
 
 log = logging.getLogger("spool")
+
+_current: "ContextVar[object]" = ContextVar("spool.workers.attempt.current")  # the space of the worker
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # the wait for the function's put or get, before the transaction refuses calls
 _WAIT_FOR_END_SECONDS = 2.0  # the further wait for the same put or get, after the transaction refuses calls
@@ -61,7 +63,6 @@ class Attempt:
     state: the state of the attempt.
     abandoned: the conclusion, if the attempt was abandoned because a queue had no room, the service was not reached, or
         the body was damaged.
-    process: the span of the call, if the program records spans.
     """
 
     def __init__(self, core: Core, run: Run, stopping: Callable[[], bool] = lambda: False) -> None:
@@ -72,7 +73,6 @@ class Attempt:
         self.unreadable = ""
         self.state = State.CLAIMED
         self.abandoned: Conclusion | None = None
-        self.process: Process | None = None
         self._store = core.store
         self._run, self._handler, self._stopping = run, run.handler, stopping
         self._mutex = threading.Lock()  # guards the state: one thread ends the call, another enforces its time limit
@@ -155,6 +155,17 @@ class Attempt:
         self.transaction.begin_call()
         return True
 
+    @contextmanager
+    def calling(self, space: object) -> Iterator[None]:
+        """Run the block, which calls the function, in the message's transaction; ``space`` is the worker's space."""
+        token = _current.set(space)
+        enter(self.transaction)
+        try:
+            yield
+        finally:
+            leave(self.transaction)
+            _current.reset(token)
+
     def release(self) -> None:
         """Release a message for which no function was called, unless the attempt has ended. No attempt is counted."""
         self._move(Event.STOP)
@@ -168,8 +179,6 @@ class Attempt:
         """
         if not self._move(end_of_call(outcome)):
             return None
-        if self.process is not None:
-            self.process.end(outcome)
         if isinstance(outcome, Retried) and self.state is State.ABANDONED:
             pause = not_reached(outcome.reason)
             return self._abandon(Conclusion(Effect.KEPT, outcome.reason, pause, delay=outcome.delay))
@@ -186,8 +195,6 @@ class Attempt:
         """
         if not self._move(event) or self.state is not State.WITHDRAWN:
             return None
-        if self.process is not None:
-            self.process.end(Retried(reason))
         mutex = self.transaction.mutex
         if not mutex.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
             self.transaction.refuse(reason)
@@ -234,8 +241,6 @@ class Attempt:
         settings = self._store.settings.current()
         policy = OutcomePolicy.of(settings.config, message.queue, self._handler.on_failure)
         raw = delivery.stored_body(self._store.files, self._store.view, message) if isinstance(outcome, Passed) else b""
-        if self.process is not None:
-            message = self.process.continued(message, settings.config)
         outcome = effective_outcome(policy, message, raw, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
@@ -291,6 +296,20 @@ class Attempt:
         )
         text = one_line(full)
         return Conclusion(Effect.KEPT, no_room(text), "" if waits else no_room(text), text)
+
+
+def working_space() -> object:
+    """Return the space of the worker that calls this function.
+
+    Puts and gets in this space join the message's transaction.
+
+    Raises:
+        ProtocolError: no worker calls this function.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise ProtocolError("no worker calls this function: open a space, and use that") from None
 
 
 def _full_queue(store: Store, queues: Sequence[str]) -> str | None:

@@ -8,23 +8,20 @@ the thread of the call. The transaction then refuses further calls of the functi
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
-from sys import modules
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.errors import Argument, InvalidArgument, ProtocolError, TransactionTimeout
+from spool.errors import Argument, InvalidArgument, TransactionTimeout
 from spool.model.checks import check, number
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
 from spool.runtime.pickling import refuse_pickling
+from spool.tracing import instrument
 from spool.transactions.core import Core, core_of
-from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
@@ -33,11 +30,8 @@ from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER
 from spool.workers.run import ENDED, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
-from spool.workers.tracing import API, begin_process
 
 log = logging.getLogger("spool")
-
-_current: "ContextVar[OpenSpace]" = ContextVar("spool.workers.worker.current")
 
 _POLL_SECONDS = 0.2
 
@@ -96,6 +90,7 @@ class Worker:
         stop: threading.Event | None = None,
         pause_after: int = PAUSE_AFTER,
     ) -> None:
+        instrument()  # (the module of the function may have imported OpenTelemetry)
         check_work(space, queue, timeout)
         if inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
@@ -340,42 +335,11 @@ class Worker:
     def _call(self, call: Call) -> Outcome:
         most = self._core.store.settings.known.config.max_body_bytes
         try:
-            with calling(call.attempt, call.message, self._space):
+            with call.attempt.calling(self._space):
                 return of_value(self._run.handler.handle(call.message, call.attempt.unreadable), most)
         except BaseException as error:  # also SystemExit: a function that calls sys.exit() does not end the worker
             log_failure(call.message, error)
             return of_error(error, most)
-
-
-@contextmanager
-def calling(attempt: Attempt, message: Message, space: OpenSpace) -> Iterator[None]:
-    """Run the block within the message's transaction and within a span, in this thread or task."""
-    token = _current.set(space)
-    enter(attempt.transaction)
-    try:
-        attempt.process = begin_process(message) if API in modules else None
-        if attempt.process is None:
-            yield
-        else:
-            with attempt.process:
-                yield
-    finally:
-        leave(attempt.transaction)
-        _current.reset(token)
-
-
-def working_space() -> OpenSpace:
-    """Return the space of the worker that calls this function.
-
-    Puts and gets in this space join the message's transaction.
-
-    Raises:
-        ProtocolError: no worker calls this function.
-    """
-    try:
-        return _current.get()
-    except LookupError:
-        raise ProtocolError("no worker calls this function: open a space, and use that") from None
 
 
 def check_work(space: OpenSpace, queue: str, timeout: float | None) -> None:

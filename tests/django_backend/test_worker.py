@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import spool
+from tests.clocks import until
 from tests.django_backend import jobs
 
 SECONDS = 60
@@ -38,21 +39,12 @@ def status_of(result: Any) -> str:
     return str(result.status)
 
 
-def wait_until(has_come: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(50 * SECONDS):
-        if has_come():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it did not come")
-
-
 def wait_for(result: Any, status: str) -> None:
-    wait_until(lambda: status_of(result) == status)
+    until(lambda: status_of(result) == status)
 
 
 def wait_for_line(log: Path) -> None:
-    wait_until(lambda: log.exists() and log.read_text() != "")
+    until(lambda: log.exists() and log.read_text() != "")
 
 
 def test_the_task_of_a_killed_worker_is_ready_at_once_and_runs_elsewhere(path: Path, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ MOST = {
     "spool/watch": 1_051,
     "recovery": 1_241,
     "xa": 2_719,
-    "forwarder": 6_516,
+    "forwarder": 6_495,
     "scripts": 9_397,
-    "tests": 71_708,
+    "tests": 71_686,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
@@ -30,7 +30,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_385),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        3_197,
+        3_169,
     ),
 }
 """The most lines of code of some parts of the engine."""

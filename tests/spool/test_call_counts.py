@@ -115,16 +115,8 @@ with spool.open(sys.argv[1]) as space:
 def system_calls(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     """Return the calls of the system between the two marks of the program, by name, in its main thread."""
     directory = tmp_path_factory.mktemp("calls")
-    command = [
-        "strace",
-        "-qq",
-        "-o",
-        str(directory / "trace"),
-        sys.executable,
-        "-c",
-        _PROGRAM,
-        str(directory / "space"),
-    ]
+    traced = ["strace", "-qq", "-o", str(directory / "trace")]
+    command = [*traced, sys.executable, "-c", _PROGRAM, str(directory / "space")]
     subprocess.run(command, check=True, cwd=ROOT)
     names = [line.partition("(")[0] for line in (directory / "trace").read_text().splitlines()]
     first = names.index("getppid")

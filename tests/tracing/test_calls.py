@@ -16,7 +16,7 @@ from forwarder import Forwarder, Route, ThreadForwarder
 from forwarder import forwarder as driver
 from forwarder.services import parse
 from forwarder.services.python import PythonService
-from spool.runtime.tracing import TRACEPARENT
+from spool.tracing.spans import TRACEPARENT
 from tests.forwarder.rounds import SPARK, in_process
 from tests.tracing.spans import Recorder, id_of, linked, parent_of, trace_of, traceparent
 

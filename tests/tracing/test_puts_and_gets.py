@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,11 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 import spool
-from spool.runtime.tracing import TRACEPARENT, TRACESTATE, read_context
+from spool.tracing.spans import TRACEPARENT, TRACESTATE, read_context
+from tests.clocks import until
 from tests.tracing.spans import Recorder, id_of, linked, parent_of, trace_of, traceparent
 
 CONTEXT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def wait_for(recorder: Recorder, name: str) -> None:
-    """Wait for a span that another thread ends."""
-    until = time.monotonic() + 30
-    while not recorder.all(name):
-        assert time.monotonic() < until, recorder.names
-        time.sleep(0.01)
 
 
 # -- a put ------------------------------------------------------------------------------------------------------------
@@ -64,7 +56,7 @@ def test_each_kind_of_put_has_one_span_and_carries_its_context(
 ) -> None:
     with recorder.tracer.start_as_current_span("request") as request:
         [message_id] = PUTS[put](space)
-    wait_for(recorder, "send orders")
+    until(lambda: recorder.all("send orders"))  # (another thread ends the span of a ``submit``)
     span = recorder.one("send orders")
     assert (span.kind, parent_of(span)) == (SpanKind.PRODUCER, request.get_span_context().span_id)
     assert dict(span.attributes or {}) == {

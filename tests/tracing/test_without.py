@@ -2,15 +2,19 @@
 
 import logging
 from concurrent.futures import Future
+from importlib import import_module
 from typing import Any
 from unittest import mock
 
 import pytest
 from opentelemetry import context, trace
+from opentelemetry.sdk.trace import SpanProcessor
 
 import spool
 import spool.aio
-from spool.runtime import tracing
+from spool import tracing
+from spool.tracing.calls import begin_send
+from spool.tracing.methods import METHODS, replace_methods
 from tests.tracing.spans import Recorder, run
 
 PROGRAM = """
@@ -52,6 +56,38 @@ def test_stored_headers_are_the_same(imported: str, tmp_path: Any) -> None:
         assert worked == [{}, {}, {}, {"tenant": "acme"}, {}, {}]
 
 
+LATE = """
+import sys
+import spool
+from spool.tracing import API, instrument
+put = spool.Space.put
+with spool.create(sys.argv[1]) as space:
+    space.create_queue("orders")
+    instrument()
+    print(API in sys.modules, "spool.tracing.methods" in sys.modules, spool.Space.put is put)
+    from opentelemetry import trace
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1 << 100, 1, is_remote=False))):
+        space.put("orders", "before")
+        with spool.open(sys.argv[1]):
+            space.put("orders", "after")
+    print(spool.Space.put is put, [sorted(message.headers) for message in space.browse("orders")])
+"""
+
+
+def test_an_opening_chooses_whether_calls_have_spans(tmp_path: Any) -> None:
+    """Until an opening finds OpenTelemetry, the methods are the plain ones, without a check."""
+    printed = run("-c", LATE, str(tmp_path / "space")).splitlines()
+    assert printed == ["False False True", "False [[], ['traceparent']]"]
+
+
+def test_each_method_of_the_table_is_replaced_once() -> None:
+    for place in METHODS:
+        import_module(place.partition(":")[0])
+    replace_methods()
+    replace_methods()
+    assert spool.Space.replace.__wrapped__.__globals__["__name__"] == "spool.space"
+
+
 def test_a_program_with_the_api_alone_processes_a_message_with_a_context(space: spool.Space) -> None:
     headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     space.put("orders", "x", headers=headers)
@@ -84,19 +120,13 @@ def test_a_span_that_is_not_sampled_is_not_recorded_and_stays_so(space: spool.Sp
 
 
 def test_an_exporter_that_puts_does_not_trace_itself(space: spool.Space, recorder: Recorder) -> None:
-    class Putting:
-        def on_start(self, span: Any, parent_context: Any = None) -> None: ...
-        def _on_ending(self, span: Any) -> None: ...
+    class Putting(SpanProcessor):
         def on_end(self, span: Any) -> None:
             token = context.attach(context.set_value(context._SUPPRESS_INSTRUMENTATION_KEY, True))
             space.put("next", span.name)
             context.detach(token)
 
-        def shutdown(self) -> None: ...
-        def force_flush(self, timeout_millis: int = 0) -> bool:
-            return True
-
-    recorder.provider.add_span_processor(Putting())  # type: ignore[arg-type]
+    recorder.provider.add_span_processor(Putting())
     with recorder.tracer.start_as_current_span("client"):
         space.put("orders", "x")
     assert [message.body for message in space.browse("next")] == ["send orders", "client"]
@@ -106,9 +136,9 @@ def test_an_exporter_that_puts_does_not_trace_itself(space: spool.Space, recorde
 
 
 class Faulty:
-    """Raises in one of the calls that a span gets."""
+    """Raises in one of the calls that a span or tracer gets."""
 
-    def __init__(self, span: trace.Span, broken: str) -> None:
+    def __init__(self, span: Any, broken: str) -> None:
         self._span, self._broken = span, broken
 
     def __getattr__(self, name: str) -> Any:
@@ -130,15 +160,11 @@ def test_a_faulty_tracer_loses_nothing_and_is_logged_once(
 ) -> None:
     class Tracer:
         def start_span(self, *args: Any, **options: Any) -> Any:
-            if broken == "start_span":
-                raise RuntimeError("a faulty tracer")
             return Faulty(recorder.tracer.start_span(*args, **options), broken)
 
-    class Provider:
-        def get_tracer(self, *args: Any) -> Any:
-            if broken == "get_tracer":
-                raise RuntimeError("a faulty tracer")
-            return Tracer()
+    provider = mock.Mock(get_tracer=lambda name: Faulty(Tracer(), broken))
+    if broken == "get_tracer":
+        provider.get_tracer = mock.Mock(side_effect=RuntimeError("a faulty tracer"))
 
     def fail(message: spool.Message) -> str:
         if not message.attempts:
@@ -146,7 +172,7 @@ def test_a_faulty_tracer_loses_nothing_and_is_logged_once(
         return "done"
 
     with recorder.tracer.start_as_current_span("client"):
-        monkeypatch.setattr(trace, "_TRACER_PROVIDER", Provider())
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
         monkeypatch.setattr(tracing, "_has_failed", False)
         caplog.set_level(logging.WARNING, "spool")
         space.put("orders", "1")
@@ -197,9 +223,9 @@ def test_a_future_that_is_cancelled_ends_its_span(space: spool.Space, recorder: 
     """``begin_send`` adds its callback to the future, however the future ends."""
     future = Future[str]()
     with recorder.tracer.start_as_current_span("a caller"):
-        send = tracing.begin_send(space.engine.config(), "orders", 1, {})
+        send = begin_send(space.engine.config(), "orders", 1, {})
         assert send is not None
         with send:
-            send.done_later(future)
+            send.done(future)
     assert future.cancel()
     assert recorder.one("send orders").status.status_code is trace.StatusCode.ERROR

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import spool
 import spool.aio
 from spool.watch.consumers import Consumer, consumers
+from tests.clocks import until
 from tests.watch.samples import transaction
 
 
@@ -25,13 +26,6 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 def serving(space: spool.Space, queue: str = "orders") -> list[Consumer]:
     metrics = space.metrics()
     return consumers(metrics.states, metrics.transactions).get(queue, [])
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_x20_consumers_are_read_from_the_meters_and_are_busy_while_they_hold_messages() -> None:
