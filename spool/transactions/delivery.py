@@ -99,7 +99,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         try:
             core.group_commit.commit(request)
         except (LockTimeout, WaitExpired) as error:
-            _take_later(core, wanted, begun, request, claimed, error)
+            _take_later(core, wanted, begun, request, error)
         taken = True
         return found
     except WaitExpired as error:
@@ -114,19 +114,12 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
                 release_groups(store, groups)
 
 
-def _take_later(
-    core: Core,
-    wanted: Wanted,
-    begun: float,
-    request: WriteSet,
-    claimed: PositionRanges,
-    error: LockTimeout | WaitExpired,
-) -> None:
+def _take_later(core: Core, wanted: Wanted, begun: float, request: WriteSet, error: LockTimeout | WaitExpired) -> None:
     """Repeat a removal that did not get the locks of the space. Raise the last error when the time of the get is
     over."""
     clock = core.store.clock
     while request.number is None and (wanted.timeout is None or clock.monotonic() < begun + wanted.timeout):
-        request = removal(request.page, claimed)
+        request.renew()
         try:
             return core.group_commit.commit(request)
         except (LockTimeout, WaitExpired) as again:

@@ -25,15 +25,7 @@ from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import chunks, opened, replacement
 from spool.disk.disk import FlushFailed, is_full
 from spool.format.reader import FileContents
-from spool.log.adoption import (
-    UnknownBranch,
-    adoption,
-    fact_key,
-    heuristic_fact,
-    move_adopted,
-    refusal,
-    voted_contents,
-)
+from spool.log.adoption import UnknownBranch, adoption, fact_key, heuristic_fact, move_adopted, refusal, voted_contents
 from spool.log.commit import commit, commit_batch
 from spool.log.commit_file import CommitFileWriter
 from spool.log.deciding import settled

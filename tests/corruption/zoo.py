@@ -114,12 +114,8 @@ def _commits(space: spool.Space, zoo: Zoo) -> None:
     )
     _put(space, zoo, "one section", "left", ["single"])
     _put(space, zoo, "other queue", "right", ["neighbour"], correlation_id="c", headers={"a": "b"})
-    with (
-        mock.patch.object(write_set, "SECTION_MESSAGES", 2),
-        mock.patch.object(commit_file, "_STREAMED_HEADER_ROOM", 512),
-    ):
-        (mock.patch.object(write_set, "SECTION_MESSAGES", 2),)
-        (mock.patch.object(commit_file, "_STREAMED_HEADER_ROOM", 512),)
+    small_room = mock.patch.object(commit_file, "_STREAMED_HEADER_ROOM", 512)
+    with mock.patch.object(write_set, "SECTION_MESSAGES", 2), small_room:
         _put(space, zoo, "several sections", "left", [f"section {n}" for n in range(5)])
     _put(space, zoo, "partly taken", "left", ["taken", "left over"])
     taken = space.get("left", message_id=_id_of(space, body("taken")))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -274,12 +273,10 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     assert bodies(leader) == ["one", "two"]
     slots = slots_of(owner)
     slot = slots.own(A_MOMENT)
-    assert slot is not None
     run = next(iter(door.index(leader).messages.queues["orders"].in_order(time.time())))
     addressed = [(run.number, run.first, 1)]
     request = removal(None, addressed)
     encoded = encode([request])
-    assert encoded is not None
     slots.post(slot, *encoded)
     slots.disown(slot)
     assert leader.get("orders").body == "one"
@@ -446,12 +443,8 @@ def test_a_branch_that_another_process_cannot_read_is_committed_by_its_owner(
 ) -> None:
     """The header has another checksum than the one in the request."""
     manager, shared = prepared(owner, b"one"), WriteSet.shared
-
-    def with_another_checksum(adoption: WriteSet) -> tuple[Any, ...]:
-        *others, [(xid, size, _)] = shared(adoption) or ()
-        return *others, [(xid, size, 1)]
-
-    monkeypatch.setattr(WriteSet, "shared", with_another_checksum)
+    wrong = lambda one: (*(shared(one) or ())[:4], [(one.adopts[0].xid, one.adopts[0].size, 1)])  # noqa: E731
+    monkeypatch.setattr(WriteSet, "shared", wrong)
     combined = door.combined(leader)
     assert combined._try_lead()
     decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
@@ -559,7 +552,6 @@ def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
     slot = slots.own(A_MOMENT)
     assert slot is not None
     encoded = encode([puts(None, "orders", [([b"dead"], {})])])
-    assert encoded is not None
     slots.post(slot, *encoded)
     assert slots.join(slot)
     slots.take(slot, number, b"")
