@@ -21,7 +21,7 @@ MOST = {
     "recovery": 1_241,
     "xa": 2_719,
     "forwarder": 6_495,
-    "scripts": 9_397,
+    "scripts": 9_396,
     "tests": 71_686,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
