@@ -140,8 +140,9 @@ LONGEST = (
 )  # fmt: skip
 # Without --led, the tests of these run twice: as they are, and beside another process that leads.
 LED_TOO = (
-    "tests/features/test_q.py", "tests/intake/test_intake.py", "tests/spool/test_engine_model.py",
-    "tests/transactions/test_gets.py", "tests/workers/test_outcomes.py", "tests/xa/test_resource_manager.py",
+    "tests/features/test_q.py", "tests/intake/test_intake.py", "tests/log/test_golden_bytes.py",
+    "tests/spool/test_engine_model.py", "tests/transactions/test_gets.py", "tests/workers/test_outcomes.py",
+    "tests/xa/test_resource_manager.py",
 )  # fmt: skip
 # The tests of each line share devices, servers, an installation or a Spark session, so they run in one process.
 TOGETHER = (

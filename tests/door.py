@@ -4,17 +4,27 @@ Tests take a public call where one shows the same. Otherwise they go through thi
 names of a space. ``owner`` is an open space, its engine, or a transaction.
 """
 
+import os
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
+from unittest import mock
 
 import spool
 import xa
 from spool.coordination.counters import CounterPage
 from spool.disk.disk import Disk
+from spool.format import batch as batches
 from spool.format.batch import CommitBatch
+from spool.format.reader import contents_of
 from spool.index.index import Index
+from spool.log.adoption import AdoptionRequest, voted_contents
 from spool.log.combined import CombinedCommits
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
+from spool.model.xid import Xid
 from spool.runtime.clock import Clock, Deadline
 from spool.store.store import WAIT_SECONDS, Store
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -137,3 +147,69 @@ def outcomes(manager: xa.TransactionManager) -> Any:
 def settle(manager: xa.TransactionManager) -> None:
     """Wait until the manager has committed every branch in the background."""
     manager._outcomes.wait(PATIENT_SECONDS)
+
+
+# -- files of messages, and commits ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def fixed(writer: dict[str, object], ids: Callable[[int], bytes], xids: Callable[[int], bytes]) -> Iterator[None]:
+    """Let the files of the block name this writer, and let two functions make random ids: those of branches of
+    messages, and those of xids, which must differ while their files exist."""
+    with (
+        mock.patch("spool.format.writer.writer_name", return_value=writer),
+        mock.patch("spool.model.xid.os", urandom=xids),
+        mock.patch.object(os, "urandom", ids),
+    ):
+        yield
+
+
+@contextmanager
+def small_sections(messages: int = 6, size: int = 2_000, addressed: int = 4) -> Iterator[None]:
+    """Let a section of a file hold at most so many messages, bytes of bodies, and messages that it removes or
+    changes."""
+    with (
+        mock.patch.object(batches, "SECTION_MESSAGES", messages),
+        mock.patch.object(batches, "SECTION_BYTES", size),
+        mock.patch.object(batches, "MOST_ADDRESSED", addressed),
+    ):
+        yield
+
+
+def contents(owner: Owner, name: str) -> Any:
+    """Return the header and the columns that a reader gets from a file, as dicts and lists. Votes have the number 0."""
+    return _readable(contents_of(disk(owner), name))
+
+
+def _readable(found: Any) -> Any:
+    number = found.header.number if found.header.is_numbered else 0
+    return _plain({**found.header._asdict(), "number": number, "tables": found.tables})
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name[0] != "_"}
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return list(map(_plain, value)) if isinstance(value, list | tuple | array) else value
+
+
+def note(owner: Owner, number: int) -> bytes | None:
+    """Return the note of a commit in the feed."""
+    return owner._store.shared.feed.read(number)
+
+
+def noted(owner: Owner, number: int) -> list[Any] | None:
+    """Return the contents of the files of a commit, as its note has them; None if the files must be read."""
+    found = owner._store.shared.feed.commit(number)
+    return found and [_readable(part.contents) for part in found.parts]
+
+
+def commit_branches(space: spool.Space, xids: Sequence[Xid]) -> None:
+    """Commit prepared branches in one file, as threads do that decide at the same time."""
+    requests = [AdoptionRequest(xid, voted_contents(space._store, xid)) for xid in xids]
+    with space._store.guard:
+        space._core.group_commit._commit([*requests])
+    for request in requests:
+        if request.error is not None:
+            raise request.error

@@ -57,7 +57,7 @@ class XaspoolBackend(KeyValueStoreBackend):
         super().__init__(app, url=url, expires_type=int, **kwargs)
         self._options = app.conf.get("result_backend_transport_options") or {}
         options.name_ignored("result_backend_transport_options", self._options, options.RESULTS)
-        options.check_queue_options("result_backend_transport_options", self._options.get("queue", {}))
+        options.check_queue_options("result_backend_transport_options", self._options.get("queue", {}), ("state",))
         self._here = threading.local()
 
     @property
@@ -69,6 +69,7 @@ class XaspoolBackend(KeyValueStoreBackend):
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
         """Return whether Celery repeats a call if the application wants so. (A result replaces an earlier one.)"""
+        exc.__suppress_context__, exc.__cause__ = True, None  # Celery logs the traceback at each attempt: one is enough
         return isinstance(exc, spool.DiskFailure)
 
     # -- keys and values ---------------------------------------------------------------------------------------------

@@ -89,9 +89,9 @@ def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
 
 
 def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(
-    own: Shop, monkeypatch: pytest.MonkeyPatch
+    own: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """(Otherwise Celery loses the result.)"""
+    """(Otherwise Celery loses the result.) Each retry is logged with one traceback."""
     with application(own.space.path, result_backend_always_retry=True) as app:
         app.backend.store_result("a", 1, states.SUCCESS)
         attempt, failed = GroupCommit._try, list[str]()
@@ -106,6 +106,7 @@ def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(
         app.backend.store_result("b", 2, states.SUCCESS)
         assert app.backend.get_result("b") == 2
         assert len(failed) == 2
+        assert caplog.text.count("Traceback") == 2
 
 
 def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(

@@ -52,6 +52,14 @@ def test_x19_the_message_and_the_rows_are_committed_together(space: spool.Space)
     assert numbers("orders") == [1, 2, 3]
 
 
+@pytest.mark.parametrize("path", ["", "mistyped/space"])
+def test_a_mistyped_path_makes_no_space(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(spool.SpoolError, match="a directory"), django_xaspool.transaction(path):
+        pass
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize("how", ["closed", "broken"])
 def test_a_connection_that_django_makes_again_takes_part(
     space: spool.Space, how: str, monkeypatch: pytest.MonkeyPatch

@@ -15,12 +15,12 @@ import spool
 import xa
 from spool.coordination import requests
 from spool.coordination.locks import request_slot_byte
-from spool.coordination.requests import BODY_BYTES, DONE, EMPTY, POSTED, TAKEN, RequestSlots
+from spool.coordination.requests import DONE, EMPTY, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
 from spool.log.adoption import AdoptionRequest
 from spool.log.combined import _APART_COMMITS, _TRIAL_COMMITS, CombinedCommits
-from spool.log.commit_request import CommitRequest, PutRequest, RemovalRequest, batch_of
+from spool.log.commit_request import CommitRequest, PutRequest, RemovalRequest
 from spool.log.posted import encode
 from spool.log.standing import look_at_standing, span_of
 from spool.maintenance.reclaim import reclaim
@@ -207,13 +207,6 @@ def test_the_owner_of_a_request_that_fails_gets_the_error(
     assert bodies(leader, "small") == ["there", "fits"]
 
 
-def test_a_large_request_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
-    assert slots_of(leader).try_lead()
-    name = owner.put("orders", b"x" * BODY_BYTES)
-    assert len(leader.show(name).body) == BODY_BYTES
-    slots_of(leader).end_lead()
-
-
 # -- without an answer -------------------------------------------------------------------------------------------------
 
 
@@ -294,30 +287,18 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     assert bodies(leader) == ["two"]
 
 
-def test_a_key_of_a_dead_process_is_put_once(leader: spool.Space, owner: spool.Space, tmp_path: Path) -> None:
-    """Rule 20: the dead process has posted a message with the key, and no leader has joined the request."""
-    program = "import spool, sys; spool.open(sys.argv[1]).put('orders', 'dead', deduplication_key='k')"
-    assert slots_of(leader).try_lead()
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "space")]) as process:
-        posted(leader)
-        process.kill()
-    slots_of(leader).end_lead()
-    leader.put("orders", "again", deduplication_key="k")
-    owner.put("orders", "later")
-    assert sorted(bodies(leader)) == ["again", "later"]
-
-
-def test_a_message_of_a_dead_process_does_not_remain_beside_its_replacement(
-    leader: spool.Space, owner: spool.Space, tmp_path: Path
+@pytest.mark.parametrize(("call", "option"), [("put", "deduplication_key"), ("replace", "correlation_id")])
+def test_a_message_of_a_dead_process_does_not_remain_beside_its_repetition(
+    leader: spool.Space, owner: spool.Space, call: str, option: str, tmp_path: Path
 ) -> None:
-    """Rule 20, as for a key."""
-    program = "import spool, sys; spool.open(sys.argv[1]).replace('orders', 'dead', correlation_id='k')"
+    """Rule 20: the dead process has posted a message with the key or id, and no leader has joined the request."""
+    program = f"import spool, sys; spool.open(sys.argv[1]).{call}('orders', 'dead', {option}='k')"
     assert slots_of(leader).try_lead()
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "space")]) as process:
         posted(leader)
         process.kill()
     slots_of(leader).end_lead()
-    leader.replace("orders", "again", correlation_id="k")
+    getattr(leader, call)("orders", "again", **{option: "k"})
     owner.put("orders", "later")
     assert sorted(bodies(leader)) == ["again", "later"]
 
@@ -398,17 +379,6 @@ def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(
     assert bodies(leader) == ["again"]
 
 
-def test_a_commit_that_needs_no_flush_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
-    leader.create_queue("lossy", durability="none")
-    owner.put("orders", "the settings are read")
-    assert slots_of(leader).try_lead()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RequestSlots, "post", lambda *_: pytest.fail("it waits for the flush of others"))
-        owner.put("lossy", "at once")
-    slots_of(leader).end_lead()
-    assert bodies(leader, "lossy") == ["at once"]
-
-
 def prepared(space: spool.Space, *names: bytes) -> xa.ResourceManager:
     """Vote for branches, each of which puts its name."""
     manager = xa.ResourceManager(space)
@@ -485,22 +455,6 @@ def test_a_branch_that_another_process_cannot_read_is_committed_by_its_owner(
     combined.end_lead()
     assert decides.result(PATIENT_SECONDS) == xa.XA_OK
     assert bodies(leader) == [b"one"]
-
-
-def test_the_decision_of_an_administrator_is_not_posted(leader: spool.Space, owner: spool.Space) -> None:
-    """It has a fact, which only its own process knows."""
-    manager = prepared(owner, b"one")
-    assert slots_of(leader).try_lead()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RequestSlots, "post", lambda *_: pytest.fail("no other process can commit it"))
-        manager.decide_heuristically(xa.Xid(7, b"one", b""), commit=True)
-    slots_of(leader).end_lead()
-    assert bodies(leader) == [b"one"]
-
-
-def test_removals_of_neighbours_become_one_command() -> None:
-    batch = batch_of([RemovalRequest(None, [(9, ordinal, 1)]) for ordinal in (2, 0, 1)])
-    assert [command[:4] for table in batch.tables for command in table.commands] == [("remove", 9, 0, 3)]
 
 
 def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner: spool.Space) -> None:

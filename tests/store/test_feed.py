@@ -1,21 +1,18 @@
-"""A note of the feed has the same content as the commit's file, or none."""
+"""A process follows another one by the notes of the feed. They have the content of the files, or none: see
+``tests/log/test_golden_bytes.py``."""
 
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spool
 from spool.admin.findings import Kind
-from spool.format.reader import FileContents
-from spool.index.commit import Part
 from spool.log import commit as commit_steps
-from spool.log.replay import read_commit
 from spool.model import layout
-from spool.model.xid import Xid
 from spool.store import feed
 from spool.store.feed import NOTE_BYTES, addressed_in, decode
 from tests import door
@@ -25,121 +22,6 @@ from tests.meanwhile import XID, Processes, commit, prepare
 from tests.shown import bodies as shown
 
 Action = Callable[[spool.Space], object]
-
-bodies = st.lists(st.sampled_from(["", "short", "x" * 300, b"\xff" * 70_000]), min_size=1, max_size=40)
-fields = st.fixed_dictionaries(
-    {},
-    optional={
-        "priority": st.integers(1, 100),
-        "delay": st.just(5),
-        "correlation_id": st.text("abcé", min_size=1, max_size=30),
-        "headers": st.dictionaries(st.sampled_from("xyz"), st.text("abcé", max_size=5)),
-        "deduplication_key": st.text("abcé", min_size=1, max_size=200),
-        "time_to_live": st.integers(50, 60),
-    },
-)  # fmt: skip
-
-
-def put(found: list[object], options: dict[str, object]) -> Action:
-    def act(space: spool.Space) -> None:
-        others = {name: value for name, value in options.items() if name != "deduplication_key"}
-        space.put_many("a", found, **others)  # type: ignore[arg-type]
-        space.put("b", "one", deduplication_key=options.get("deduplication_key"))  # type: ignore[arg-type]
-
-    return act
-
-
-def take(count: int) -> Action:
-    return lambda space: space.get_many("a", count) if space.stats("a").ready else None
-
-
-def give_back(count: int) -> Action:
-    def act(space: spool.Space) -> None:
-        with space.transaction() as transaction:
-            if space.stats("a").ready:
-                transaction.get_many("a", count)
-            transaction.rollback()
-
-    return act
-
-
-def forward(count: int) -> Action:
-    """Several branches of several queues in one file."""
-
-    def act(space: spool.Space) -> None:
-        with space.transaction() as transaction:
-            for place in range(count):
-                transaction.put("ab"[place % 2], f"n{place}", priority=1 + place)
-            if space.stats("a").ready:
-                transaction.get("a")
-
-    return act
-
-
-def adopt(count: int) -> Action:
-    """A branch is prepared and committed."""
-
-    def act(space: spool.Space) -> None:
-        xid = Xid(7, b"%d" % door.counters(space).published, b"")
-        branch = door.branch(space, xid=xid)
-        for place in range(count):
-            branch.put("ab"[place % 2], f"n{place}")
-        if space.stats("a").ready:
-            branch.get("a")
-        branch.prepare()
-        space.engine.commit_branch(xid, vote_known=True)
-
-    return act
-
-
-def purge(space: spool.Space) -> None:
-    space.purge("b")
-
-
-counts = st.integers(1, 30)
-actions = st.one_of(
-    st.builds(put, bodies, fields), counts.map(take), counts.map(give_back), counts.map(forward), counts.map(adopt),
-    st.just(purge),
-)  # fmt: skip
-
-
-@settings(max_examples=30)
-@given(st.lists(actions, max_size=6))
-@example([put([""], {}), put([""], {}), purge, adopt(1)])
-def test_a_commit_is_in_the_feed_as_in_its_file_or_not_at_all(found: list[Action]) -> None:
-    with mock.patch.object(feed, "SLOTS", 64):
-        there = Processes()
-    space = there.space()
-    space.create_queue("a")
-    space.create_queue("b")
-    first = door.counters(space).published + 1
-    for act in found:
-        act(space)
-        last = door.counters(space).published
-        for number in range(first, last + 1):
-            there_is = read_commit(door.store(space), number)
-            if act is purge and there_is is None:
-                continue  # the purge has given the room of its own commit back to the disk
-            tables = [table for part in there_is.parts for table in part.contents.tables]
-            noted = door.store(space).shared.feed.commit(number)
-            positions = [tuple(c[1:4]) for t in tables for c in t.commands if c[0] in ("remove", "update")]
-            note = door.store(space).shared.feed.read(number)
-            assert note is not None
-            if noted is None:
-                sections = [section for part in there_is.parts for section in part.contents.header.sections]
-                assert sum(section.table_bytes for section in sections) > NOTE_BYTES / 2
-                assert addressed_in(note) == positions if note else len(positions) > 20
-            else:
-                assert noted == there_is._replace(parts=list(map(as_noted, there_is.parts)))
-                assert addressed_in(note) == positions
-        first = last + 1
-
-
-def as_noted(part: Part) -> Part:
-    """Return the part without the writer, and without the mark of a vote that lies in a consumed file."""
-    header, tables = part.contents
-    number = header.number if header.is_numbered else 0
-    return part._replace(contents=FileContents(header._replace(writer={}, number=number), tables))
 
 
 @given(st.binary(max_size=NOTE_BYTES))
