@@ -123,12 +123,12 @@ def commit(
             flush = flush or (asked and store.settings.known is not known)  # an edit may have made a queue durable
             if store.view.index.unflushed:
                 flush = _flush_moved(store, batch, contents.tables) or flush
-            if store.files.mirror is not None:
-                store.files.mirror.flush_both(number, file.flush if flush else lambda: None)
-            elif flush:
+            if flush:
                 flushed_from = perf_counter()
-                file.flush()
+                store.files.copies.flush_commit(number, file.handle, stamped=file.recycled != "")
                 flush_seconds = perf_counter() - flushed_from
+            else:
+                store.files.copies.copy(number)
             # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
             tables: Iterable[Table] = contents.tables
             if batch.adopted:

@@ -142,11 +142,6 @@ class CommitFileWriter:
         write_chunks(self.disk, self.handle, chunks(self.disk, old, self._room, self._end), start)
         self.disk.close(old)
 
-    def flush(self, directory: str = layout.COMMITTED) -> None:
-        """Make the file durable under its new name in this directory. A file that overwrote another is stamped."""
-        assert self.handle is not None
-        self.disk.make_durable(self.handle, directory, new=True, stamped=self.recycled != "")
-
     def close(self) -> None:
         if self.handle is not None:
             self.disk.close(self.handle)

@@ -14,7 +14,6 @@ import copy
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.content import opened
@@ -112,10 +111,8 @@ def _make_durable(store: Store, write_set: WriteSet, failed: FlushFailed | None 
     try:
         if failed is None:
             file = write_set.preparation.file
-            if store.files.mirror is None:
-                file.flush(layout.PREPARED)
-            else:
-                store.files.mirror.flush_vote(file.xid, partial(file.flush, layout.PREPARED))
+            assert file.handle is not None
+            store.files.copies.flush_vote(file.xid, file.handle, stamped=file.recycled != "")
             write_set.preparation.is_durable = True
             return None
         error = copy.copy(failed)
@@ -182,24 +179,10 @@ def _withdraw(store: Store, xid: Xid, why: OSError) -> Exception:
 
 
 def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
-    """Remove a prepared branch that was not committed.
-
-    The mirror forgets the vote first. Otherwise the next opener would give the vote back if this process died in
-    between, after other processes had seen the rollback.
-    """
+    """Remove a prepared branch that was not committed."""
     with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
         store.shared.counters.bump_prepared(store.shared.counters.read())
-        if store.files.mirror is not None:
-            try:
-                store.files.mirror.forget_vote(xid)
-            except OSError as error:
-                raise_if_torn(error)
-                log.warning(
-                    "%s keeps the vote of branch %s until the space is opened again: %s",
-                    store.files.mirror.disk.root,
-                    xid,
-                    error,
-                )
+        store.files.copies.withdraw_vote(xid)
         store.files.disk.unlink(layout.prepared(xid))
     store.shared.counters.arrivals.announce_all()  # the messages that the branch took are free
 

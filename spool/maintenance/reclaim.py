@@ -299,8 +299,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
         for number in batch:
             files.cache.forget(number)
-    if files.mirror is not None:
-        files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
+    files.copies.forget({number: len(adopted.get(number, ())) for number in batch})
     given: list[FreeName] = []
     gone: list[int] = []
     room = files.recycler.room()

@@ -138,24 +138,23 @@ def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:
     The file may be large, so it is copied without the number lock.
     """
     disk, name, temporary = store.files.disk, layout.prepared(xid), layout.copy(new_local_xid())
-    mirror = store.files.mirror if store.files.mirror is not None and store.files.mirror.keeps_vote(xid) else None
+    copies = store.files.copies
     with ExitStack() as files:
         try:
             source = files.enter_context(opened(disk, name))
         except FileNotFoundError:
             return
         take_name = files.enter_context(replacement(disk, chunks(disk, source), temporary))
-        mirrored = mirror is not None and mirror.write_vote(xid)
+        is_copied = copies.write_vote(xid)
         with settled(store, deadline):
             # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
             if xid not in store.view.index.adopted and disk.exists(name):
                 take_name(name)
-                if mirror is not None and mirrored:
-                    mirror.name_vote(xid)
+                if is_copied:
+                    copies.name_vote(xid)
                 return
         disk.unlink(temporary)
-        if mirror is not None:
-            mirror.drop_copy(xid)
+        copies.drop_copy(xid)
 
 
 def rollback_prepared(
@@ -368,8 +367,7 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
         store.files.disk.flush_directory(layout.PREPARED)  # otherwise a power cut could bring the branch back
-        if store.files.mirror is not None:
-            store.files.mirror.disk.flush_directory("")
+        store.files.copies.flush_withdrawals()
     batch = WriteSet()
     batch.fact(fact_key(xid), None)
     commit_batch(store, batch, deadline, flush=True)

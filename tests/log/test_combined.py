@@ -459,7 +459,6 @@ def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner
     """Rule 21."""
     slots = slots_of(owner)
     slot = slots.own(A_MOMENT)
-    assert slot is not None
     leader.put("orders", "one")
     number = door.counters(leader).published
     slots.post(slot, b"", span_of([]))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from xaspool_scripts.terminal.codes import FAILED
 from xaspool_scripts.terminal.program import AnyFunction, Failure, complete_queue, describe, note
 
 if TYPE_CHECKING:
@@ -337,9 +338,9 @@ def attempt_each(things: Sequence[_Thing], act: Callable[[_Thing], object]) -> l
     return failed
 
 
-def fail(failed: list[str]) -> None:
-    """Print all texts, the last one as a Failure. Without texts, do nothing."""
+def fail(failed: Sequence[str], remark: str = "", code: int = FAILED) -> None:
+    """Print all texts, the last one with the remark as a Failure. Without texts, do nothing."""
     for text in failed[:-1]:
         note(text)
     if failed:
-        raise Failure(failed[-1])
+        raise Failure(f"{failed[-1]}{remark}", code)
