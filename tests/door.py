@@ -21,10 +21,13 @@ from spool.index.index import Index
 from spool.log import write_set
 from spool.log.adoption import adoption, voted_contents
 from spool.log.combined import CombinedCommits
+from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
+from spool.model.position import Position
 from spool.model.xid import Xid
+from spool.policies import claim_journal
 from spool.runtime.clock import Clock, Deadline
 from spool.store.store import WAIT_SECONDS, Store
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -65,6 +68,13 @@ def index(owner: Owner) -> Index:
 def counters(owner: Owner) -> CounterPage:
     """Read the numbers that all processes of the space share."""
     return owner._store.shared.counters.read()
+
+
+def in_work(space: spool.Space) -> list[Position]:
+    """Return the messages for which the death of this process would count an attempt."""
+    journal = claim_journal.read_journal(disk(space), core(space).journal.xid)
+    catch_up(store(space))
+    return claim_journal.uncounted(index(space), journal)
 
 
 def combined(space: spool.Space) -> CombinedCommits:

@@ -36,7 +36,7 @@ from spool.model.checks import ValueCheck, check, seconds
 from spool.model.message import Message
 from spool.model.position import PositionRanges, append_range, subtract_ranges
 from spool.model.text import shown
-from spool.policies.claim_journal import SlotJournal, become_owner
+from spool.policies.claim_journal import become_owner
 from spool.policies.retries import add_failure_outcome
 from spool.runtime import calls
 from spool.runtime.calls import public_call
@@ -57,19 +57,19 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 class _Held:
     """One held message.
 
-    groups: the lock of the message's group, or None. slot: the place of the message in the journal, once an attempt has
+    groups: the lock of the message's group, or None. slots: the slot of the message in the journal, once an attempt has
     begun. is_ending: whether a commit removes or changes the message at this moment. is_unknown: whether the outcome of
     the last such commit is unknown.
     """
 
-    __slots__ = ("groups", "id", "is_ending", "is_unknown", "position", "queue", "slot")
+    __slots__ = ("groups", "id", "is_ending", "is_unknown", "position", "queue", "slots")
 
     def __init__(self, message: Message) -> None:
         self.id = message.id
         self.queue = message.queue
         self.position = message.position
         self.groups: GroupLocks | None = None
-        self.slot: int | None = None
+        self.slots: list[int] = []
         self.is_ending = self.is_unknown = False
 
 
@@ -94,7 +94,6 @@ class Claims:
         """Applications call ``Space.claims`` instead."""
         self._core = core
         self._store = core.store
-        self._journal = SlotJournal(core.store)
         self._held: dict[str, _Held] = {}  # by message id
         self._closed = False
         # Guards the fields above. It is never held during a wait for a lock or a commit, because the thread that leads
@@ -182,11 +181,11 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold the message.
         """
-        become_owner(self._store)
+        become_owner(self._store)  # (now, because this may wait for a lock)
         with self._mutex:
             held = self._find(message)
-            if held.slot is None:
-                held.slot = self._journal.begin(held.position, message.queue, message.attempts)
+            if not held.slots:
+                held.slots = self._core.journal.begin([(*held.position, 1)], self._store.clock.now())
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -388,14 +387,14 @@ class Claims:
             self._release_groups(found)
 
     def _forget(self, found: Sequence[_Held], *, is_removed: bool) -> None:
-        """Remove messages from the table and the journal; after ``close``, remove the journal with the last message."""
+        """Remove messages from the table, and end their attempts."""
         with self._mutex:
+            slots = list[int]()
             for held in found:
                 del self._held[held.id]
-                if held.slot is not None and not self._store.guard.closed:
-                    self._journal.end(held.slot, None if is_removed else held.position)
-            if self._closed and not self._held and not self._store.guard.closed:
-                self._journal.discard()
+                slots += held.slots
+            if slots and not self._store.guard.closed:
+                self._core.journal.end(slots, removed=is_removed)
 
     def _release_groups(self, found: Iterable[_Held]) -> None:
         for held in found:

@@ -434,7 +434,7 @@ SCENARIOS = (
     Scenario("run/ deleted while in use", _run_deleted_while_in_use, ("m0", "m1")),
     Scenario("two open beside a commit", _open_beside_commits, ("m0",), model="openers-beside-commits"),
     Scenario("driver, task and cleaner", _driver_task_and_cleaner, ("m0", "m1"), model="round-of-tasks"),
-    Scenario("reply, rollback and put", _mixed, ("m0", "m1")),
+    Scenario("reply, rollback and put", _mixed, ("m0", "m1"), model="attempts"),
     Scenario("an opener beside a live branch", _opener_beside_a_branch, ("m0", "m1"), model="opener-cleans"),
     Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="opener-beside-commit"),
     Scenario("two threads of a process", _two_threads, ("m0",)),
