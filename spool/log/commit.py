@@ -185,6 +185,7 @@ def _issue(
     """Give the file its number, and hold the number's byte; return the number and the file's contents."""
     # 2. Take the number lock: only one process at a time takes the steps 3 to 6. No step under the lock takes longer
     #    for a larger commit. (Here and below, a deadline is made only if a lock is not free.)
+    destinations = None if batch.settings == store.settings.known.version else destinations_of(file.tables)
     settled = settled or bool(batch.supersedes)
     if settled:
         lock_settled(store, seconds, insists=not batch.supersedes, on_applied=on_applied)
@@ -202,7 +203,7 @@ def _issue(
         if page.settings != settings.version:
             settings = store.settings.current(page)
         if batch.settings != page.settings:  # (otherwise the caller has found the queues under these settings)
-            check_destinations(settings, destinations_of(file.tables))
+            check_destinations(settings, destinations_of(file.tables) if destinations is None else destinations)
         if check is not None and (settled or settings.config.has_limits):
             check(settings)
         if batch.supersedes:
