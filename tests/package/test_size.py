@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_567,
+    "spool": 23_565,
     "spool/watch": 1_051,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 6_495,
     "scripts": 9_395,
-    "tests": 71_686,
+    "tests": 71_685,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
