@@ -14,6 +14,7 @@ from spool.engine import Engine
 from spool.format import writer
 from spool.index import index
 from spool.log import commit, group_commit, sequence, visibility
+from spool.log.adoption import AdoptionRequest
 from spool.maintenance import reclaim
 from spool.policies import applications, subscriptions
 from spool.reading import reader as message_reader
@@ -21,6 +22,7 @@ from spool.remote import adoption
 from spool.store import feed, mirror
 from spool.transactions import two_phase
 
+REFUSAL = AdoptionRequest.refusal
 _PACKAGES = ("spool", "xa", "recovery", "forwarder")
 
 
