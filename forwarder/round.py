@@ -171,7 +171,7 @@ class Round:
             return job(split(replace(whole, until=clock.now() + calling), tasks))
         except TaskDied as error:
             if whole.marks is not None:
-                self._coordinator.clear_marks(whole.marks.first, len(whole))
+                self._coordinator.clear_marks(whole.marks, len(whole))
             if len(whole) == 1:
                 return [_count_killer(self._engine, whole, error, clock.monotonic() - begun)]
             log.info("a task died with its worker; looking for the message in halves: %s", error)

@@ -85,7 +85,7 @@ class Chunk:
         for stretches in cut(self.stretches, messages, most_bytes):
             yield replace(self, stretches=stretches, marks=marks)
             if marks is not None:
-                marks = CallMarks(marks.xid, marks.first + count_of(stretches))
+                marks = marks.after(count_of(stretches))
 
     def __len__(self) -> int:
         return count_of(self.stretches)

@@ -21,13 +21,12 @@ from .decision import Decision, Reason, Step
 class ActiveFiles:
     """The entries of ``active/``.
 
-    journals: the branches that have a claim journal.
+    journals: the xids of the claim journals.
     branches: the branches that have a file.
     copies: the paths of unfinished copies.
     captured: for each directory of captured files, whether a live intake works on it.
     foreign: the paths of entries that do not belong to a space.
-    owned: the branches whose lock a live process holds.
-    spare: the branches without a lock whose journal has no claims: the files of ended journals.
+    owned: the xids whose lock a live process holds.
     """
 
     journals: tuple[Xid, ...]
@@ -36,7 +35,6 @@ class ActiveFiles:
     captured: Mapping[str, bool]
     foreign: tuple[str, ...]
     owned: frozenset[Xid]
-    spare: frozenset[Xid]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -58,11 +56,9 @@ def read(disk: Disk, xids: LockFile) -> ActiveFiles:
         elif not name.endswith(layout.JOURNAL_SUFFIX) or _is_irregular(disk, path):
             foreign.append(path)
     owned = frozenset(xid for xid in {*journals, *branches} if not xids.is_free(xid_byte(xid)))
-    # A transaction that ended since the listing has committed or removed its file, and emptied its journal, before it
-    # released its lock.
+    # A transaction that ended since the listing has committed or removed its file before it released its lock.
     branches = [xid for xid in branches if xid in owned or disk.exists(layout.active(xid))]
-    spare = frozenset(xid for xid in journals if xid not in owned and not read_journal(disk, xid).owner)
-    return ActiveFiles(tuple(journals), tuple(branches), tuple(copies), captured, tuple(foreign), owned, spare)
+    return ActiveFiles(tuple(journals), tuple(branches), tuple(copies), captured, tuple(foreign), owned)
 
 
 def _is_irregular(disk: Disk, name: str) -> bool:
@@ -80,12 +76,12 @@ def highest_named(disk: Disk, active: ActiveFiles) -> int:
 
 
 def with_attempts(disk: Disk, active: ActiveFiles, index: Index) -> frozenset[Xid]:
-    """Return the branches whose journals name an existing message whose attempt has begun and was not counted."""
+    """Return the journals that name an existing message whose attempt has begun and was not counted."""
     return frozenset(xid for xid in active.journals if uncounted(index, read_journal(disk, xid)))
 
 
 def decide(active: ActiveFiles, unnamed: Collection[str], attempts: Collection[Xid], *, alone: bool) -> list[Decision]:
-    """Decide about each entry of ``active/``: about journals first, because `count_journal` also removes the branch.
+    """Decide about each entry of ``active/``.
 
     Args:
         unnamed: the paths of commits that have no committed name.
@@ -94,8 +90,6 @@ def decide(active: ActiveFiles, unnamed: Collection[str], attempts: Collection[X
     """
     decisions = []
     for xid in active.journals:
-        if xid in active.spare and not alone:
-            continue  # a live process keeps the file for its next transaction
         dead = Kind.COUNTED, Reason.HOLDER_DIED if xid in attempts else Reason.NO_ATTEMPT, Step.COUNT
         decisions.append(_about_branch(active, xid, layout.claim_journal(xid), dead))
     for xid in active.branches:

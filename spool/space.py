@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
 from spool.errors import Empty, InvalidArgument, NotOpen, SpaceStopped
-from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.schedule import RECLAIM_BYTES
 from spool.model import layout
@@ -215,7 +214,7 @@ class Space(Administration):
         request = None
         if not options or options.get("deduplication_key") is None:
             request = put_request(self._core, queue, bodies, **options)
-        if request is None or is_large(request.messages, request.bytes):
+        if request is None or request.is_large:
             own = Transaction(self._core)
             try:
                 ids = within(Transaction._put_list)(own, queue, list(bodies), **options)

@@ -20,23 +20,25 @@ import spool
 import xa
 from spool.coordination.counters import CounterPage
 from spool.disk.disk import Disk
-from spool.format import batch as batches
-from spool.format.batch import CommitBatch
 from spool.format.header import Adoption, BranchEntry, Header, SectionEntry, stamp
 from spool.format.reader import FileContents, contents_of
 from spool.format.table import CompactedTable
-from spool.format.writer import CommitFileWriter
 from spool.index.index import Index
-from spool.log.adoption import AdoptionRequest, voted_contents
+from spool.log import write_set
+from spool.log.adoption import adoption, voted_contents
 from spool.log.commit import commit_batch
+from spool.log.commit_file import CommitFileWriter
 from spool.log.commit_queue import CommitQueue
-from spool.log.commit_request import CommitRequest, PutRequest, RemovalRequest
 from spool.log.group_commit import GroupCommit, commit_submitted
 from spool.log.posted import encode
+from spool.log.visibility import catch_up
+from spool.log.write_set import WriteSet, puts, removal
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.room import rooms
+from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
+from spool.policies import claim_journal
 from spool.runtime.clock import Clock, Deadline
 from spool.store.store import WAIT_SECONDS, Store
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -77,6 +79,13 @@ def index(owner: Owner) -> Index:
 def counters(owner: Owner) -> CounterPage:
     """Read the numbers that all processes of the space share."""
     return owner._store.shared.counters.read()
+
+
+def in_work(space: spool.Space) -> list[Position]:
+    """Return the messages for which the death of this process would count an attempt."""
+    journal = claim_journal.read_journal(disk(space), core(space).journal.xid)
+    catch_up(store(space))
+    return claim_journal.uncounted(index(space), journal)
 
 
 def next_check(arrivals: spool.QueueArrivals) -> float:
@@ -138,9 +147,9 @@ def branch(space: spool.Space, **options: Any) -> CoordinatedTransaction:
     return CoordinatedTransaction(space._core, **options)
 
 
-def batch(transaction: Any) -> CommitBatch:
+def batch(transaction: Any) -> WriteSet:
     """Return the commit that the transaction has gathered so far."""
-    found: CommitBatch = transaction._branch.batch
+    found: WriteSet = transaction._branch.batch
     return found
 
 
@@ -157,7 +166,7 @@ def act(batch: Any, actions: Iterable[tuple[Any, ...]]) -> Any:
 
 def commit(space: spool.Space, *actions: tuple[Any, ...]) -> int:
     """Commit as the engine itself does, outside of any transaction. actions: as in ``add``."""
-    store, batch = space._store, act(CommitBatch(), actions)
+    store, batch = space._store, act(WriteSet(), actions)
     with store.guard:
         return commit_batch(store, batch, store.deadline(), flush=True)
 
@@ -217,7 +226,7 @@ def unknown_attempts(*, happened: bool) -> Iterator[None]:
     """Let each request have an unknown outcome. ``happened``: whether it is committed."""
     attempt = GroupCommit._try
 
-    def trying(group: GroupCommit, requests: Sequence[CommitRequest]) -> Sequence[CommitRequest]:
+    def trying(group: GroupCommit, requests: Sequence[WriteSet]) -> Sequence[WriteSet]:
         if happened:
             attempt(group, requests)
         for request in requests:
@@ -338,7 +347,7 @@ class Lead:
     def commit(self) -> None:
         """Commit the posted requests, and end the lead."""
         with mock.patch.multiple(self._combined, has_company=lambda _: True, _try_lead=lambda: True):
-            self._group._commit([CommitRequest(None, 0, 0)])
+            self._group._commit([WriteSet()])
 
 
 def commit_as_another(store: Store) -> None:
@@ -346,7 +355,7 @@ def commit_as_another(store: Store) -> None:
     group = GroupCommit(store, partial(rooms, store))
     group._combined._expected = 1
     try:
-        group._commit([CommitRequest(None, 0, 0)])
+        group._commit([WriteSet()])
     finally:
         group._forget_name()
 
@@ -371,14 +380,14 @@ def before_step(space: spool.Space, step: str, act: Callable[[], object]) -> Any
 
 def posted_put(queue: str, body: bytes) -> tuple[bytes, Any]:
     """Return a put as a process posts it: the arguments of ``RequestSlots.post`` after the slot."""
-    return _posted(PutRequest(None, queue, [([body], {})]))
+    return _posted(puts(None, queue, [([body], {})]))
 
 
 def posted_removal(*ranges: tuple[int, int, int]) -> tuple[bytes, Any]:
-    return _posted(RemovalRequest(None, list(ranges)))
+    return _posted(removal(None, list(ranges)))
 
 
-def _posted(request: CommitRequest) -> tuple[bytes, Any]:
+def _posted(request: WriteSet) -> tuple[bytes, Any]:
     return encode([request])  # type: ignore[return-value]
 
 
@@ -390,7 +399,7 @@ def fixed(writer: dict[str, object], ids: Callable[[int], bytes], xids: Callable
     """Let the files of the block name this writer, and let two functions make random ids: those of branches of
     messages, and those of xids, which must differ while their files exist."""
     with (
-        mock.patch("spool.format.writer.writer_name", return_value=writer),
+        mock.patch("spool.log.commit_file.writer_name", return_value=writer),
         mock.patch("spool.model.xid.os", urandom=xids),
         mock.patch.object(os, "urandom", ids),
     ):
@@ -399,7 +408,7 @@ def fixed(writer: dict[str, object], ids: Callable[[int], bytes], xids: Callable
 
 def small_sections() -> Any:
     """Let a section of a file hold few messages, few bytes of bodies, and few commands."""
-    return mock.patch.multiple(batches, SECTION_MESSAGES=6, SECTION_BYTES=2_000, MOST_ADDRESSED=4)
+    return mock.patch.multiple(write_set, SECTION_MESSAGES=6, SECTION_BYTES=2_000, MOST_ADDRESSED=4)
 
 
 def write_file(
@@ -410,7 +419,7 @@ def write_file(
 
     ``padded``: whether the file is padded like one that may overwrite another.
     """
-    batch = CommitBatch(supersedes)
+    batch = WriteSet(supersedes)
     batch.adopts += adopts
     (path.parent / "active").mkdir(exist_ok=True)
     file = CommitFileWriter(Disk(str(path.parent)), Xid(FORMAT_LOCAL, b"written", b""))
@@ -422,7 +431,7 @@ def write_file(
     file.close()
     (path.parent / file.name).rename(path)
     (path.parent / "active").rmdir()
-    return file.header
+    return file.contents(0).header
 
 
 def contents(owner: Owner, name: str) -> Any:
@@ -437,7 +446,8 @@ def _readable(found: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name[0] != "_"}
+        shown = [field.name for field in fields(value) if field.compare and field.name[0] != "_"]
+        return {name: _plain(getattr(value, name)) for name in shown}
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     return list(map(_plain, value)) if isinstance(value, list | tuple | array) else value
@@ -467,7 +477,7 @@ def noted(owner: Owner, number: int) -> list[Any] | None:
 
 def commit_branches(space: spool.Space, xids: Sequence[Xid]) -> None:
     """Commit prepared branches in one file, as threads do that decide at the same time."""
-    requests = [AdoptionRequest(xid, voted_contents(space._store, xid)) for xid in xids]
+    requests = [adoption(voted_contents(space._store, xid)) for xid in xids]
     with space._store.guard:
         space._core.group_commit._commit([*requests])
     for request in requests:

@@ -23,7 +23,7 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.requests import RequestSlots
 from spool.log import commit
 from spool.log.combined import CombinedCommits
-from spool.log.commit_request import CommitRequest
+from spool.log.write_set import WriteSet
 from spool.store.store import Store
 from tests import door
 
@@ -68,7 +68,7 @@ def another_process_leads(counts: Counter[str] | None = None) -> Iterator[None]:
     def expect_others(self: CombinedCommits, page: CounterPage | None) -> bool:
         return has_company(self, page) or (self._slots.exist and not _turn.runs)
 
-    def post(self: CombinedCommits, requests: list[CommitRequest]) -> list[CommitRequest]:
+    def post(self: CombinedCommits, requests: list[WriteSet]) -> list[WriteSet]:
         if _turn.runs:
             return lead_or_post(self, requests)
         leaders[self._slots] = Leader(door.store(self))

@@ -6,6 +6,11 @@
 
 import sys
 
+try:
+    import kombu  # noqa: F401 (Celery's, which may be in the middle of its own import)
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"celery_xaspool needs {error.name}: pip install './xaspool[celery]'") from error
+
 _OLDEST = (5, 7)
 
 

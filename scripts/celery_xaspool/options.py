@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 import spool
+from celery_xaspool import names
 
 log = logging.getLogger("celery_xaspool")
 
@@ -57,26 +58,34 @@ def name_ignored(setting: str, options: Iterable[str], known: Collection[str]) -
         if option in known or (known is BROKER and option in _OF_CONNECTIONS) or (setting, option) in _named:
             continue
         _named.add((setting, option))
-        meant = get_close_matches(option, known, n=1)
-        instead = _COUNTERPARTS.get(option) or (
-            f"did you mean {meant[0]}?" if meant else f"the options are {', '.join(known)}"
-        )
+        instead = _COUNTERPARTS.get(option) or _advice(option, known)
         log.warning("%s: the option %s has no effect with xaspool: %s", setting, option, instead)
 
 
-def check_queue_options(setting: str, options: object) -> None:
-    """Check the names of the options of a queue, which an existing queue would ignore in silence.
+def _advice(option: str, known: Iterable[str]) -> str:
+    meant = get_close_matches(option, known, n=1)
+    return f"did you mean {meant[0]}?" if meant else f"the options are {', '.join(known)}"
+
+
+def check_queue_options(setting: str, options: object, roles: Collection[str] = ("work", "error")) -> None:
+    """Check the options of a queue: their names, which an existing queue would ignore in silence, one of these roles,
+    and that they do not name a queue of Celery's own records.
 
     Raises ``spool.InvalidArgument``.
     """
     if not isinstance(options, Mapping):
         raise spool.InvalidArgument(f"{setting}: the options of a queue are a dict, not {options!r:.80}")
     known = spool.QueueOptions.__annotations__
-    for option in map(str, options):
+    for option, value in options.items():
+        said = None
         if option not in known:
-            meant = get_close_matches(option, known, n=1)
-            advice = f"did you mean {meant[0]}?" if meant else f"the options are {', '.join(known)}"
-            raise spool.InvalidArgument(f"{setting}: a queue has no option {option}: {advice}")
+            said = f"a queue has no option {option}: {_advice(str(option), known)}"
+        elif option == "role" and value not in roles:
+            said = f"the role of this queue is {' or '.join(roles)}, not {value!r}"
+        elif value in (names.RESULTS, names.BINDINGS, names.TRANSIENT):
+            said = f"{option} is {value}, which has other messages: name a separate queue, e.g. failed"
+        if said is not None:
+            raise spool.InvalidArgument(f"{setting}: {said}")
 
 
 def name_ignored_priority(queue: str) -> None:

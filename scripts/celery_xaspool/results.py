@@ -25,9 +25,11 @@ from celery.canvas import maybe_signature
 from celery.exceptions import ChordError, TimeoutError, WorkerLostError
 from celery.result import GroupResult
 from celery.utils import uuid
+from kombu.message import Message
 
 import spool
 from celery_xaspool import options, refuse_old_celery, shutdown
+from celery_xaspool.envelopes import read_envelope
 from celery_xaspool.names import RESULTS, put_with_headers, short_text, space_path
 
 log = logging.getLogger("celery_xaspool")
@@ -57,7 +59,7 @@ class XaspoolBackend(KeyValueStoreBackend):
         super().__init__(app, url=url, expires_type=int, **kwargs)
         self._options = app.conf.get("result_backend_transport_options") or {}
         options.name_ignored("result_backend_transport_options", self._options, options.RESULTS)
-        options.check_queue_options("result_backend_transport_options", self._options.get("queue", {}))
+        options.check_queue_options("result_backend_transport_options", self._options.get("queue", {}), ("state",))
         self._here = threading.local()
 
     @property
@@ -69,6 +71,7 @@ class XaspoolBackend(KeyValueStoreBackend):
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
         """Return whether Celery repeats a call if the application wants so. (A result replaces an earlier one.)"""
+        exc.__suppress_context__, exc.__cause__ = True, None  # Celery logs the traceback at each attempt: one is enough
         return isinstance(exc, spool.DiskFailure)
 
     # -- keys and values ---------------------------------------------------------------------------------------------
@@ -316,7 +319,19 @@ class XaspoolBackend(KeyValueStoreBackend):
             return meta
         # The last attempt has ended with the death of the worker, which could store nothing.
         error = WorkerLostError((failed.failure_reason or "").removeprefix("WorkerLostError: "))
+        with suppress(Exception):  # (the message may be of any program, and a full disk stores nothing)
+            self._fail_body(failed, task_id, error)
         return {**meta, "status": states.FAILURE, "result": error, "traceback": None, "task_id": task_id}
+
+    def _fail_body(self, failed: spool.Message, task_id: str, error: Exception) -> None:
+        """Store the failure of the body of a task's chord, for all callers. If the body runs after a redrive,
+        its result replaces the failure."""
+        envelope = read_envelope(failed.body)
+        kinds = {"content_type": envelope["content-type"], "content_encoding": envelope["content-encoding"]}
+        _, _, embedded = Message(envelope["body"], **kinds, headers=envelope["headers"], accept=self.accept).payload
+        body = embedded["chord"]["options"]["task_id"]
+        if super().get_task_meta(body)["status"] not in states.READY_STATES:
+            self.mark_as_failure(body, ChordError(f"Dependency {task_id} raised {error!r}"))
 
     def _failed_message(self, task_id: str) -> spool.Message | None:
         """Return the message of a task from an error queue of the broker's space, if the broker is a space."""

@@ -4,7 +4,10 @@
 docs/django.md (``spool-admin docs django``). ``transaction`` takes a message and writes rows in one transaction.
 """
 
-from django_xaspool.backend import XaspoolBackend
-from django_xaspool.transactions import transaction
+try:
+    from django_xaspool.backend import XaspoolBackend
+    from django_xaspool.transactions import transaction
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"django_xaspool needs {error.name}: pip install './xaspool[django]'") from error
 
 __all__ = ["XaspoolBackend", "transaction"]

@@ -40,13 +40,14 @@ def transaction(
     transactions of dead programs.
 
     Args:
-        space: an open space, or its directory.
+        space: an open space, or its directory, which must exist.
         using: the alias of the database.
         timeout: the seconds after which the commit raises TransactionTimeout; None for no limit.
         log_directory: the directory of ``xa.TransactionManager``, the same for all programs of the machine. Default:
             the directory of the space with the suffix ``.decisions``.
 
     Raises:
+        NotASpace: the directory has no space.
         ProtocolError: the caller is in an ``atomic`` block of the database, or in a transaction of the space.
         CommitUnknown: the connection broke during the commit. The next call learns the outcome.
         The other errors of ``xa.TransactionManager``, of the space and of the database: nothing was committed.
@@ -60,7 +61,7 @@ def transaction(
             "django_xaspool.transaction outside of atomic. With ATOMIC_REQUESTS, decorate the view with "
             "transaction.non_atomic_requests; in tests, use TransactionTestCase"
         )
-    opened = space if isinstance(space, spool.Space) else spool.shared(space)
+    opened = space if isinstance(space, spool.Space) else spool.shared(_checked(os.fspath(space)))
     directory = os.path.realpath(log_directory or f"{os.path.realpath(opened.path)}.decisions")
     manager, key = _manager(os.getpid(), directory), (os.getpid(), directory, opened.path, using)
     with _preparing:
@@ -82,6 +83,13 @@ def transaction(
     except spool.CommitUnknown:
         _prepared.discard(key)
         raise
+
+
+@cache
+def _checked(path: str) -> str:
+    """Return the directory of a space. A mistyped path must not become a space: it raises ``spool.NotASpace``."""
+    spool.open(path).close()
+    return path
 
 
 @cache

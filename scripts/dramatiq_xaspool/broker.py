@@ -22,7 +22,7 @@ from dramatiq.middleware import Callbacks, GroupCallbacks, Pipelines, Retries, S
 import spool
 from dramatiq_xaspool.limits import running
 from dramatiq_xaspool.messages import Foreign, decode, pop_eta
-from dramatiq_xaspool.names import one_line, queue_names, short_text
+from dramatiq_xaspool.names import one_line, queue_names, short_text, space_path
 
 log = logging.getLogger("dramatiq_xaspool")
 
@@ -48,7 +48,7 @@ class XaspoolBroker(dramatiq.Broker):
         self, path: str | os.PathLike[str], *, middleware: list[dramatiq.Middleware] | None = None, retries: int = 5
     ) -> None:
         super().__init__(middleware)
-        self.path, self._retries = os.path.abspath(path), retries
+        self.path, self._retries = space_path(path), retries
         self.add_middleware(_CountedRuns())
 
     @property

@@ -17,7 +17,7 @@ from uuid import uuid4
 from dramatiq.rate_limits import RateLimiterBackend
 
 import spool
-from dramatiq_xaspool.names import short_text
+from dramatiq_xaspool.names import short_text, space_path
 
 Shares = dict[str, list[float]]
 """By holder: the number that it added, and the time since the epoch at which this ends."""
@@ -47,7 +47,7 @@ class XaspoolRateLimiterBackend(RateLimiterBackend):
         namespace: str = "dramatiq-limits",
         durability: Literal["flush", "none"] = "flush",
     ) -> None:
-        self.path, self.namespace, self._durability = os.path.abspath(path), namespace, durability
+        self.path, self.namespace, self._durability = space_path(path), namespace, durability
 
     # -- the methods of each back end; times are in milliseconds ------------------------------------------------------
 

@@ -1,11 +1,21 @@
 """The texts and the names of Dramatiq as a space allows them."""
 
+import os
 import re
 from hashlib import sha256
 
 from dramatiq.common import xq_name
 
+import spool
+
 _LONGEST = 255  # characters: a space allows no longer correlation id
+
+
+def space_path(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a space. Raises ``spool.InvalidArgument`` for an empty path."""
+    if not os.fspath(path):
+        raise spool.InvalidArgument("the path of a space is empty: name a directory, e.g. /var/spool/shop")
+    return os.path.abspath(path)
 
 
 def queue_names(name: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dramatiq.results.errors import ResultMissing, ResultTimeout
 from dramatiq.results.result import wrap_exception, wrap_result
 
 import spool
-from dramatiq_xaspool.names import short_text
+from dramatiq_xaspool.names import short_text, space_path
 
 
 class XaspoolResults(ResultBackend):
@@ -25,7 +25,7 @@ class XaspoolResults(ResultBackend):
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(**options)
-        self.path = os.path.abspath(path)
+        self.path = space_path(path)
 
     def build_message_key(self, message: Any) -> str:
         """Return the id of a message, as a correlation id."""

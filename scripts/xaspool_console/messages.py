@@ -207,7 +207,7 @@ def _texts(request: Request) -> dict[str, str]:
 def searched(request: Request) -> "MessageFilters":
     """Return the filters of the search form. InvalidArgument if a text has a wrong form."""
     texts = _texts(request)
-    found: MessageFilters = {}
+    found: Any = {name: texts[name] for name in ("reason", "correlation_id") if texts[name]}
     if texts["id"]:
         ids = [as_message_id(text) for text in texts["id"].replace(",", " ").split()]
         found["message_id"] = [id for id in ids if id is not None]
@@ -215,14 +215,7 @@ def searched(request: Request) -> "MessageFilters":
             raise InvalidArgument(_ID_FORM)
     elif "chosen" in request.query_params:
         raise NothingChosen("No message is chosen: choose messages in the list.")
-    if texts["reason"]:
-        found["reason"] = texts["reason"]
-    if texts["since"]:
-        found["since"] = _moment("since", texts["since"])
-    if texts["until"]:
-        found["until"] = _moment("until", texts["until"])
-    if texts["correlation_id"]:
-        found["correlation_id"] = texts["correlation_id"]
+    found |= {name: _moment(name, texts[name]) for name in ("since", "until") if texts[name]}
     if texts["header"]:
         name, sign, value = texts["header"].partition("=")
         if not sign or not name:
@@ -230,7 +223,7 @@ def searched(request: Request) -> "MessageFilters":
         found["headers"] = {name: value}
     if texts["older_than"]:
         found["older_than"] = _seconds(texts["older_than"])
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def _seconds(text: str) -> float:

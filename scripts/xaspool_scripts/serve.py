@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end_signal, named_spaces, tls_options, wait_for_end
+from xaspool_scripts.terminal.listening import address, end, end_signal, named_spaces, tls_options, wait_for_end
 from xaspool_scripts.terminal.options import size
 from xaspool_scripts.terminal.output import write_json
-from xaspool_scripts.terminal.program import Failure, SingleProgram, json_option, log_to_stderr, note
+from xaspool_scripts.terminal.program import Failure, SingleProgram, extra, json_option, log_to_stderr, note
 
 if TYPE_CHECKING:
     from forwarder.serving.server import SpaceServer
@@ -92,13 +92,7 @@ def main(
         wait_for_end(ended, server.spaces)
     finally:
         has_ended = server.close()
-    if as_json:
-        write_json({"event": "ended"})
-    else:
-        note("ended: writes that were not committed are rolled back")
-    if not has_ended:  # a client that holds a call would prevent the end of the interpreter
-        sys.stdout.flush()
-        os._exit(0)
+    end("ended: writes that were not committed are rolled back", as_json=as_json, has_ended=has_ended)
 
 
 def _started(
@@ -111,11 +105,9 @@ def _started(
     max_write: int,
 ) -> "SpaceServer":
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (otherwise gRPC would also print lines for our errors)
-    try:
+    with extra("spark", "spool-serve"):
         from forwarder.serving.access import TokenFile, Tokens
         from forwarder.serving.server import SpaceServer
-    except ImportError as error:
-        raise Failure(f"spool-serve needs PySpark and PyArrow ({error}): pip install './xaspool[spark]'") from error
     from spool.errors import InvalidArgument, SpoolError
 
     try:

@@ -15,12 +15,12 @@ from typing import Any
 from spool.coordination.locks import ClaimLocks, GroupLocks
 from spool.disk.disk import is_full
 from spool.errors import BadMessageId, MessageInUse
-from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
 from spool.log.commit import commit_batch
 from spool.log.quota import room_for
 from spool.log.visibility import catch_up, list_prepared, revalidate
+from spool.log.write_set import WriteSet
 from spool.maintenance.room import free_room
 from spool.model.message import parse_message_id
 from spool.model.position import PositionRanges, append_range, positions
@@ -198,7 +198,7 @@ def _change_free(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -
 
 
 def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None = None) -> int:
-    batch, done = CommitBatch(), 0
+    batch, done = WriteSet(), 0
     with store.view.mutex:
         now = store.clock.now()
         for run, first, count in _runs(store.view, claimed):

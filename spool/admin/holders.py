@@ -1,20 +1,21 @@
-"""Find the transaction that holds a message, from a claim and the claim's journal, or from a prepared branch.
+"""Find the process that holds a message, from a claim and the process's journal, or a prepared branch.
 
 A claim is a lock, and only the lock decides whether a message is held. The journal has the details for people. A plain
-get holds its message only while it commits, and writes no journal. ``spool.Claims`` has a journal of the messages that
-are being handled. For any other claimed message, the kernel knows the process that has the lock.
+get holds its message only while it commits, and no journal names the message. The journal of a process names the
+messages that its transactions hold, and the messages of ``spool.Claims`` that are being handled. For any other claimed
+message, the kernel knows the process that has the lock.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
 from spool.model.message import message_id
 from spool.model.position import Position
-from spool.policies.claim_journal import all_journals, read_journal
+from spool.policies.claim_journal import Slot, all_journals, read_journal
 from spool.store.parts import Shared, View
 
 CLAIMED: Final = "claimed"
@@ -30,7 +31,7 @@ class Holder:
     A field other than the state is None if its value is not known.
 
     state: "claimed" (by an active transaction) or "in doubt" (held by a prepared and undecided transaction).
-    xid: the identifier of the transaction, as text; for a message of ``spool.Claims``, the name of the journal.
+    xid: the identifier of the prepared transaction, as text; of a claimed message, the name of the process's journal.
     pid, program: the process that took the message, or prepared the transaction.
     since: when the transaction took its first message, or was prepared; for a message of ``spool.Claims``, when
         ``begin`` was called for the message. In seconds since the epoch.
@@ -72,10 +73,9 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
         if shared.xids.is_free(xid_byte(xid)):
             continue  # the journal's process died, and other transactions may hold the messages
         journal = read_journal(disk, xid)
-        holder = Holder(CLAIMED, str(xid), journal.pid, journal.program, journal.since)
-        held_by.update((position, holder) for position in _named_by(journal.ranges, places))
-        for slot, begun_at in journal.begun_at.items():
-            held_by.update((position, replace(holder, since=begun_at)) for position in _named_by([slot], places))
+        for slot in journal.slots:
+            holder = Holder(CLAIMED, str(xid), journal.pid, journal.program, slot.begun_at)
+            held_by.update((position, holder) for position in _named_by(slot, places))
     with view.mutex:
         for position, xid in view.prepared.held.items():
             header = view.prepared.branches[xid].header
@@ -91,12 +91,11 @@ def name_processes(shared: Shared, held: dict[Position, Holder], wanted: Iterabl
         held[position] = Holder(CLAIMED, pid=pid, program=program)
 
 
-def _named_by(ranges: Iterable[tuple[int, int, int]], places: list[Position]) -> Iterable[Position]:
-    """Return the items of the sorted `places` in the ranges of a journal. A damaged journal may have a range of any
+def _named_by(slot: Slot, places: list[Position]) -> list[Position]:
+    """Return the items of the sorted `places` in a slot of a journal. A damaged journal may have a range of any
     length."""
-    for number, first, count in ranges:
-        start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))
-        yield from places[start:end]
+    start, end = (bisect_left(places, Position(slot.number, slot.first + length)) for length in (0, slot.length))
+    return places[start:end]
 
 
 def typed(kind: type[T], value: object) -> T | None:

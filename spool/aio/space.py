@@ -34,7 +34,7 @@ from spool.aio.receiver import Receiver
 from spool.aio.tasks import Threads, threaded
 from spool.aio.worker import TaskWorker
 from spool.errors import Empty
-from spool.log.commit_request import CommitRequest, PutRequest
+from spool.log.write_set import WriteSet
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.model.xid import Xid
@@ -232,7 +232,7 @@ class Space:
         return request.ids
 
     @public_call("committing")
-    def _send(self, queue: str, bodies: list[Any], options: PutOptions) -> PutRequest:
+    def _send(self, queue: str, bodies: list[Any], options: PutOptions) -> WriteSet:
         request = put_request(self._core, queue, bodies, **options)
         request.future = future = self._threads.loop.create_future()
         request.begin = lambda: not future.cancelled()
@@ -240,7 +240,7 @@ class Space:
         self._core.group_commit.send(request)
         return request
 
-    def _resolve(self, requests: Sequence[CommitRequest]) -> None:
+    def _resolve(self, requests: Sequence[WriteSet]) -> None:
         """End the waits for all requests of one commit."""
         for request in requests:
             if request.future.done():

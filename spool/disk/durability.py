@@ -1,4 +1,6 @@
-"""Make names durable. One class for each of three kinds of file systems has the strategy.
+"""The kinds of durability, chosen when a space is opened: for names, by the file system; for commits, by the mirror.
+
+One class for each of three kinds of file systems has the strategy that makes names durable.
 
 * ``Journaled``: ext4 with a journal. If an overwritten file keeps its size and blocks, ``fdatasync`` makes only the
   bytes durable. Later the journal writes the earlier renames to the disk, in their order.
@@ -10,6 +12,9 @@ On ext4 without a journal, the strategy is ``Strict`` without the second flush. 
 writes the directory (``ext4_sync_parent``). If another file had the name before, the name is not new: the rename only
 points the existing entry to another file.
 
+``SingleCopy`` makes commits and votes durable in a space without a mirror, and ``Mirror`` in a space with a mirror
+(``spool/store/mirror.py``).
+
 If we cannot tell whether a file system has a journal, we use ``Strict``, which needs no journal.
 
 Without a journal, ext4 keeps a list of a directory's unwritten blocks, and a flush takes the whole list. A second flush
@@ -19,12 +24,14 @@ flushes a directory's names.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Protocol
 
 from spool.disk.kernel import await_turn
 from spool.disk.stat import Guarantees
+from spool.model import layout
+from spool.model.xid import Xid
 
 Exclusion = Callable[[], AbstractContextManager[object]]
 
@@ -40,6 +47,7 @@ class NameCalls(Protocol):
     def flush(self, handle: int, *, data_only: bool = False) -> None: ...
     def flush_directory(self, name: str) -> None: ...
     def flush_everything(self, handle: int) -> None: ...
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None: ...
     def flock(self, handle: int) -> bool: ...
     def funlock(self, handle: int) -> None: ...
 
@@ -80,6 +88,7 @@ class Durability(ABC):
     needs_links: whether ``move`` gives a file two names for a moment.
     restores_names: whether names of stamped files are not flushed, because recovery restores them (Rule 13).
     is_assumed: whether this file system is only assumed to order renames, because the settings of the space say so.
+    turn: opens a directory to flush its names, as a context; in turns, if the file system needs turns.
     """
 
     description: str
@@ -89,6 +98,7 @@ class Durability(ABC):
 
     def __init__(self, guarantees: Guarantees) -> None:
         self._guarantees = guarantees
+        self.turn = _in_turns if guarantees.needs_turns else _at_any_time
 
     @abstractmethod
     def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
@@ -131,23 +141,31 @@ class Durability(ABC):
             disk.flush_everything(handle)
         return self._guarantees.flushes_all
 
-    @contextmanager
-    def turn(self, disk: NameCalls, directory: str) -> Iterator[int]:
-        """Open a directory to flush its names. If the file system needs turns, keep other threads and processes out.
 
-        The directory of the space itself is not locked. Only one process at a time flushes this directory, because the
-        callers hold another lock.
-        """
-        handle = disk.open_directory(directory)
+@contextmanager
+def _at_any_time(disk: NameCalls, directory: str) -> Iterator[int]:
+    handle = disk.open_directory(directory)
+    try:
+        yield handle
+    finally:
+        disk.close(handle)
+
+
+@contextmanager
+def _in_turns(disk: NameCalls, directory: str) -> Iterator[int]:
+    """Keep other threads and processes out.
+
+    The directory of the space itself is not locked. Only one process at a time flushes this directory, because the
+    callers hold another lock.
+    """
+    with _at_any_time(disk, directory) as handle:
         try:
-            if self._guarantees.needs_turns and directory:
+            if directory:
                 await_turn(disk.flock, handle, directory)
             yield handle
-        finally:
-            if self._guarantees.needs_turns:  # (a forked child's copy of the handle would keep the lock)
-                with suppress(OSError):
-                    disk.funlock(handle)
-            disk.close(handle)
+        finally:  # (a forked child's copy of the handle would keep the lock)
+            with suppress(OSError):
+                disk.funlock(handle)
 
 
 class Ordered(Durability):
@@ -243,3 +261,47 @@ def durability_of(guarantees: Guarantees, sync_method: str = "auto") -> Durabili
     if not guarantees.orders_renames:
         return Strict(guarantees)
     return (Journaled if guarantees.names_follow else Ordered)(guarantees)
+
+
+class SingleCopy:
+    """The kind of a space without a mirror: one flush makes a commit or a vote durable, and all other steps do nothing.
+
+    For the arguments of the flushes see ``Disk.make_durable``. They raise FlushFailed.
+    """
+
+    def __init__(self, source: NameCalls) -> None:
+        """``source``: the disk of the space."""
+        self.source = source
+
+    def flush_commit(self, number: int, handle: int, *, stamped: bool) -> None:
+        """Make a commit durable under its new name."""
+        self.source.make_durable(handle, layout.COMMITTED, new=True, stamped=stamped)
+
+    def flush_vote(self, xid: Xid, handle: int, *, stamped: bool) -> None:
+        """Make the vote of a branch durable under its new name."""
+        self.source.make_durable(handle, layout.PREPARED, new=True, stamped=stamped)
+
+    def copy(self, number: int) -> None:
+        """Copy a commit that is published without a flush, or that a dead process has begun."""
+
+    def write_vote(self, xid: Xid) -> bool:
+        """Copy the vote of another process; return whether ``name_vote`` has to name the copy."""
+        return False
+
+    def name_vote(self, xid: Xid) -> None:
+        """Give the copy of a vote its name, once the vote has its own."""
+
+    def drop_copy(self, xid: Xid) -> None:
+        """Remove the copy of a vote instead, because the branch was decided meanwhile."""
+
+    def withdraw_vote(self, xid: Xid) -> None:
+        """Forget the vote of a branch that is about to be removed."""
+
+    def flush_withdrawals(self) -> None:
+        """Make the removal of votes durable."""
+
+    def forget(self, adopted: Mapping[int, int]) -> None:
+        """Forget commits that are about to be removed. ``adopted``: the number of their branches."""
+
+    def keep_settings(self, text: str) -> None:
+        """Keep the text of new settings."""

@@ -3,7 +3,6 @@
 import sys
 import zlib
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import accumulate, pairwise
@@ -18,6 +17,7 @@ from spool.format.schema import check_attributes, check_branch_id, check_command
 from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 
+MOST_KEPT_BYTES = 1 << 10  # a table of at most so many bytes also keeps its encoded form, for ``store.feed``
 SECTION_BYTES = 16 << 20  # a section is closed when its bodies have this many bytes
 _PLAIN: list[dict[str, Any]] = [{}]  # most sections have only empty control fields; unpacked tables share this list
 
@@ -54,7 +54,7 @@ class Table:
 
     ``runs`` are neighbouring messages of one queue with the same control fields: (index into ``queues``, index into
     ``attributes``, count). ``lengths`` and ``checksums`` have one entry for each message, in order. ``facts`` are [key,
-    value, expiry or None].
+    value, expiry or None]. ``encoded``: the bytes of the table in its file, if they are few; else b"".
     """
 
     queues: list[str] = field(default_factory=list)
@@ -64,21 +64,8 @@ class Table:
     checksums: "array[int]" = field(default_factory=partial(array, "I"))
     commands: list[Command] = field(default_factory=list)
     facts: list[list[Any]] = field(default_factory=list)
+    encoded: bytes = field(default=b"", repr=False, compare=False)
     _ends: "array[int] | None" = None
-
-    def pack(self) -> tuple[Any, ...]:
-        """Return the columns as values that msgpack can encode, for memory that processes share."""
-        lengths, checksums = self.lengths.tobytes(), self.checksums.tobytes()
-        return self.queues, self.attributes, self.runs, lengths, checksums, self.commands, self.facts
-
-    @classmethod
-    def unpack(cls, packed: Sequence[Any]) -> "Table":
-        """Return the table from the columns that ``pack`` returned in another process."""
-        queues, attributes, runs, lengths, checksums, commands, facts = packed
-        if attributes == _PLAIN:
-            attributes = _PLAIN
-        commands = unpack_commands(commands)
-        return cls(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts)
 
     def ends(self, entry: SectionEntry) -> "array[int]":
         """Return the offset in the file at which each body ends; computed once."""
@@ -156,6 +143,35 @@ def search_keys(table: bytes) -> tuple[bytes, bytes]:
     return ids, correlations
 
 
+def encode_table(table: Table) -> bytes:
+    """Return the bytes of a table in its file. The feed and posted requests carry the same bytes."""
+    columns: dict[str, Any] = {}
+    if type(table) is CompactedTable:  # the search keys are first, so that a reader need not unpack the rest
+        columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
+    columns |= {
+        "queues": table.queues, "attributes": table.attributes, "runs": table.runs, "lengths": table.lengths.tolist(),
+        "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
+    }  # fmt: skip
+    encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would also create a packer)
+    if len(encoded) <= MOST_KEPT_BYTES:
+        table.encoded = encoded
+    return encoded
+
+
+def table_of(data: bytes) -> Table:
+    """Return the table from bytes that another process shares in memory.
+
+    Raises an error of ``UNREADABLE`` if they are no table. The values are not checked (see ``schema``).
+    """
+    found = msgpack.unpackb(data, strict_map_key=False)
+    attributes = found["attributes"]
+    if attributes == _PLAIN:
+        attributes = _PLAIN
+    lengths, checksums = array("I", found["lengths"]), array("I", found["checksums"])
+    commands = unpack_commands(found["commands"])
+    return Table(found["queues"], attributes, found["runs"], lengths, checksums, commands, found["facts"], data)
+
+
 def decode_table(data: bytes, entry: SectionEntry) -> Table:
     """Decode a section's table. Raises CorruptedFile if the table does not match its checksum in the header."""
     if len(data) != entry.table_bytes or zlib.crc32(data) != entry.table_checksum:
@@ -179,6 +195,8 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
                 raise ValueError("its search keys are not where they belong")
             origins = _origins(found["origins"], table.runs)
             table = CompactedTable(*columns, origins=origins, ids=ids, correlations=correlations)
+        if len(data) <= MOST_KEPT_BYTES:
+            table.encoded = data
     except UNREADABLE as error:
         raise CorruptedFile(f"a table of contents cannot be read: {error}") from None
     return table

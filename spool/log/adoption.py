@@ -6,19 +6,17 @@ A process that got a branch's vote may post the request to adopt the branch, so 
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from spool.coordination.counters import CounterPage, Counters
 from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.durability import Move
 from spool.errors import SpoolError
-from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.index.index import Index
-from spool.log.commit_request import ADOPTION, CommitRequest
 from spool.log.visibility import catch_up, prepared_contents
+from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.xid import FORMATS_USED_ONCE, Xid
 from spool.runtime.tearing import raise_if_torn
@@ -49,64 +47,56 @@ class UnknownBranch(SpoolError):
         self.committed_by = committed_by
 
 
-class AdoptionRequest(CommitRequest):
-    """A request to commit a prepared branch. The commit may also contain facts about the branch.
+def adoption(contents: FileContents, facts: WriteSet | None = None) -> WriteSet:
+    """Return the write set that commits a prepared branch, and may contain facts about the branch."""
+    found = WriteSet()
+    found.adopt(contents)
+    if facts is not None:
+        found.append(facts)
+    return found
 
-    ``first``: the place of the branch among the branches that the commit adopts, from 1.
+
+def find_adopted(store: Store, write_set: WriteSet) -> bool:
+    """Read the prepared branches that a write set of another process adopts; return False if a branch is not there any
+    more, or is not the branch that the process has seen."""
+    wanted, write_set.adopts = write_set.adopts, []
+    for one in wanted:
+        contents = prepared_contents(store.files.disk, store.view.prepared, one.xid)
+        if contents is None or (contents.header.size, contents.header.checksum) != (one.size, one.checksum):
+            return False
+        write_set.adopt(contents)
+    return True
+
+
+def refusal(
+    store: Store, page: CounterPage, xid: Xid, contents: FileContents, others: Collection[Xid] = ()
+) -> UnknownBranch | None:
+    """Return the error if a branch must not be adopted, because it was decided (rule 5); else None.
+
+    Every earlier commit is applied already.
+
+    Args:
+        page: the counters, read under the number lock.
+        others: the branches that the same commit adopts already.
     """
+    if xid in others:
+        return UnknownBranch(xid, None, "another thread commits it at this moment")
+    index = store.view.index
+    if xid in index.adopted or heuristic_fact(index, xid) is not None or not _is_there(store, page, xid, contents):
+        return UnknownBranch(xid, index.adopted.get(xid))
+    return None
 
-    def __init__(self, xid: Xid, contents: FileContents | None, facts: CommitBatch | None = None) -> None:
-        """``contents``: the contents of the branch's file; None until ``resolve``."""
-        self.page, self.messages, self.bytes = None, 0, 0
-        self.adopts = self.xid = xid
-        self.contents = contents
-        self.facts = facts
-        self._header: tuple[int, int] | None = None  # the size and checksum of the header that another process named
 
-    @classmethod
-    def unpack(cls, xid: Sequence[Any], size: int, checksum: int) -> "AdoptionRequest":
-        """Return the request that another process packed; call ``resolve`` next."""
-        request = cls(Xid.checked(*xid), None)
-        request._header = size, checksum
-        return request
-
-    def pack(self) -> tuple[Any, ...] | None:
-        if self.facts is not None or self.contents is None:
-            return None
-        header = self.contents.header
-        return ADOPTION, self.xid, header.size, header.checksum
-
-    def resolve(self, store: Store) -> bool:
-        self.contents = prepared_contents(store.files.disk, store.view.prepared, self.xid)
-        header = None if self.contents is None else self.contents.header
-        return header is not None and (header.size, header.checksum) == self._header
-
-    def append_to(self, batch: CommitBatch) -> None:
-        assert self.contents is not None
-        batch.adopt(self.contents)
-        self.first = len(batch.adopts)
-        if self.facts is not None:
-            batch.append(self.facts)
-
-    def refusal(self, store: Store, page: CounterPage, others: Collection[Xid]) -> Exception | None:
-        if self.xid in others:
-            return UnknownBranch(self.xid, None, "another thread commits it at this moment")
-        index = store.view.index
-        if self.xid in index.adopted or heuristic_fact(index, self.xid) is not None or not self._is_there(store, page):
-            return UnknownBranch(self.xid, index.adopted.get(self.xid))
-        return None
-
-    def _is_there(self, store: Store, page: CounterPage) -> bool:
-        """Return whether the branch's file exists, unchanged since it was read."""
-        disk, prepared = store.files.disk, store.view.prepared
-        with store.view.mutex:
-            is_known = prepared.branches.get(self.xid) is self.contents
-            is_known = is_known and (page.prepared == prepared.version or self.xid.format_id in FORMATS_USED_ONCE)
-        if is_known:  # no branch was added or removed since, or no other branch can have the xid
-            return disk.exists(layout.prepared(self.xid))
-        found = prepared_contents(disk, prepared, self.xid)
-        contents = self.contents
-        return found is not None and contents is not None and found.header.checksum == contents.header.checksum
+def _is_there(store: Store, page: CounterPage, xid: Xid, contents: FileContents) -> bool:
+    """Return whether the branch's file exists, unchanged since it was read."""
+    disk, prepared = store.files.disk, store.view.prepared
+    with store.view.mutex:
+        is_known = prepared.branches.get(xid) is contents
+        is_known = is_known and (page.prepared == prepared.version or xid.format_id in FORMATS_USED_ONCE)
+    if is_known:  # no branch was added or removed since, or no other branch can have the xid
+        return disk.exists(layout.prepared(xid))
+    found = prepared_contents(disk, prepared, xid)
+    return found is not None and found.header.checksum == contents.header.checksum
 
 
 def voted_contents(store: Store, xid: Xid) -> FileContents:

@@ -16,10 +16,11 @@ from functools import partial
 from spool.coordination.counters import CounterPage
 from spool.coordination.requests import DONE, JOINED, POSTED, TAKEN
 from spool.errors import CommitUnknown, SpaceStopped
+from spool.log.adoption import find_adopted
 from spool.log.commit_queue import LINGER_SECONDS, complete
-from spool.log.commit_request import CommitRequest, Stage
 from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
 from spool.log.standing import settle
+from spool.log.write_set import Stage, WriteSet, destinations_of
 from spool.runtime.tearing import raise_if_torn
 from spool.store.store import WAIT_SECONDS, Store
 
@@ -56,7 +57,7 @@ class CombinedCommits:
         self._own: int | None = None  # the slot of this process, once it has posted
         self._stands = False  # whether a leader may commit, or has committed, the request in the own slot
         self._leads = False
-        self.joined: list[tuple[int, list[CommitRequest]]] = []
+        self.joined: list[tuple[int, list[WriteSet]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
         self.last = 0  # the number of the last commit that this process knew of; 0 at first
         # The number of further commits for which this process expects two other processes; below 0, the number of
@@ -81,7 +82,7 @@ class CombinedCommits:
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def lead_or_post(self, requests: list[CommitRequest]) -> list[CommitRequest]:
+    def lead_or_post(self, requests: list[WriteSet]) -> list[WriteSet]:
         """Take the lead, or let the leader commit the requests. Return the requests that this process has to commit.
 
         Requests that another process committed are done when this returns. Requests with an unknown outcome also count
@@ -116,10 +117,10 @@ class CombinedCommits:
                 raise
             return left
 
-    def _loses(self, requests: Sequence[CommitRequest]) -> bool:
+    def _loses(self, requests: Sequence[WriteSet]) -> bool:
         """Return whether all messages go to queues that may lose messages: such a commit has no flush to share."""
         may_lose = self._store.settings.known.config.may_lose
-        queues = {queue for request in requests for queue in request.destinations()} if may_lose else ()
+        queues = {queue for request in requests for queue in destinations_of(request.tables)} if may_lose else ()
         return bool(queues) and may_lose.issuperset(queues)
 
     def _try_lead(self) -> bool:
@@ -136,7 +137,7 @@ class CombinedCommits:
             seen, deadline = issued, store.deadline(_PATIENCE_SECONDS)._replace(check=self._check)
             self._leads = self._slots.lead_within(deadline)
 
-    def join(self) -> list[CommitRequest]:
+    def join(self) -> list[WriteSet]:
         """Return the posted requests of other processes, if this process leads. Its next commit includes these
         requests."""
         if not self._leads:
@@ -152,9 +153,9 @@ class CombinedCommits:
         if len(self.joined) > 1:
             self._expected = _COMPANY_COMMITS
         self._before = self._before[1], len(self.joined)
-        return [request for _, requests in self.joined for request in requests if request.resolve(self._store)]
+        return [request for _, requests in self.joined for request in requests if find_adopted(self._store, request)]
 
-    def take(self, requests: Sequence[CommitRequest], number: int) -> None:
+    def take(self, requests: Sequence[WriteSet], number: int) -> None:
         """Mark the joined requests among these as taken for a number. Rule 18.
 
         The number is issued to this process, and the number's file is not stamped yet.
@@ -197,7 +198,7 @@ class CombinedCommits:
 
     # -- waiting for an answer ----------------------------------------------------------------------------------------
 
-    def _wait(self, slot: int, requests: list[CommitRequest], led: bool) -> list[CommitRequest]:
+    def _wait(self, slot: int, requests: list[WriteSet], led: bool) -> list[WriteSet]:
         """Wait until the requests are answered; return the requests that this process has to commit itself."""
         store, slots, raised = self._store, self._slots, None
         begun = store.clock.monotonic()
@@ -241,7 +242,7 @@ class CombinedCommits:
         self._slots.clear(slot)
         self._stands = False
 
-    def _read_answer(self, slot: int, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+    def _read_answer(self, slot: int, requests: Sequence[WriteSet]) -> list[WriteSet]:
         """Complete the requests that another process committed; return the others."""
         answered = self._slots.answer(slot)
         if answered is None:  # other programs have overwritten the slot
@@ -260,9 +261,7 @@ class CombinedCommits:
         self._clear(slot)
         return left
 
-    def _give_up(
-        self, slot: int, requests: Sequence[CommitRequest], cause: BaseException | None = None
-    ) -> list[CommitRequest]:
+    def _give_up(self, slot: int, requests: Sequence[WriteSet], cause: BaseException | None = None) -> list[WriteSet]:
         """Fail the requests, because their outcome is unknown. Other processes settle the slot."""
         self._own, self._stands = None, False
         self._slots.disown(slot)

@@ -1,6 +1,6 @@
 """The one way to commit: how a batch becomes a numbered file that is durable, visible and applied.
 
-Each change is a ``CommitBatch``: a put, a get, a transaction or a group of transactions, counted attempts, expired
+Each change is a ``WriteSet``: a put, a get, a transaction or a group of transactions, counted attempts, expired
 messages, merged tombstones, a compaction, or an adoption of prepared branches. ``commit`` takes every batch through the
 same nine steps. Besides ``commit`` only ``sequence.finish_dead_writer`` writes numbered files: empty commits under
 numbers that were issued to dead writers.
@@ -29,7 +29,7 @@ Invariants, with the numbers of the rules in docs/architecture.md, "The rules th
    commit (rule 16).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -39,16 +39,16 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, xid_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
-from spool.format.batch import CommitBatch, destinations_of
 from spool.format.commands import Addressing
 from spool.format.header import stamp
 from spool.format.reader import FileContents
 from spool.format.table import CompactedTable, Table
-from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
+from spool.log.commit_file import CommitFileWriter
 from spool.log.deciding import lock_settled
 from spool.log.sequence import flush_commit, flush_published, settle_to, with_number_lock
 from spool.log.visibility import apply_own, catch_up
+from spool.log.write_set import WriteSet, destinations_of
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.xid import new_local_xid
@@ -68,7 +68,7 @@ no_rooms: Rooms = partial(iter, ())
 def commit(
     store: Store,
     file: CommitFileWriter,
-    batch: CommitBatch,
+    batch: WriteSet,
     *,
     seconds: float | None = WAIT_SECONDS,
     check: Check | None = None,
@@ -123,12 +123,12 @@ def commit(
             flush = flush or (asked and store.settings.known is not known)  # an edit may have made a queue durable
             if store.view.index.unflushed:
                 flush = _flush_moved(store, batch, contents.tables) or flush
-            if store.files.mirror is not None:
-                store.files.mirror.flush_both(number, file.flush if flush else lambda: None)
-            elif flush:
+            if flush:
                 flushed_from = perf_counter()
-                file.flush()
+                store.files.copies.flush_commit(number, file.handle, stamped=file.recycled != "")
                 flush_seconds = perf_counter() - flushed_from
+            else:
+                store.files.copies.copy(number)
             # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
             tables: Iterable[Table] = contents.tables
             if batch.adopted:
@@ -173,7 +173,7 @@ _LOOK = "the commit may or may not have happened: open the space again, and look
 def _issue(
     store: Store,
     file: CommitFileWriter,
-    batch: CommitBatch,
+    batch: WriteSet,
     seconds: float | None,
     check: Check | None,
     settled: bool,
@@ -295,7 +295,7 @@ def check_destinations(settings: Settings, destinations: Iterable[str]) -> None:
 def write(
     store: Store,
     file: CommitFileWriter,
-    batch: CommitBatch,
+    batch: WriteSet,
     page: CounterPage | None = None,
     *,
     flush: bool = True,
@@ -339,7 +339,7 @@ def write(
 MOST_UNFLUSHED = 4_096
 
 
-def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: Iterable[Table]) -> bool:
+def _needs_flush(view: View, config: SpaceConfig, batch: WriteSet, tables: Iterable[Table]) -> bool:
     """Return whether a commit must be flushed.
 
     A commit that has ``facts``, adopts branches or supersedes commits needs a flush. Any other commit needs no flush if
@@ -374,7 +374,7 @@ def _queues_of(view: View, command: Addressing) -> set[str]:
     return queues
 
 
-def _flush_moved(store: Store, batch: CommitBatch, tables: Iterable[Table]) -> bool:
+def _flush_moved(store: Store, batch: WriteSet, tables: Iterable[Table]) -> bool:
     """Flush the files of messages that the batch or its branches move into queues that must not lose messages.
 
     Files that are durable already are skipped. Returns True if a file was flushed: then the commit must also be
@@ -400,16 +400,19 @@ def _keep_pace(store: Store, page: CounterPage | None) -> None:
         flush_published(store)
 
 
-def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
-    """Return the commit as a process reads it from the commit's files. ``own``: the contents of the numbered file."""
+def _as_read(number: int, own: FileContents, adopted: Sequence[FileContents]) -> Commit:
+    """Return the commit as a process reads it from the commit's files.
+
+    ``own``: the contents of the numbered file. ``adopted``: those of the branches that it adopts.
+    """
     new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
     parts: list[Part] = [new(Part, (0, None, 0, own))]
-    for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
+    for place, (adoption, contents) in enumerate(zip(own.header.adopts, adopted, strict=True), 1):
         parts += (new(Part, (place, adoption.xid, adoption.first, contents)),)
     return new(Commit, (number, parts, []))
 
 
-def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:
+def _keep(store: Store, number: int, contents: FileContents, batch: WriteSet) -> None:
     """Keep the effects of this process's own commit, so that its index need not read the file.
 
     So a process that only puts messages neither reads the commits of other processes nor sorts its own messages. When
@@ -426,7 +429,7 @@ def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch)
                 for table in file.tables:
                     for command in table.commands:
                         messages += command.length if command.name == "remove" or command.name == "update" else 1
-            own[number] = partial(_as_read, number, contents, batch)
+            own[number] = partial(_as_read, number, contents, batch.adopted)
             if len(own) > _MOST_OWN or messages >= _LARGE_MESSAGES:
                 apply_own(store)
                 while len(own) > _MOST_OWN:
@@ -457,7 +460,7 @@ def own_file(store: Store, deadline: Deadline, supersedes: int = 0) -> Iterator[
 
 def commit_batch(
     store: Store,
-    batch: CommitBatch,
+    batch: WriteSet,
     deadline: Deadline,
     *,
     flush: bool,
@@ -478,7 +481,7 @@ class _Outdated(Exception):
     """The condition of ``commit_if`` does not hold any more."""
 
 
-def commit_if(store: Store, batch: CommitBatch, holds: Callable[[], bool]) -> int | None:
+def commit_if(store: Store, batch: WriteSet, holds: Callable[[], bool]) -> int | None:
     """Commit a batch as ``commit_batch`` does, with a flush, if a condition holds; return the number, or None.
 
     The condition is checked under the number lock, once every issued commit is applied. So no other commit can change

@@ -15,7 +15,7 @@ from threading import get_ident
 
 from spool.coordination.counters import CounterPage
 from spool.errors import NotOpen
-from spool.log.commit_request import CommitRequest, Stage
+from spool.log.write_set import Stage, WriteSet
 
 # The limits of the waiting requests and of one commit, in messages and bytes. A larger request is committed alone.
 MOST_WAITING, MOST_WAITING_BYTES = 65_536, 32 << 20
@@ -37,7 +37,7 @@ class CommitQueue:
         self._new_signal = threading.Lock  # makes a signal
         self._mutex = threading.Lock()
         self._room = threading.Condition(self._mutex)
-        self._requests: deque[CommitRequest] = deque()
+        self._requests: deque[WriteSet] = deque()
         self._led = False
         self._ended: str | None = None  # the reason why no request may be added any more
         self.waiting = 0  # the number of messages in the waiting requests
@@ -51,7 +51,7 @@ class CommitQueue:
 
     # -- adding -----------------------------------------------------------------------------------------------------
 
-    def join(self, request: CommitRequest) -> bool:
+    def join(self, request: WriteSet) -> bool:
         """Add the request of a waiting thread. Return True if the thread leads; otherwise call ``wait`` next.
 
         If no other request waits or is expected, the request is taken at once: it is a batch of its own.
@@ -67,7 +67,7 @@ class CommitQueue:
                 return True
             self._requests.append(request)
             self.waiting += request.messages
-            self._bytes += request.bytes
+            self._bytes += request.size
             if not self._led:
                 self._led = True
                 return True
@@ -75,20 +75,20 @@ class CommitQueue:
             request.signal.acquire()
             return False
 
-    def add(self, request: CommitRequest) -> None:
+    def add(self, request: WriteSet) -> None:
         """Add a request that no thread waits for. Raises NotOpen once the queue was closed."""
         with self._mutex:
             if self._ended is not None:
                 raise NotOpen(self._ended)
             self._requests.append(request)
             self.waiting += request.messages
-            self._bytes += request.bytes
+            self._bytes += request.size
             if self._led:
                 return
             self._led = True
         self._wake()
 
-    def wait_for_room(self, request: CommitRequest, check: Callable[[], None]) -> None:
+    def wait_for_room(self, request: WriteSet, check: Callable[[], None]) -> None:
         """Wait until the queue has room for the request, or until ``check``, which is called repeatedly, raises."""
         while not self.has_room(request):
             with self._room:
@@ -98,15 +98,15 @@ class CommitQueue:
                     self._waiting_for_room -= 1
             check()
 
-    def has_room(self, request: CommitRequest) -> bool:
+    def has_room(self, request: WriteSet) -> bool:
         """Return whether the queue has room for the request. An empty queue has room for any request."""
         return (
-            self.waiting + request.messages <= MOST_WAITING and self._bytes + request.bytes <= MOST_WAITING_BYTES
+            self.waiting + request.messages <= MOST_WAITING and self._bytes + request.size <= MOST_WAITING_BYTES
         ) or not self._requests
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
-    def wait(self, request: CommitRequest, check: Callable[[], None]) -> bool:
+    def wait(self, request: WriteSet, check: Callable[[], None]) -> bool:
         """Wait until the request is done or this thread leads; return True if this thread leads.
 
         Until the request is taken, ``check`` is called repeatedly. If ``check`` raises, the request is withdrawn and
@@ -126,14 +126,14 @@ class CommitQueue:
             raise raised
         return request.stage is Stage.LEADING
 
-    def _withdraw(self, request: CommitRequest) -> bool:
+    def _withdraw(self, request: WriteSet) -> bool:
         with self._mutex:
             if request.stage not in (Stage.WAITING, Stage.LEADING):
                 return False
             self._requests.remove(request)
             self.page = None
             self.waiting -= request.messages
-            self._bytes -= request.bytes
+            self._bytes -= request.size
             leads = request.stage is Stage.LEADING
         if leads:
             self.hand_over_lead()
@@ -151,25 +151,23 @@ class CommitQueue:
         while len(self._requests) < self.expected and time.monotonic() < until:
             time.sleep(0)  # lets other threads run
 
-    def take_batch(self) -> list[CommitRequest]:
+    def take_batch(self) -> list[WriteSet]:
         """Take the requests of the next commit; [] if no request waits. The leader calls this."""
-        taken: list[CommitRequest] = []
+        taken: list[WriteSet] = []
         messages = size = 0
         callers: set[int] = set()
         with self._mutex:
             requests = self._requests
             while requests:
                 request = requests[0]
-                if taken and (
-                    messages + request.messages > MOST_TOGETHER or size + request.bytes > MOST_TOGETHER_BYTES
-                ):
+                if taken and (messages + request.messages > MOST_TOGETHER or size + request.size > MOST_TOGETHER_BYTES):
                     break
                 requests.popleft()
                 self.waiting -= request.messages
-                self._bytes -= request.bytes
+                self._bytes -= request.size
                 if request.begin is None or request.begin():
                     messages += request.messages
-                    size += request.bytes
+                    size += request.size
                     request.stage = Stage.TAKEN
                     taken.append(request)
                     if request.caller:
@@ -181,7 +179,7 @@ class CommitQueue:
             self._callers = callers
         return taken
 
-    def requeue(self, requests: Sequence[CommitRequest]) -> None:
+    def requeue(self, requests: Sequence[WriteSet]) -> None:
         """Return taken requests to the front of the queue after a commit without effect. The leader calls this."""
         with self._mutex:
             for request in reversed(requests):
@@ -189,7 +187,7 @@ class CommitQueue:
                 request.begin = None  # (``begin`` was called when the request was taken)
                 self._requests.appendleft(request)
                 self.waiting += request.messages
-                self._bytes += request.bytes
+                self._bytes += request.size
 
     def hand_over_lead(self) -> None:
         """Hand the lead to the thread of the first request, or to the commit thread if no thread waits for the request.
@@ -214,7 +212,7 @@ class CommitQueue:
         with self._mutex:
             self._ended = because
 
-    def abandon(self) -> list[CommitRequest]:
+    def abandon(self) -> list[WriteSet]:
         """Remove and return the waiting requests; none of them will be committed. Later ``add`` calls raise NotOpen."""
         with self._mutex:
             left = list(self._requests)
@@ -225,9 +223,9 @@ class CommitQueue:
         return left
 
 
-def complete(requests: Sequence[CommitRequest]) -> None:
+def complete(requests: Sequence[WriteSet]) -> None:
     """Mark requests as done. Wake each waiting thread, and call each callback once with all its requests."""
-    callbacks: dict[Callable[[Sequence[CommitRequest]], None], list[CommitRequest]] = {}
+    callbacks: dict[Callable[[Sequence[WriteSet]], None], list[WriteSet]] = {}
     for request in requests:
         request.stage = Stage.DONE
         if request.signal is not None:

@@ -30,14 +30,14 @@ from operator import attrgetter
 
 from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound, SpoolError
-from spool.format.writer import CommitFileWriter
 from spool.log import deciding, quota
-from spool.log.adoption import move_adopted
+from spool.log.adoption import move_adopted, refusal
 from spool.log.combined import CombinedCommits
 from spool.log.commit import Rooms, commit
+from spool.log.commit_file import CommitFileWriter
 from spool.log.commit_queue import CLOSED, CommitQueue, complete
-from spool.log.commit_request import CommitRequest, PutRequest, Stage, batch_of
-from spool.log.vote import VoteRequest, vote_together
+from spool.log.vote import vote_together
+from spool.log.write_set import Stage, WriteSet, destinations_of, merged
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime.calls import call_later, enters, raise_interrupt
 from spool.runtime.tearing import is_failed_step, is_torn_by
@@ -72,7 +72,7 @@ class GroupCommit:
 
     # -- for callers that wait --------------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest) -> None:
+    def commit(self, request: WriteSet) -> None:
         """Commit the request; the request is durable and visible when this returns. Raises the request's error."""
         queue = self.queue
         if queue.join(request) or queue.wait(request, self._check_interrupts):
@@ -94,7 +94,7 @@ class GroupCommit:
 
     # -- for callers that do not wait -------------------------------------------------------------------------------
 
-    def submit(self, request: CommitRequest) -> None:
+    def submit(self, request: WriteSet) -> None:
         """Add the request to the queue; wait while the queue is full.
 
         ``request.on_done`` is called when the request is durable and visible, or has failed.
@@ -103,7 +103,7 @@ class GroupCommit:
             self.queue.wait_for_room(request, self._check_interrupts)
         self.send(request)
 
-    def send(self, request: CommitRequest) -> None:
+    def send(self, request: WriteSet) -> None:
         """Submit without waiting for room.
 
         The caller limits its requests: in asyncio each task has one request at a time.
@@ -112,7 +112,7 @@ class GroupCommit:
             self._start()
         self.queue.add(request)
 
-    def future(self, request: PutRequest) -> "Future[str]":
+    def future(self, request: WriteSet) -> "Future[str]":
         """Submit the request, and return a future of the first message's id."""
         future: Future[str] = Future()  # (``Future[str]()`` takes a quarter more time)
         request.future = future
@@ -121,14 +121,14 @@ class GroupCommit:
         self.submit(request)
         return future
 
-    def _resolve_futures(self, requests: Sequence[CommitRequest]) -> None:
+    def _resolve_futures(self, requests: Sequence[WriteSet]) -> None:
         """Set the futures once this thread's call has ended, because callbacks of futures may call the space."""
         call_later(partial(self._set_futures, requests))
 
-    def _set_futures(self, requests: Sequence[CommitRequest]) -> None:
+    def _set_futures(self, requests: Sequence[WriteSet]) -> None:
         for request in requests:
             if request.error is None:
-                request.future.set_result(f"{request.branch}{request.first:08x}")  # (as ``request.id``)
+                request.future.set_result(f"{request.branch}{request.first:08x}")  # (the id of its first message)
                 continue
             self.failed += request.messages
             if request.number is not None or request.future.running() or request.begin is None or request.begin():
@@ -182,7 +182,7 @@ class GroupCommit:
         """Accept no more requests. When this returns, each accepted request is committed or has failed."""
         self.queue.close(because)
         if self._thread is not None:
-            self.commit(CommitRequest(None, 0, 0))  # an empty request, done after all earlier requests
+            self.commit(WriteSet())  # an empty request, done after all earlier requests
 
     def end(self) -> None:
         """End the commit thread and fail the waiting requests: the space is closed."""
@@ -194,14 +194,14 @@ class GroupCommit:
 
     # -- committing -------------------------------------------------------------------------------------------------
 
-    def _commit(self, requests: list[CommitRequest], own: CommitRequest | None = None) -> None:
+    def _commit(self, requests: list[WriteSet], own: WriteSet | None = None) -> None:
         """Commit requests in one file and complete each. ``own``: the leader's request, which is not requeued.
 
         The file may also have requests of other processes, or be the file of another process. If requests are refused,
         they are completed, and the rest is tried again.
         """
         for request in requests:
-            if request.votes:
+            if request.preparation is not None:
                 self._vote(requests, own)
                 return
         combined, left, rest, combines = self._combined, requests, requests, False
@@ -227,25 +227,28 @@ class GroupCommit:
                 combined.end_lead()
         complete(rest)
 
-    def _try(self, requests: Sequence[CommitRequest]) -> Sequence[CommitRequest]:
+    def _try(self, requests: Sequence[WriteSet]) -> Sequence[WriteSet]:
         """Commit requests in one file. Return the refused requests, with their errors; then nothing was committed.
 
         After a failure that concerns all requests, all are refused. Once the file has a number, none is refused: each
         request is committed, or has the error CommitUnknown.
         """
-        requests = list(filterfalse(_IS_EMPTY, requests))
+        if requests[1:]:
+            requests = list(filterfalse(_IS_EMPTY, requests))
         if not requests:
-            return requests
+            return []
         store, combined, usages = self.store, self._combined, None
         file = CommitFileWriter(store.files.disk, self._name or self._file_name())
         try:
-            batch = batch_of(requests)
+            batch = merged(requests)
+            if not (batch.messages or batch.commands) and batch.is_empty:
+                return []
             settled = bool(batch.adopts)
             if store.settings.known.config.has_limits:
                 usages, settled = self._usages(requests), True
             check = partial(self._check, requests, usages)
             issued = partial(combined.take, requests) if combined.joined else None
-            number = commit(store, file, batch, check=check, settled=settled, page=requests[-1].page,
+            number = commit(store, file, batch, check=check, settled=settled, page=batch.page,
                 rooms=self._rooms, issued=issued, requests=len(requests))  # fmt: skip
             combined.last = number
             for request in requests:
@@ -263,36 +266,36 @@ class GroupCommit:
                 return []
             if is_torn_by(error) or not isinstance(error, Exception):
                 raise
-            refused = [request for request in requests if request.error is not None]
+            refused: Sequence[WriteSet] = [request for request in requests if request.error is not None]
             if not refused:
                 refused = self._guilty(error, requests) or requests
                 _fail(refused, error)
             return refused
         return []
 
-    def _guilty(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+    def _guilty(self, error: Exception, requests: Sequence[WriteSet]) -> list[WriteSet]:
         """Return the requests that prevent the commit of the others; [] if the error concerns all requests."""
         if isinstance(error, QueueNotFound):
             queues = self.store.settings.known.config.queues
-            return [request for request in requests if not all(queue in queues for queue in request.destinations())]
+            return [request for request in requests if not queues.keys() >= set(destinations_of(request.tables))]
         # On a full disk a commit that only removes messages must still be possible.
         full = isinstance(error, OSError) and error.errno in NO_ROOM
         return [request for request in requests if request.messages] if full else []
 
     def _check(
-        self, requests: Sequence[CommitRequest], usages: Sequence[quota.UsageByQueue] | None, settings: Settings
+        self, requests: Sequence[WriteSet], usages: Sequence[quota.UsageByQueue] | None, settings: Settings
     ) -> None:
         """Set the error of each request that an earlier decision about its branch (rule 5) or a quota refuses.
 
         Raise one of these errors. The caller holds the number lock; if there are adoptions, every issued commit is
         applied.
         """
-        page, adopted = None, set[Xid]()
+        page, others = None, set[Xid]()
         for request in requests:
-            if request.adopts is not None:
+            for adopted, contents in zip(request.adopts, request.adopted, strict=True):
                 page = page or self.store.shared.counters.read()
-                request.error = request.refusal(self.store, page, adopted)
-                adopted.add(request.adopts)
+                request.error = refusal(self.store, page, adopted.xid, contents, others) or request.error
+                others.add(adopted.xid)
         if settings.config.has_limits:
             # (``usages`` is None if a limit was set a moment ago)
             self._check_room(requests, self._usages(requests) if usages is None else usages, settings)
@@ -300,17 +303,17 @@ class GroupCommit:
             if request.error is not None:
                 raise request.error
 
-    def _usages(self, requests: Sequence[CommitRequest]) -> list[quota.UsageByQueue]:
+    def _usages(self, requests: Sequence[WriteSet]) -> list[quota.UsageByQueue]:
         """Return the usage of each request. The usage cannot change until the commit, because the request's owner holds
         the messages that the request removes or moves."""
         deciding.settle_and_catch_up(self.store, self.store.deadline())  # (requests may remove others' messages)
         view = self.store.view
         with view.mutex:
             quota.prepared_usage(view.prepared)  # computed once for each prepared branch
-        return [request.usage(self.store) for request in requests]
+        return [quota.change_by(view, request.tables) for request in requests]
 
     def _check_room(
-        self, requests: Sequence[CommitRequest], usages: Sequence[quota.UsageByQueue], settings: Settings
+        self, requests: Sequence[WriteSet], usages: Sequence[quota.UsageByQueue], settings: Settings
     ) -> None:
         """Set the error of each request that does not fit into a quota beside the accepted requests."""
         deciding.settle_and_catch_up(self.store, self.store.deadline())
@@ -329,14 +332,14 @@ class GroupCommit:
             except Full as error:
                 request.error = error
 
-    def _vote(self, requests: Sequence[CommitRequest], own: CommitRequest | None) -> None:
+    def _vote(self, requests: Sequence[WriteSet], own: WriteSet | None) -> None:
         """Vote for the branches of some requests, then commit the other requests, and then wake the threads of all
         requests.
 
         The threads sleep until the end, so they do not take the interpreter from the leader at each call of the disk.
         """
-        votes = [request for request in requests if isinstance(request, VoteRequest)]
-        others = [request for request in requests if not request.votes]
+        votes = [request for request in requests if request.preparation is not None]
+        others = [request for request in requests if request.preparation is None]
         try:
             vote_together(self.store, votes)
         except BaseException:  # a signal interrupted the leader's thread
@@ -348,29 +351,29 @@ class GroupCommit:
         finally:
             complete(votes)
 
-    def _requeue(self, requests: Sequence[CommitRequest], own: CommitRequest | None) -> None:
+    def _requeue(self, requests: Sequence[WriteSet], own: WriteSet | None) -> None:
         """Requeue the requests of which nothing has happened, after an exception that only the leader's caller gets.
 
         Complete the leader's request, votes that are listed, and requests with a number or an error.
         """
-        begun: list[CommitRequest] = []
-        left: list[CommitRequest] = []
+        begun: list[WriteSet] = []
+        left: list[WriteSet] = []
         for request in requests:
-            is_begun = isinstance(request, VoteRequest) and request.is_listed
+            is_begun = request.preparation is not None and request.preparation.is_listed
             is_begun = is_begun or request.number is not None or request.error is not None
             (begun if is_begun or request is own else left).append(request)
         self.queue.requeue(left)
         complete(begun)
 
-    def _move_adopted(self, requests: Sequence[CommitRequest]) -> None:
+    def _move_adopted(self, requests: Sequence[WriteSet]) -> None:
         """Give the branches of these requests their committed names, after one commit has adopted the branches.
 
         If another process made the commit, that process has usually moved the branches.
         """
         moves, number = [], None
         for request in requests:
-            if request.adopts is not None and request.error is None:
-                moves.append((request.first, request.adopts))
+            if request.adopts and request.error is None:
+                moves += [(place, adopted.xid) for place, adopted in enumerate(request.adopts, request.first)]
                 number = request.number
         if number is not None:
             move_adopted(self.store, number, moves)
@@ -390,7 +393,7 @@ class GroupCommit:
                 self.store.shared.xids.unlock(xid_byte(name))
 
 
-def _fail_unknown(requests: Sequence[CommitRequest], error: BaseException, number: int) -> None:
+def _fail_unknown(requests: Sequence[WriteSet], error: BaseException, number: int) -> None:
     """Set the number and the error of requests that the commit with this number may contain."""
     text, cause = str(error), error.__cause__
     if not isinstance(error, CommitUnknown):
@@ -401,7 +404,7 @@ def _fail_unknown(requests: Sequence[CommitRequest], error: BaseException, numbe
         request.number = number  # last: a request with a number and no error is committed
 
 
-def _fail(requests: Sequence[CommitRequest], error: Exception) -> None:
+def _fail(requests: Sequence[WriteSet], error: Exception) -> None:
     """Set the error of requests; each error is raised in a different thread."""
     for request in requests:
         request.error = error if request is requests[0] else copy.copy(error)

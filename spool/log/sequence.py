@@ -125,8 +125,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
             copy_over(store.files.disk, name)
         else:
             write_empty(store, number)
-        if store.files.mirror is not None:
-            store.files.mirror.copy(number)
+        store.files.copies.copy(number)
         store.shared.feed.retract(number)  # the slot has the intended effects of the dead writer
         page = store.shared.counters.read().check()
         store.shared.counters.store_published(number, durable=page.durable == number - 1)

@@ -13,21 +13,19 @@ A vote whose flush fails is withdrawn (Rule 7 of docs/architecture.md).
 import copy
 import logging
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from dataclasses import dataclass
 
-from spool.coordination.counters import CounterPage
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.content import opened
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown
-from spool.format.batch import CommitBatch, destinations_of
 from spool.format.header import VOTE, stamp
 from spool.format.reader import read_header
-from spool.format.writer import CommitFileWriter
 from spool.log.commit import Rooms, check_destinations, no_rooms, write
-from spool.log.commit_request import CommitRequest
+from spool.log.commit_file import CommitFileWriter
 from spool.log.deciding import settled
 from spool.log.sequence import number_locked
+from spool.log.write_set import WriteSet, destinations_of
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline, WaitExpired
@@ -37,67 +35,49 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 
-class VoteRequest(CommitRequest):
-    """A request to vote for one branch. The caller holds the byte of the branch's xid.
+@dataclass(slots=True)
+class Preparation:
+    """The way of a branch's write set into ``prepared/``. The caller holds the byte of the branch's xid.
 
-    Args:
-        file: the branch's file. The file may have a part of the messages already.
-        batch: the rest of the branch.
-        check: a function that raises if the branch must not vote yes. It is called under the number lock.
-        settled: whether ``check`` needs every issued commit to be applied. The process of a task has no index, so it
-            would read every commit of the space again for each vote.
-        rooms: see ``log.commit.commit``.
+    file: the branch's file. The file may have a part of the messages already.
+    check: a function that raises if the branch must not vote yes. It is called under the number lock.
+    rooms: see ``log.commit.commit``.
+    settled: whether ``check`` needs every issued commit to be applied. The process of a task has no index, so it would
+        read every commit of the space again for each vote.
+    is_listed, is_durable: whether the file has its name in ``prepared/``, and whether it is durable.
     """
 
-    votes = True
-    is_listed = is_durable = False
-
-    def __init__(
-        self,
-        page: CounterPage | None,
-        file: CommitFileWriter,
-        batch: CommitBatch,
-        check: Callable[[], object] | None = None,
-        rooms: Rooms = no_rooms,
-        *,
-        settled: bool = False,
-    ) -> None:
-        super().__init__(page, 0, 0 if file.streamed else batch.size)
-        self.file = file
-        self.batch = batch
-        self.check = check
-        self.settled = settled
-        self.rooms = rooms
-
-    @property
-    def handle(self) -> int:
-        assert self.file.handle is not None
-        return self.file.handle
+    file: CommitFileWriter
+    check: Callable[[], object] | None = None
+    rooms: Rooms = no_rooms
+    settled: bool = False
+    is_listed: bool = False
+    is_durable: bool = False
 
 
-def vote_together(store: Store, requests: Sequence[VoteRequest]) -> None:
-    """Vote for the branches of these requests. Afterwards each request has its vote, or its error.
+def vote_together(store: Store, write_sets: Sequence[WriteSet]) -> None:
+    """Vote for the branches of these write sets. Afterwards each has its vote, or its error.
 
     If an exception interrupts this function, the thread of each listed branch calls ``finish_vote`` for its own branch.
     """
-    listed: list[VoteRequest] = []
-    for request in requests:
+    listed: list[WriteSet] = []
+    for one in write_sets:
         try:
-            _list(store, request)
-            request.is_listed = True
-            listed += (request,)
+            _list(store, one, one.preparation)
+            one.preparation.is_listed = True
+            listed += (one,)
         except Exception as error:
             raise_if_torn(error)
-            request.error = error
+            one.error = error
     if listed[1:]:
-        for request in listed:
-            store.files.disk.begin_flush(request.handle)
+        for one in listed:
+            store.files.disk.begin_flush(one.preparation.file.handle)
     failed: FlushFailed | None = None
-    for request in listed:
-        failed = _make_durable(store, request, failed)
+    for one in listed:
+        failed = _make_durable(store, one, failed)
 
 
-def finish_vote(store: Store, request: VoteRequest) -> None:
+def finish_vote(store: Store, write_set: WriteSet) -> None:
     """Close the branch's file, and remove the file unless the branch has a vote.
 
     If the thread that voted for the branch was interrupted, make the vote durable.
@@ -108,19 +88,20 @@ def finish_vote(store: Store, request: VoteRequest) -> None:
         CommitUnknown: the vote could be neither made durable nor withdrawn.
         Exception: the exception of ``check``.
     """
+    way: Preparation = write_set.preparation
     try:
-        if request.error is None and not request.is_durable:
-            _make_durable(store, request)
+        if write_set.error is None and not way.is_durable:
+            _make_durable(store, write_set)
     finally:
-        if request.is_listed:
-            request.file.close()
+        if way.is_listed:
+            way.file.close()
         else:
-            request.file.abandon()
-    if request.error is not None:
-        raise request.error
+            way.file.abandon()
+    if write_set.error is not None:
+        raise write_set.error
 
 
-def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None = None) -> FlushFailed | None:
+def _make_durable(store: Store, write_set: WriteSet, failed: FlushFailed | None = None) -> FlushFailed | None:
     """Make a vote durable, or withdraw it and set its error.
 
     ``failed``: an earlier flush that failed, or None. After a failed flush nothing is flushed, because the next flush
@@ -129,12 +110,10 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
     error: OSError
     try:
         if failed is None:
-            file = request.file
-            if store.files.mirror is None:
-                file.flush(layout.PREPARED)
-            else:
-                store.files.mirror.flush_vote(file.xid, partial(file.flush, layout.PREPARED))
-            request.is_durable = True
+            file = write_set.preparation.file
+            assert file.handle is not None
+            store.files.copies.flush_vote(file.xid, file.handle, stamped=file.recycled != "")
+            write_set.preparation.is_durable = True
             return None
         error = copy.copy(failed)
     except OSError as raised:
@@ -143,21 +122,21 @@ def _make_durable(store: Store, request: VoteRequest, failed: FlushFailed | None
         if isinstance(raised, FlushFailed):
             failed = raised
             store.stop()
-    request.error = _withdraw(store, request.file.xid, error)
+    write_set.error = _withdraw(store, write_set.preparation.file.xid, error)
     return failed
 
 
-def _list(store: Store, request: VoteRequest) -> None:
+def _list(store: Store, write_set: WriteSet, way: Preparation) -> None:
     """Write the rest of the branch's file, give the file its name in ``prepared/``, and mark it as a vote."""
-    file = request.file
-    write(store, file, request.batch, request.page, recycle=True, rooms=request.rooms)
+    file = way.file
+    write(store, file, write_set, write_set.page, recycle=True, rooms=way.rooms)
     destinations = destinations_of(file.tables)
-    if request.check is None:
+    if way.check is None:
         _rename(store, file, destinations)
     else:
         deadline = store.deadline()
-        with settled(store, deadline) if request.settled else number_locked(store.shared.control, deadline):
-            request.check()
+        with settled(store, deadline) if way.settled else number_locked(store.shared.control, deadline):
+            way.check()
             _rename(store, file, destinations)
     if file.recycled:
         assert file.handle is not None
@@ -200,24 +179,10 @@ def _withdraw(store: Store, xid: Xid, why: OSError) -> Exception:
 
 
 def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
-    """Remove a prepared branch that was not committed.
-
-    The mirror forgets the vote first. Otherwise the next opener would give the vote back if this process died in
-    between, after other processes had seen the rollback.
-    """
+    """Remove a prepared branch that was not committed."""
     with store.shared.control.holding(PREPARED_LIST, deadline, "the list of prepared branches"):
         store.shared.counters.bump_prepared(store.shared.counters.read())
-        if store.files.mirror is not None:
-            try:
-                store.files.mirror.forget_vote(xid)
-            except OSError as error:
-                raise_if_torn(error)
-                log.warning(
-                    "%s keeps the vote of branch %s until the space is opened again: %s",
-                    store.files.mirror.disk.root,
-                    xid,
-                    error,
-                )
+        store.files.copies.withdraw_vote(xid)
         store.files.disk.unlink(layout.prepared(xid))
     store.shared.counters.arrivals.announce_all()  # the messages that the branch took are free
 

@@ -21,7 +21,6 @@ from itertools import groupby
 from typing import TypeVar
 
 from spool.errors import CorruptedFile
-from spool.format.batch import CommitBatch
 from spool.format.table import CompactedTable
 from spool.index.body_files import FileCache
 from spool.index.commit import Retention
@@ -33,6 +32,7 @@ from spool.index.segment import pack_correlations, pack_ids
 from spool.log.commit import commit, own_file
 from spool.log.deciding import Overtaken
 from spool.log.visibility import catch_up, list_prepared
+from spool.log.write_set import WriteSet
 from spool.maintenance.tombstones import MOST_MERGED, merge_tombstones
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES
@@ -334,7 +334,7 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
     written: list[Extent] = []  # in the order of the file
     reading = FileCache(store.files.disk)  # not the store's cache, which gets use under the mutex
     with own_file(store, store.deadline(), len(sources)) as file:
-        batch = CommitBatch()
+        batch = WriteSet()
         batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
         try:
             for section in sections:
@@ -352,7 +352,7 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
     return 1
 
 
-def _add(batch: CommitBatch, section: list[Extent], reading: FileCache) -> list[Extent]:
+def _add(batch: WriteSet, section: list[Extent], reading: FileCache) -> list[Extent]:
     """Add one whole section to the batch, and return the section's extents. An unreadable message remains in its
     file."""
     table = CompactedTable(queues=[section[0].run.queue.name])
@@ -412,7 +412,7 @@ class _Changed:
                     place += start - begin
                     self._marks[place : place + length] = b"\1" * length
 
-    def exclude_from(self, batch: CommitBatch, view: View, _: object) -> None:
+    def exclude_from(self, batch: WriteSet, view: View, _: object) -> None:
         """Record the changed messages in the file, as *left* (Rule 5). The caller holds the number lock."""
         if view.index is not self._index:
             raise Overtaken

@@ -24,7 +24,6 @@ from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.recycler import weight
 from spool.errors import NotOpen, SpoolError
-from spool.format.batch import CommitBatch
 from spool.format.schema import TOTALS_FACT
 from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
@@ -32,6 +31,7 @@ from spool.log.commit import commit_batch
 from spool.log.sequence import flush_published
 from spool.log.standing import cancel_of_dead
 from spool.log.visibility import catch_up
+from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.layout import FreeName
 from spool.policies.claim_journal import clean_up_after_dead
@@ -256,7 +256,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
             fresh.append(superseded)  # otherwise the removal of the earlier record would need another record
-        record = CommitBatch()
+        record = WriteSet()
         record.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_batch(store, record, store.deadline(), flush=True)
@@ -284,7 +284,7 @@ def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
         value = _totals_with(index, known, fresh)
         left = kept_numbers(numbers, index.applied, value)
         value["gone"] = list(RetiredDigest.of_missing(index.applied, left))
-    record = CommitBatch()
+    record = WriteSet()
     record.fact(TOTALS_FACT, value)
     commit_batch(store, record, store.deadline(), flush=True)
 
@@ -299,8 +299,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
         for number in batch:
             files.cache.forget(number)
-    if files.mirror is not None:
-        files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
+    files.copies.forget({number: len(adopted.get(number, ())) for number in batch})
     given: list[FreeName] = []
     gone: list[int] = []
     room = files.recycler.room()

@@ -10,13 +10,13 @@ from itertools import accumulate
 from typing import Any
 
 from spool.disk.disk import Disk
-from spool.format.batch import CommitBatch
 from spool.format.commands import Remove
 from spool.format.reader import contents_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.index import Index
 from spool.log.commit import commit, own_file
 from spool.log.deciding import Overtaken
+from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.parts import View
@@ -61,7 +61,7 @@ def merge_tombstones(store: Store, most: int = MOST_MERGED, wasted: int | None =
 
 def _merge(store: Store, numbers: list[int]) -> None:
     removals, facts = _content_of(store.files.disk, store.view, numbers)
-    batch = CommitBatch(supersedes=tuple(numbers))
+    batch = WriteSet(supersedes=tuple(numbers))
 
     def check(_: Settings) -> None:
         if any(store.view.index.facts.get(key) != fact for key, fact in facts.items()):

@@ -16,14 +16,14 @@ def local_path(path: str | os.PathLike[str]) -> str:
     """Return the path of a directory. The URLs ``file:///p``, ``file://localhost/p`` and ``file:/p`` mean the path
     ``/p``.
 
-    Raises InvalidArgument for any other URL, unless a directory has this name.
+    Raises InvalidArgument for an empty path, and for any other URL, unless a directory has this name.
     """
     text = os.fspath(path)
     if (found := _FILE_URL.fullmatch(text)) is not None:
         return unquote(found[1])
-    if _URL.fullmatch(text) is not None and not os.path.isdir(text):
+    if not text or (_URL.fullmatch(text) is not None and not os.path.isdir(text)):
         raise InvalidArgument(
-            f"{shown(text)} is a URL, and a space is a directory of this machine: write its path, e.g. /var/spool/shop "
-            "or file:///var/spool/shop"
+            f"{shown(text)} is {'a URL' if text else 'an empty path'}, and a space is a directory of this machine: "
+            "write its path, e.g. /var/spool/shop or file:///var/spool/shop"
         )
     return text

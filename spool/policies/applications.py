@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spool.errors import CorruptedFile, InvalidArgument
-from spool.format.batch import CommitBatch
 from spool.log.commit import commit_if
+from spool.log.write_set import WriteSet
 from spool.model.text import shown
 from spool.store.store import Store
 
@@ -61,9 +61,9 @@ class BatchOf(NamedTuple):
             )
         return self.number <= number
 
-    def fact(self, now: float) -> CommitBatch:
+    def fact(self, now: float) -> WriteSet:
         """Return the record that is committed together with the batch. ``now``: the time in seconds since the epoch."""
-        batch = CommitBatch()
+        batch = WriteSet()
         batch.fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
         return batch
 

@@ -14,10 +14,10 @@ import threading
 from typing import BinaryIO, cast
 
 from spool.disk import Disk
-from spool.format.batch import CommitBatch
 from spool.log.commit import commit_if
 from spool.log.quota import Usage, prepared_usage, usage_of
 from spool.log.visibility import catch_up, list_prepared
+from spool.log.write_set import WriteSet
 from spool.model.settings import QueueConfig, fullness, parse_mark
 from spool.store.store import Store
 
@@ -58,7 +58,7 @@ def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
 
     Return False if another process has already recorded this, or if the queue is no longer at the mark.
     """
-    batch = CommitBatch()
+    batch = WriteSet()
     batch.fact(_fact_key(config.name), _HIGH if is_high else None)
     return commit_if(store, batch, lambda: _crossing(store, config)[0] is is_high) is not None
 

@@ -1,30 +1,30 @@
-"""The journal of a transaction's claims. If the process dies, an attempt is counted for the messages in the journal.
+"""The journal of the attempts in progress. If a process dies, an attempt is counted for the messages in its journal.
 
-A journal is a file ``active/<xid>.claims``. The file is never flushed, because a journal has to survive a killed
-process, not a power cut. A journal names its owner by a number. While the owner lives, the byte of this number is
-locked in every claim file (Rule 6).
+A process has one journal, a file ``active/<xid>.claims``. The file has a *slot* for each range of messages in work. A
+slot has a fixed length, so it can be overwritten, and the slot of an ended attempt gets a later message. The file is
+never flushed, because a journal has to survive a killed process, not a power cut. A journal names its owner by a
+number. While the owner lives, it holds the byte of this number in every claim file, and the byte of the journal's xid
+(Rule 6).
 
-A program works on a message as soon as it has claimed the message. So an attempt is counted for each message in the
-journal. A forwarding round, however, claims thousands of messages, and tasks in other processes call the service for
-one message at a time. So the journal of a round has a byte for each message, a *mark*. A task sets the mark during the
-call, and an attempt is counted only for marked messages. A round writes the marks before the claims. If the round is
-killed while it writes its journal, it has begun no call, and no attempt is counted.
+A program works on a message as soon as it has got the message in a transaction. So the slot is written before the
+delivery, and ends before the claim is released. If a commit has removed the messages of a slot, nothing is written at
+its end, because no attempt can be counted for a message that does not exist.
 
-A program that holds messages outside of any transaction begins and ends its attempts in any order. In its journal, each
-message in work has a slot (``SlotJournal``). A slot is a claim of a fixed length, so that it can be overwritten.
+A slot has the state of its messages: their queue, and the number of their failed attempts. The commit that counts an
+attempt changes the state. So if a process dies after this commit, and before the end of the slot or of the journal, the
+attempt is not counted again.
 
-A process can die after the commit that counts an attempt, and before the end of the journal. So before this commit the
-journal has the state of the message: in a slot, or in a record that ``add_states`` adds. The commit changes the state,
-so the attempt is not counted again.
-
-A process keeps the files of ended journals, without claims, and renames them for its next transactions. Otherwise the
-creation and removal of a file would be a large part of a short transaction. The close of the space removes the files.
+A forwarding round claims thousands of messages, and tasks in other processes call the service for one message at a
+time. A task may outlive its round, and may write late. So a round has a separate journal, with a slot for each message.
+The first byte of a slot is its *mark*: a slot whose mark is not set has no valid checksum. A task sets the mark during
+the call.
 """
 
 import logging
 import struct
+import threading
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
@@ -35,14 +35,15 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.locks import xid_byte
 from spool.disk.content import opened, unlink_unless_gone
 from spool.disk.disk import Disk, is_full
-from spool.errors import NO_ROOM, SystemFailure
+from spool.errors import SystemFailure
 from spool.format.writer import writer_name
 from spool.index.index import Index
+from spool.index.run import Run
 from spool.log.commit import Rooms, no_rooms
 from spool.log.sequence import number_locked, settle_all
-from spool.log.visibility import catch_up
+from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
-from spool.model.position import Position, PositionRanges
+from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid, new_local_xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline
@@ -51,274 +52,251 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
-_MAX_NOTE_BYTES = 64 << 20
-_MOST_SPARES = 16
+_MAX_JOURNAL_BYTES = 64 << 20
 _AGAIN_SECONDS = 1.0  # between two attempts to count attempts on a full disk
 _NAME, _VERSION = "xaspool-claims", 1
-MARKED, UNMARKED = b"\1", b"\0"
+
+# A slot: number, first ordinal, count, state and time, in msgpack with the widest form of each number; then the CRC-32.
+_RANGE, _CHECKSUM = struct.Struct(">BBQBIBIBIBd"), struct.Struct(">BI")
+_SLOT_BYTES = _RANGE.size + _CHECKSUM.size
+_SLOTS_AT_ONCE = 64  # by which a file grows
+_MOST_STATES = 1024
+_NONE = -1  # no handle
+MARKED, UNMARKED = b"\x95", b"\0"
+
+
+class Slot(NamedTuple):
+    """Messages of one commit whose attempts have begun.
+
+    state: the state of the messages before the attempts, see ``_state_of``; None in a journal of an earlier version.
+    begun_at: when the program got the messages, in seconds since the epoch, or None if unknown; for people only.
+    """
+
+    number: int
+    first: int
+    length: int
+    state: int | None
+    begun_at: float | None
 
 
 class JournalContents(NamedTuple):
     """The content of a journal.
 
     owner: the number of the journal's owner; 0 if the journal cannot be read.
-    ranges: the claims, each as (number, first ordinal, count).
+    slots: the messages in work. If the owner has died, their attempts count.
     pid, program: the process that wrote the journal, or None if unknown; for people only.
-    since: the time of the first claim in seconds since the epoch, or None if unknown; for people only.
-    marks: a byte for each message in the journal of a round; None in the journal of any other transaction.
-    states: the states of messages before their attempts were counted, each with the range of these messages.
-    begun_at: when the attempts at messages with slots began, in seconds since the epoch; for people only.
     """
 
     owner: int
-    ranges: list[tuple[int, int, int]]
+    slots: Sequence[Slot]
     pid: int | None = None
     program: str | None = None
-    since: float | None = None
-    marks: bytes | None = None
-    states: Sequence[tuple[tuple[int, int, int], object]] = ()
-    begun_at: Mapping[tuple[int, int, int], float] = {}
 
     @property
-    def begun(self) -> list[tuple[int, int, int]]:
-        """Return the messages for which an attempt has begun. If the process has died, these attempts count."""
-        if self.marks is None:
-            return self.ranges
-        found, begin = [], 0
-        for number, first, count in self.ranges:
-            place = self.marks.find(MARKED, begin, begin + count)
-            while place >= 0:
-                found.append((number, first + place - begin, 1))
-                place = self.marks.find(MARKED, place + 1, begin + count)
-            begin += count
-        return found
+    def ranges(self) -> PositionRanges:
+        return [slot[:3] for slot in self.slots]
 
 
 class CallMarks(NamedTuple):
     """The place of marks in the journal of a round, for the messages of one claim.
 
-    xid: the xid of the round's transaction.
+    xid: the xid of the journal.
     first: the offset of the first mark in the file.
     """
 
     xid: Xid
     first: int
 
+    def place(self, message: int) -> int:
+        """Return the offset of a mark. ``message``: the place of the message in the claim."""
+        return self.first + message * _SLOT_BYTES
 
-class ClaimJournal:
-    """The journal of one transaction. The first claim creates the file of the journal. Caller holds the lock of the
-    xid."""
-
-    def __init__(self, store: Store, xid: Xid) -> None:
-        self.store = store
-        self._xid = xid
-        self._name = ""  # the name of the file, once the file exists
-        self._handle: int | None = None
-        self._end = 0
-        self._has_marks = False  # tasks may map the file into their memory, so it must not be truncated
-
-    @property
-    def is_begun(self) -> bool:
-        """Return whether the journal has a file."""
-        return self._handle is not None
-
-    def add_states(self, ranges: PositionRanges) -> None:
-        """Record the present states of claimed messages, because the next commit counts their attempts."""
-        with self.store.view.mutex:
-            found = [
-                (number, start, stop - start, _state(run.queue.name, run.attributes.get("attempts", 0)))
-                for number, first, count in ranges
-                for run, start, stop in self.store.view.index.messages.live_runs(number, first, first + count)
-            ]
-        self.add(found)
-
-    def add(self, claims: Iterable[tuple[int, ...]]) -> None:
-        """Record claims, each as (number, first ordinal, count) or (number, first ordinal, count, state).
-
-        If the disk is full, nothing is recorded, and no attempt is counted.
-        """
-        data, pack = b"", msgpack.Packer().pack
-        for one in claims:
-            packed = pack(one)
-            data += packed + pack(zlib.crc32(packed))
-        self._append(data)
-
-    def add_marks(self, count: int) -> int | None:
-        """Add unset marks for the claims that are added next.
-
-        Return the offset of the first mark in the file, or None if the disk is full.
-        """
-        self._has_marks = True
-        self._append(msgpack.packb(bytes(count)))
-        return self._end - count if self.is_begun else None
-
-    def _append(self, records: bytes) -> None:
-        """Append records to the file. A missing file is created first. If the disk is full, remove the file."""
-        try:
-            data = records if self._handle is not None else self._begin() + records
-            assert self._handle is not None
-            self.store.files.disk.write_at(self._handle, self._end, data)
-            self._end += len(data)
-        except OSError as error:
-            self._unlink()  # a reader would stop at an incomplete record, and miss later records
-            if error.errno not in NO_ROOM:
-                raise
-            log.warning("claims cannot be recorded: %s", error)
-
-    def clear_marks(self, first: int, count: int) -> None:
-        """Unset marks. ``first``: the offset of the first mark in the file."""
-        if self._handle is not None:
-            self.store.files.disk.write_at(self._handle, first, UNMARKED * count)
-
-    def _begin(self) -> bytes:
-        """Create the file, or take the file of an ended journal; return the first record of the file."""
-        become_owner(self.store)
-        self._name = layout.claim_journal(self._xid)
-        self._handle = self._take_spare()
-        if self._handle is None:
-            self._handle = self.store.files.disk.create(self._name)
-        writer = writer_name()
-        about = [writer["pid"], writer["program"], self.store.clock.now()]
-        packed: bytes = msgpack.packb([_NAME, _VERSION, self.store.shared.claims.owner, *about])
-        return packed + bytes(msgpack.packb(zlib.crc32(packed)))
-
-    def _take_spare(self) -> int | None:
-        """Give the file of an ended journal this journal's name; return its handle, or None if no file is left."""
-        spares, disk = self.store.spare_journals, self.store.files.disk
-        while spares:
-            try:
-                name, handle = spares.pop()
-            except IndexError:  # another thread took the last file
-                break
-            try:
-                disk.rename(name, self._name)
-            except FileNotFoundError:  # another process has removed the file
-                disk.close(handle)
-            else:
-                return handle
-        return None
-
-    def remove(self) -> None:
-        """Remove the claims from the file, and keep the file for another journal; or delete the file."""
-        if self._handle is None:
-            return
-        if self._has_marks or len(self.store.spare_journals) >= _MOST_SPARES:
-            self._unlink()
-            return
-        handle, self._handle, self._end = self._handle, None, 0
-        try:
-            self.store.files.disk.truncate(handle, 0)
-        except BaseException:
-            self._handle = handle
-            self._unlink()
-            raise
-        self.store.spare_journals.append((self._name, handle))
-
-    def discard(self) -> None:
-        """Call ``remove``; a failure is only logged."""
-        try:
-            self.remove()
-        except OSError as error:
-            raise_if_torn(error)
-            log.warning("a journal of claims could not be removed: %s", error)
-
-    def _unlink(self) -> None:
-        if self._handle is not None:
-            self.store.files.disk.close(self._handle)
-            self._handle = None
-            self._end = 0
-            self.store.files.disk.unlink(self._name)
+    def after(self, messages: int) -> "CallMarks":
+        """Return the place of the marks after those of ``messages`` messages."""
+        return CallMarks(self.xid, self.place(messages))
 
 
-class SlotJournal(ClaimJournal):
-    """A journal of messages whose attempts begin and end in any order: each message has a slot of the file.
+class Journal:
+    """The journal of this process, or of a round. The first attempt creates the file. Thread-safe.
 
-    The slot of an ended attempt gets the next message, so the file grows with the number of messages that are being
-    handled at one time. The first message creates the file, and locks the xid's byte. Not thread-safe.
+    If a write fails, e.g. on a full disk, the error is logged, and the death of the process counts no attempt.
+
+    xid: the name of the file, whose byte this process holds while the file exists.
     """
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store, new_local_xid())
-        self._byte: int | None = None
-        self._free: list[int] = []  # the offsets of the free slots
+        self.xid = new_local_xid()
+        self._store = store
+        self._mutex = threading.Lock()  # held while the file is created, enlarged or removed
+        self._handle = _NONE  # (another one while a slot is in use)
+        self._first = self._end = 0  # the offsets of the first slot, and after the last slot
+        self._free: list[int] = []  # the offsets of the free slots; each call adds or removes them in one step
+        self._is_closing = False
 
-    def begin(self, position: Position, queue: str, attempts: int) -> int | None:
-        """Record that an attempt has begun; return the slot. None: the disk is full, and no attempt is counted.
+    def begin(self, claims: PositionRanges, since: float) -> list[int]:
+        """Record that attempts at claimed messages begin; return the slots. The process is an owner (``become_owner``).
 
-        ``queue``, ``attempts``: the message's queue, and the number of failed attempts so far.
+        Args:
+            since: when the program got the first of the messages, in seconds since the epoch.
         """
-        if self._handle is None and not self._create():
-            return None
-        at = self._free.pop() if self._free else self._end
-        if not self._write(at, _slot(*position, 1, _state(queue, attempts), self.store.clock.now())):
-            return None
-        self._end = max(self._end, at + _SLOT_BYTES)
-        return at
+        slots, runs_of, disk = list[int](), self._store.view.index.messages.runs, self._store.files.disk
+        try:
+            for number, first, count in claims:
+                pieces: Iterable[tuple[Run, int, int]] = ()
+                try:
+                    [run] = runs_of[number]  # messages that were put together are one run
+                    if run.first <= first <= run.end - count:
+                        pieces = ((run, first, first + count),)
+                except (KeyError, ValueError):
+                    pass
+                for run, start, stop in pieces or self._runs(number, first, count):
+                    try:
+                        at = self._free.pop()
+                    except IndexError:
+                        at = self._enlarge()
+                    slots += (at,)
+                    state = _STATES[run.attributes.get("attempts", 0) if run.attributes else 0, run.queue.name]
+                    disk.write_at(self._handle, at, _slot(number, start, stop - start, state, since))
+        except OSError as error:
+            raise_if_torn(error)
+            log.warning("claims cannot be recorded: %s", error)
+        return slots
 
-    def end(self, slot: int, position: Position | None) -> None:
-        """Record that an attempt has ended, before the message is released. From now on, no attempt is counted.
+    def end(self, slots: Sequence[int], *, removed: bool = False) -> None:
+        """Record that attempts have ended, before their messages are released.
 
-        ``position``: the message, or None if a commit has removed the message, so that no attempt can be counted.
+        ``removed``: whether a commit has removed the messages.
         """
-        if position is None or self._write(slot, _slot(*position, 0, 0, 0.0)):
-            self._free.append(slot)
+        try:
+            for at in () if removed else slots:
+                self._store.files.disk.write_at(self._handle, at, _FREE)
+        except OSError as error:
+            raise_if_torn(error)
+            log.warning("the end of an attempt could not be recorded: %s", error)
+        self._free += slots
+        if self._is_closing:
+            self.close()
+
+    def reserve(self, claims: PositionRanges) -> CallMarks | None:
+        """Write a slot with an unset mark for each claimed message; return the place of the marks.
+
+        If the write fails, this removes the file and returns None.
+        """
+        become_owner(self._store)
+        now = self._store.clock.now()
+        slots = [
+            UNMARKED + _slot(number, ordinal, 1, _state_of(run), now)[1:]
+            for number, first, count in claims
+            for run, start, stop in self._runs(number, first, count)
+            for ordinal in range(start, stop)
+        ]
+        try:
+            with self._mutex:
+                self._create()
+            self._store.files.disk.write_at(self._handle, self._first, b"".join(slots))
+        except OSError as error:
+            raise_if_torn(error)
+            log.warning("claims cannot be recorded: %s", error)
+            self.remove()
+            return None
+        return CallMarks(self.xid, self._first)
+
+    def clear_marks(self, marks: CallMarks, count: int) -> None:
+        """Unset the marks of ``count`` messages."""
+        with self._mutex:
+            for message in range(count if self._handle != _NONE else 0):
+                self._store.files.disk.write_at(self._handle, marks.place(message), UNMARKED)
 
     def remove(self) -> None:
-        """Remove the file, or keep it for another journal; and unlock the xid. The caller has ended all attempts."""
+        """Remove the file, if it exists. Afterwards, no process counts an attempt of this journal."""
+        with self._mutex:
+            disk, handle, self._handle = self._store.files.disk, self._handle, _NONE
+            if handle != _NONE:
+                try:
+                    disk.close(handle)
+                    unlink_unless_gone(disk, layout.claim_journal(self.xid))
+                except OSError as error:
+                    raise_if_torn(error)
+                    log.warning("a journal of claims could not be removed: %s", error)
+                finally:
+                    self._store.shared.xids.unlock(xid_byte(self.xid))
+
+    def close(self) -> None:
+        """Remove the file as soon as no attempt is in progress, because the space is being closed.
+
+        The next process that opens the space counts the attempts that do not end before.
+        """
+        self._is_closing, taken = True, list[int]()
+        with suppress(IndexError):  # (a slot that is taken here is in use in no other thread)
+            while True:
+                taken += (self._free.pop(),)
+        if self._first + len(taken) * _SLOT_BYTES == self._end:
+            self.remove()
+        else:
+            self._free += taken
+
+    def _runs(self, number: int, first: int, count: int) -> list[tuple[Run, int, int]]:
+        with self._store.view.mutex:
+            return list(self._store.view.index.messages.live_runs(number, first, first + count))
+
+    def _enlarge(self) -> int:
+        """Add free slots to the file, which is created first if it does not exist; return one slot more."""
+        with self._mutex:
+            if self._handle == _NONE:
+                self._create()
+            at, self._end = self._end, self._end + _SLOTS_AT_ONCE * _SLOT_BYTES
+            self._free += range(self._end - _SLOT_BYTES, at, -_SLOT_BYTES)
+            return at
+
+    def _create(self) -> None:
+        store, writer = self._store, writer_name()
+        while not store.shared.xids.try_lock(xid_byte(self.xid)):  # it is also the byte of another name
+            self.xid = new_local_xid()
+        about = [writer["pid"], writer["program"], store.clock.now()]
+        packed: bytes = msgpack.packb([_NAME, _VERSION, store.shared.claims.owner, *about])
+        head = packed + bytes(msgpack.packb(zlib.crc32(packed)))
+        self._first = self._end = len(head)
+        handle, name = None, layout.claim_journal(self.xid)
         try:
-            super().remove()
-        finally:
-            self._free.clear()
-            if self._byte is not None:
-                byte, self._byte = self._byte, None
-                self.store.shared.xids.unlock(byte)
-
-    def _create(self) -> bool:
-        while self._byte is None:  # (the byte of a new xid is held only if it is also the byte of another name)
-            byte = xid_byte(self._xid)
-            if self.store.shared.xids.try_lock(byte):
-                self._byte = byte
-            else:
-                self._xid = new_local_xid()
-        self._append(b"")
-        return self._handle is not None
-
-    def _write(self, at: int, record: bytes) -> bool:
-        """Write a slot; return False if the disk is full. A reader ignores an incomplete slot at the end of the
-        file."""
-        assert self._handle is not None
-        try:
-            self.store.files.disk.write_at(self._handle, at, record)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            log.warning("claims cannot be recorded: %s", error)
-            return False
-        return True
+            handle = store.files.disk.create(name)
+            store.files.disk.write_at(handle, 0, head)
+        except BaseException:
+            if handle is not None:
+                store.files.disk.close(handle)
+                store.files.disk.unlink(name)
+            store.shared.xids.unlock(xid_byte(self.xid))
+            raise
+        self._handle = handle
 
 
-def _slot(number: int, ordinal: int, count: int, state: int, begun_at: float) -> bytes:
-    """Return a range with its checksum as bytes of a fixed length. ``count``: 1, or 0 for a free slot."""
-    record = _RANGE.pack(0x95, 0xCF, number, 0xCE, ordinal, 0xCE, count, 0xCE, state, 0xCB, begun_at)
+def _slot(number: int, first: int, count: int, state: int, begun_at: float) -> bytes:
+    """Return a range with its checksum as bytes of a fixed length. ``count``: 0 for a free slot."""
+    record = _RANGE.pack(MARKED[0], 0xCF, number, 0xCE, first, 0xCE, count, 0xCE, state, 0xCB, begun_at)
     return record + _CHECKSUM.pack(0xCE, zlib.crc32(record))
 
 
-_RANGE, _CHECKSUM = struct.Struct(">BBQBIBIBIBd"), struct.Struct(">BI")  # msgpack, with the widest form of each number
-_SLOT_BYTES = _RANGE.size + _CHECKSUM.size
+_FREE = _slot(1, 0, 0, 0, 0.0)
 
 
-def _state(queue: str, attempts: int) -> int:
-    """Return a number that is another one after the message's attempt was counted, in its queue or an error queue."""
-    return zlib.crc32(f"{attempts} {queue}".encode())
+class _States(dict[tuple[int, str], int]):
+    """Numbers for messages with so many failed attempts in a queue.
+
+    The number of a message is another one after its attempt was counted, in its queue or an error queue.
+    """
+
+    def __missing__(self, key: tuple[int, str]) -> int:
+        if len(self) > _MOST_STATES:
+            self.clear()
+        attempts, queue = key
+        self[key] = state = zlib.crc32(f"{attempts} {queue}".encode())
+        return state
 
 
-def remove_spares(store: Store) -> None:
-    """Delete the files of ended journals; the space is being closed."""
-    while store.spare_journals:
-        name, handle = store.spare_journals.pop()
-        store.files.disk.close(handle)
-        with suppress(OSError):  # (another process may have removed the file)
-            store.files.disk.unlink(name)
+_STATES = _States()
+
+
+def _state_of(run: Run) -> int:
+    return _STATES[run.attributes.get("attempts", 0), run.queue.name]
 
 
 def become_owner(store: Store) -> None:
@@ -400,7 +378,7 @@ class Owners:
             for xid in all_journals(self.store.files.disk):
                 journal = read_journal(self.store.files.disk, xid)
                 if journal.owner == owner and (error := self._count(xid)) is not None:
-                    left = Uncounted([*left.ranges, *journal.begun], error)
+                    left = Uncounted([*left.ranges, *journal.ranges], error)
             at = now
         if left.error is not None:
             self._left[owner] = at, left
@@ -433,60 +411,80 @@ def _is_regular(disk: Disk, name: str) -> bool:
 
 
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
-    """Read a journal up to the last complete record. A missing journal has no owner and no ranges."""
-    journal, name = JournalContents(0, []), layout.claim_journal(xid)
+    """Read a journal. A missing journal has no owner and no slots. A slot without its checksum has no messages."""
     try:
-        with opened(disk, name) as handle:
-            identity = disk.handle_identity(handle)
-            data = disk.read_at(handle, 0, min(identity.size, _MAX_NOTE_BYTES))
+        with opened(disk, layout.claim_journal(xid)) as handle:
+            data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_JOURNAL_BYTES))
     except FileNotFoundError:
-        return journal
-    if not disk.same_file(name, identity):  # before the read, the file may have become another transaction's journal
-        return journal
-    states, begun_at = [], {}
+        data = b""
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
     try:
+        name, version, owner, pid, program, since = _checked(unpacker, data)
+        if [name, version] != [_NAME, _VERSION] or not isinstance(owner, int):
+            return JournalContents(0, ())
+    except _UNREADABLE:
+        return JournalContents(0, ())
+    start = unpacker.tell()
+    if data[start : start + 1] in _TAGS_BEFORE:
+        slots = _slots_of_before(unpacker, data, since)
+    else:
+        places = range(start, len(data) - _SLOT_BYTES + 1, _SLOT_BYTES)
+        slots = [slot for at in places if (slot := _slot_at(data, at)) is not None]
+    pid, program = pid if isinstance(pid, int) else None, program if isinstance(program, str) else None
+    return JournalContents(int(owner), slots, pid, program)
+
+
+_UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError)
+
+
+def _checked(unpacker: "msgpack.Unpacker", data: bytes) -> Any:
+    """Unpack a value and its checksum. Raises one of ``_UNREADABLE``, e.g. if the checksum is wrong."""
+    start = unpacker.tell()
+    value = unpacker.unpack()
+    end = unpacker.tell()
+    if unpacker.unpack() != zlib.crc32(data[start:end]):
+        raise ValueError("a wrong checksum")
+    return value
+
+
+def _slot_at(data: bytes, at: int) -> Slot | None:
+    """Decode a slot; return None if the slot is free, its mark is not set, or it was written in part."""
+    _, _, number, _, first, _, count, _, state, _, begun_at = _RANGE.unpack_from(data, at)
+    _, checksum = _CHECKSUM.unpack_from(data, at + _RANGE.size)
+    if checksum != zlib.crc32(data[at : at + _RANGE.size]) or not count or not _is_range(number, first, count):
+        return None
+    return Slot(number, first, count, state, begun_at)
+
+
+def _is_range(*claim: object) -> bool:
+    match claim:
+        case int(number), int(first), int(count):
+            return 0 < number <= layout.MAX_NUMBER and 0 <= first < first + count <= layout.MAX_ORDINAL + 1
+    return False
+
+
+# -- journals of the version before: a file for each transaction -----------------------------------------------------
+
+_TAGS_BEFORE = (b"\x93", b"\x94", b"\xc4", b"\xc5", b"\xc6")
+
+
+def _slots_of_before(unpacker: "msgpack.Unpacker", data: bytes, since: object) -> list[Slot]:
+    """Read the marks of a round, ranges, and ranges with a state; up to the last complete record."""
+    marks, found = None, list[Slot]()
+    begun_at = since if isinstance(since, float) else None
+    with suppress(*_UNREADABLE):
+        if data[unpacker.tell()] > 0x94:
+            marks = unpacker.unpack()
         while True:
-            start = unpacker.tell()
-            record = unpacker.unpack()
-            if isinstance(record, bytes):
-                journal = journal._replace(marks=record)
-                continue
-            packed = data[start : unpacker.tell()]
-            if unpacker.unpack() != zlib.crc32(packed):
-                break
-            if start == 0:
-                journal = _first(*record)
-            elif (found := _range(*record[:3]))[2]:
-                journal.ranges.append(found)
-                states += [(found, state) for state in record[3:4]]
-                if record[4:] and isinstance(record[4], float):
-                    begun_at[found] = record[4]
-    except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
-        pass
-    return journal._replace(states=states, begun_at=begun_at)
-
-
-def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:
-    """Decode a journal's first record. Raises ValueError for another kind of record, or another version."""
-    if [name, version] != [_NAME, _VERSION]:
-        raise ValueError("no journal of claims")
-    return JournalContents(
-        int(owner),
-        [],
-        pid if isinstance(pid, int) else None,
-        program if isinstance(program, str) else None,
-        since if isinstance(since, float) else None,
-    )
-
-
-def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
-    """Decode the record of a claim. The count 0 stands for no message. Raises ValueError for other values."""
-    is_whole = all(isinstance(part, int) for part in (number, first, count))
-    if not is_whole or not 0 < number <= layout.MAX_NUMBER or not 0 <= first <= first + count <= layout.MAX_ORDINAL + 1:
-        raise ValueError("a range of no messages")
-    return int(number), int(first), int(count)
+            number, first, count, *state = _checked(unpacker, data)
+            if _is_range(number, first, count):
+                found.append(Slot(int(number), int(first), int(count), state[0] if state else None, begun_at))
+    if marks is None:
+        return found
+    each = positions(slot[:3] for slot in found if slot.state is None)
+    marked = [Slot(*position, 1, None, begun_at) for position, mark in zip(each, marks, strict=False) if mark]
+    return marked + [slot for slot in found if slot.state is not None]
 
 
 def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
@@ -494,24 +492,23 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
     Return False if the xid remains locked, because the journal's owner lives.
     """
-    byte = xid_byte(xid)
+    byte, name = xid_byte(xid), layout.claim_journal(xid)
     for _ in deadline.polls():
-        if not store.files.disk.exists(layout.claim_journal(xid)):
+        if not store.files.disk.exists(name):
             return True
         if store.shared.xids.try_lock(byte):
             break
     else:
         return False
     try:
+        list_prepared(store)  # (first: a branch moves from the votes to the commits) a vote holds its messages itself
+        settle_all(store, deadline)
+        catch_up(store)
         journal = read_journal(store.files.disk, xid)
-        if not store.files.disk.exists(layout.prepared(xid)):  # otherwise the prepared branch holds the messages
-            settle_all(store, deadline)
-            catch_up(store)
-            with store.view.mutex:
-                found = uncounted(store.view.index, journal)
-            retries.count_failures(store, found, "the process that held it died", deadline, died=True)
-        for name in (layout.claim_journal(xid), layout.active(xid)):
-            unlink_unless_gone(store.files.disk, name)
+        with store.view.mutex:
+            found = uncounted(store.view.index, journal)
+        retries.count_failures(store, found, "the process that held it died", deadline, died=True)
+        unlink_unless_gone(store.files.disk, name)
         return True
     finally:
         store.shared.xids.unlock(byte)
@@ -519,22 +516,14 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
 def uncounted(index: Index, journal: JournalContents) -> list[Position]:
     """Return each existing message whose attempt has begun and was not counted, once. The caller holds the mutex of the
-    index. (Ranges of a damaged journal may overlap or be invalid.)"""
-    found: list[Position] = []
-    seen, done = 0, 0
-    for number, first, count in sorted(journal.begun):
-        ordinal, end = max(first, done if number == seen else 0), first + count
-        seen, done = number, max(ordinal, end)
-        for _, start, stop in index.messages.live_runs(number, ordinal, end):
-            found += [Position(number, one) for one in range(start, stop)]
-    counted = {
-        Position(number, one)
-        for (number, first, count), state in journal.states
-        for run, start, stop in index.messages.live_runs(number, first, first + count)
-        if state != _state(run.queue.name, run.attributes.get("attempts", 0))
-        for one in range(start, stop)
-    }
-    return [position for position in found if position not in counted]
+    index. (Slots may name a message twice: an attempt counts if the state of one slot is the message's state.)"""
+    unchanged, without, changed = set[Position](), set[Position](), set[Position]()
+    for slot in journal.slots:
+        for run, start, stop in index.messages.live_runs(slot.number, slot.first, slot.first + slot.length):
+            is_same = slot.state == _state_of(run)
+            found = without if slot.state is None else unchanged if is_same else changed
+            found.update(Position(slot.number, ordinal) for ordinal in range(start, stop))
+    return sorted(unchanged | (without - changed))
 
 
 def clean_up_after_dead(store: Store, deadline: Deadline) -> None:

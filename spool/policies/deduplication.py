@@ -9,8 +9,8 @@ deadlines end the wait.
 
 from spool.coordination.locks import deduplication_byte
 from spool.errors import Argument, InvalidArgument, MessageInUse
-from spool.format.batch import CommitBatch
 from spool.log.visibility import revalidate
+from spool.log.write_set import WriteSet
 from spool.model.settings import QueueConfig
 from spool.runtime.clock import WaitExpired
 from spool.store.store import WAIT_SECONDS, Store
@@ -64,7 +64,7 @@ class DeduplicationKeys:
             return None
         return str(fact[1])
 
-    def remember(self, batch: CommitBatch, config: QueueConfig, key: str, message_id: str) -> None:
+    def remember(self, batch: WriteSet, config: QueueConfig, key: str, message_id: str) -> None:
         """Add the key of a message to the batch that contains the message."""
         name = fact_key(config.name, key)
         batch.fact(name, message_id, self._store.clock.now() + config.deduplication_window)

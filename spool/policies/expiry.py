@@ -10,9 +10,9 @@ from itertools import islice
 
 from spool.disk.disk import is_full
 from spool.errors import QueueNotFound
-from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.visibility import revalidate
+from spool.log.write_set import WriteSet
 from spool.model.position import PositionRanges, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
@@ -67,7 +67,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
 
 def _expire_claimed(store: Store, config: QueueConfig, claimed: PositionRanges, deadline: Deadline) -> int:
     revalidate(store, claimed, deadline)
-    batch, count = CommitBatch(), 0
+    batch, count = WriteSet(), 0
     with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):

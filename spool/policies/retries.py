@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spool.errors import QueueNotFound
-from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
+from spool.log.write_set import WriteSet
 from spool.model.message import due_time, message_id
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
@@ -31,7 +31,7 @@ _MOST_DOUBLINGS = 64
 
 
 def add_failure(
-    batch: CommitBatch,
+    batch: WriteSet,
     space: SpaceConfig,
     queue: str,
     position: Position,
@@ -143,7 +143,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
 
 
 def add_failure_outcome(
-    batch: CommitBatch,
+    batch: WriteSet,
     store: Store,
     settings: Settings,
     position: Position,
@@ -207,7 +207,7 @@ def count_failures(
     """
     places = list(positions)
     while True:
-        batch, now = CommitBatch(), store.clock.now()  # (with one time, the changes of neighbouring messages are equal)
+        batch, now = WriteSet(), store.clock.now()  # (with one time, the changes of neighbouring messages are equal)
         settings = store.settings.current()  # with old settings, a commit into a deleted error queue would be refused
         with store.view.mutex:
             for position in places:

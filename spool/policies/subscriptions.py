@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 from spool.disk.disk import FlushFailed
 from spool.errors import InvalidArgument, NotOpen, SpoolError
-from spool.format.batch import CommitBatch
 from spool.index.commit import SUBSCRIPTION_FACT, Subscription
 from spool.index.index import Index
 from spool.log.commit import commit_if
 from spool.log.replay import read_commit
 from spool.log.visibility import catch_up
+from spool.log.write_set import WriteSet
 from spool.model.text import did_you_mean
 from spool.store.parts import View
 from spool.store.store import Store, log
@@ -197,6 +197,6 @@ def _decide(store: Store, name: str, known: Subscription | None, new: Subscripti
 
     Return the number of the commit. If the state is no longer ``known``, commit nothing and return None.
     """
-    batch = CommitBatch()
+    batch = WriteSet()
     batch.fact(_key(name), None if new is None else new.value)
     return commit_if(store, batch, lambda: subscription(store.view, name) == known)

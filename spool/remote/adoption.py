@@ -23,12 +23,12 @@ from spool.coordination.locks import LockFile, deduplication_byte
 from spool.disk.content import opened
 from spool.disk.disk import Disk
 from spool.errors import MessageInUse, SpoolError
-from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.index.body_files import read_bodies
 from spool.log.adoption import voted_contents
 from spool.log.visibility import revalidate
+from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.policies.applications import BatchOf
@@ -78,7 +78,7 @@ def commit_branches(core: Core, xids: Sequence[Xid], batch: BatchOf | None = Non
     return True
 
 
-def _adopt(core: Core, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
+def _adopt(core: Core, xids: Sequence[Xid], facts: WriteSet | None, check: Callable[[], object]) -> int | None:
     """Attempt the commit; returns its number, or None if another commit has put one of the keys since the check."""
     store = core.store
     transaction = CoordinatedTransaction(core, counted=False)

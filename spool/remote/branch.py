@@ -14,7 +14,7 @@ from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
-from spool.log.vote import VoteRequest, finish_vote, vote_together
+from spool.log.vote import Preparation, finish_vote, vote_together
 from spool.model import codecs, layout
 from spool.model.message import Message, Origin, message_id, new_message, set_body, set_ordinal, set_origin
 from spool.model.options import PutOptions
@@ -149,12 +149,12 @@ class RemoteBranch:
         self.xid = xid
         self._keys: set[str] = set()  # the keys of the facts in this branch
         self._marks: SharedBytes | None = None
-        self._first_mark = 0
+        self._places: CallMarks
         disk = Disk(path)
         with calls.deferred(disk.close_all):
             self._store = _attached(disk)
             self._check_coordinator()
-            self._branch = Branch(self._store, xid, counted=False, journaled=False)
+            self._branch = Branch(self._store, xid, counted=False, journal=None)
             if not self._branch.lock_xid_now():
                 raise ProtocolError(f"another process is writing the branch {xid}")
 
@@ -260,7 +260,7 @@ class RemoteBranch:
             handle = disk.open(layout.claim_journal(marks.xid), write=True)
         except FileNotFoundError:
             raise TransactionRolledBack(_ENDED) from None
-        self._marks, self._first_mark = disk.map(handle, disk.handle_identity(handle).size), marks.first
+        self._marks, self._places = disk.map(handle, disk.handle_identity(handle).size), marks
 
     def begin_call(self, place: int) -> None:
         """Record that the call with a message is in progress. ``place``: the place of the message's mark."""
@@ -273,7 +273,7 @@ class RemoteBranch:
     def _mark(self, place: int, mark: bytes) -> None:
         marks = self._marks  # (a copy: another thread may set the attribute to None)
         if marks is not None:
-            at = self._first_mark + place
+            at = self._places.place(place)
             try:
                 marks[at : at + 1] = mark
             except OSError:  # the disk is full, and the marks are written by system calls: no attempt is counted
@@ -286,13 +286,14 @@ class RemoteBranch:
             return None
         store, file = self._store, self._branch.new_file()
         try:
-            request = VoteRequest(None, file, self._branch.batch, self._check_coordinator)
+            request = self._branch.batch
+            request.preparation = Preparation(file, self._check_coordinator)
             vote_together(store, [request])
             finish_vote(store, request)
         except BaseException:
             file.abandon()
             raise
-        header = file.header
+        header = file.contents(0).header
         return Vote(self.xid, header.size, header.checksum)
 
     def close(self) -> None:

@@ -46,18 +46,16 @@ def edited(
 
     The work that grows with the size of the file is done before the body, which may hold the number lock.
     """
-    disk = store.files.disk
     text, config = _text_and_settings(store, file, changed, removed)
 
     def publish() -> SpaceConfig:
         replace_file()
-        if store.files.mirror is not None:
-            store.files.mirror.keep_settings(text)
+        store.files.copies.keep_settings(text)
         store.shared.counters.bump_settings()
         store.settings.current()
         return config
 
-    with new_settings(disk, text) as replace_file:
+    with new_settings(store.files.disk, text) as replace_file:
         yield publish
 
 
@@ -89,8 +87,7 @@ def notice_edits(store: Store) -> None:
         with editing(store) as (text, config):
             known = store.settings.known
             if config != known.config and store.shared.counters.read().settings == known.version:
-                if store.files.mirror is not None:
-                    store.files.mirror.keep_settings(text)
+                store.files.copies.keep_settings(text)
                 store.shared.counters.bump_settings()
     except (InvalidArgument, NewerFormat, NotASpace) as error:
         log.error("the changed settings are not used: %s", error)

@@ -25,7 +25,7 @@ from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
 from spool.format.header import UNREADABLE, Adoption, BranchEntry, Header, SectionEntry
 from spool.format.reader import FileContents
-from spool.format.table import Table
+from spool.format.table import Table, table_of
 from spool.index.commit import Commit, Part
 from spool.model.layout import FEED
 from spool.model.position import PositionRanges
@@ -83,7 +83,7 @@ class Feed:
 
         The caller holds the byte of the number, and its file has the name of the number.
         """
-        self.write(number, encode(contents, adopted))
+        self.write(number, note_of(contents, adopted))
 
     def retract(self, number: int) -> None:
         """Empty the note of a number, so that readers read the file.
@@ -95,7 +95,7 @@ class Feed:
     def commit(self, number: int) -> Commit | None:
         """Return a published commit, or None if the commit must be read from its files."""
         note = self.read(number)
-        return decode(number, note) if note else None
+        return commit_of(number, note) if note else None
 
     def may_address(self, number: int, ranges: PositionRanges) -> bool:
         """Return whether a commit, published or not, may remove or change one of these messages."""
@@ -144,8 +144,9 @@ class Feed:
         return slot[_SLOT.size : end] if zlib.crc32(slot[_CHECKSUM.size : end]) == checksum else None
 
 
-def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
-    """Encode a commit as a note: the addressed positions, the content of the file, and that of the adopted branches.
+def note_of(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
+    """Return the note of a commit: the addressed positions, and the headers and tables of its file and of the adopted
+    branches.
 
     If the content does not fit, the note has None instead of the content. If the positions do not fit either, the note
     is empty. The caller holds the number lock, so this function stops early if the commit is large.
@@ -166,15 +167,11 @@ def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byte
                     if len(addressed) > NOTE_BYTES // _LEAST_ADDRESS_BYTES:
                         return b""
             size += entry[0]
-            if size < 2 * NOTE_BYTES:  # otherwise the content surely does not fit
-                sections += ((  # (as ``Table.pack``, without a call)
-                    entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
-                    table.checksums.tobytes(), table.commands, table.facts,
-                ),)  # fmt: skip
+            sections += ((entry, table.encoded),)  # (a large table is not there, and does not fit)
         files += (
             (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections),
         )
-    if not contents.header.supersedes and size < 2 * NOTE_BYTES:
+    if not contents.header.supersedes and size < NOTE_BYTES:
         note: bytes = msgpack.Packer().pack((addressed, files))  # (``packb`` also creates a packer)
         if len(note) <= NOTE_BYTES:
             return note
@@ -191,8 +188,8 @@ def addressed_in(note: bytes) -> list[tuple[int, int, int]] | None:
         return None
 
 
-def decode(number: int, note: bytes) -> Commit | None:
-    """Decode a commit, without the names of the writers; return None if the note lacks the content."""
+def commit_of(number: int, note: bytes) -> Commit | None:
+    """Return the commit of a note, without the names of the writers; None if the note lacks the content."""
     parts: list[Part] = []
     adopts: list[Adoption] = []
     end = 0  # the ordinal after the last message
@@ -210,11 +207,11 @@ def decode(number: int, note: bytes) -> Commit | None:
             sections: list[SectionEntry] = []
             tables: list[Table] = []
             size = length
-            for entry, *columns in packed_sections:
+            for entry, encoded in packed_sections:
                 table_bytes, table_checksum, bodies_bytes, messages = entry
                 sections.append(SectionEntry(size, table_bytes, table_checksum, bodies_bytes, messages))
                 size += table_bytes + bodies_bytes
-                tables.append(Table.unpack(columns))
+                tables.append(table_of(encoded))
             of_branch = branches[0].xid if parts else None
             if of_branch is not None:
                 adopts.append(Adoption(of_branch, size, checksum, end, first))

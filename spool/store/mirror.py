@@ -23,6 +23,7 @@ from shlex import quote
 
 from spool.disk.content import chunks, new_file, open_first, opened, read_start, replace, unlink_if_there, write_chunks
 from spool.disk.disk import Disk, FlushFailed
+from spool.disk.durability import SingleCopy
 from spool.errors import CorruptedFile, InvalidArgument, MirrorMismatch
 from spool.format.header import Header
 from spool.format.reader import prove, read_header
@@ -44,23 +45,23 @@ _MAX_ID_BYTES = 4096
 _IN_USE, _RESTORE = 0, 1
 
 
-class Mirror:
+class Mirror(SingleCopy):
     """The mirror of the space on ``source``; ``disk`` is rooted at the mirror's directory."""
 
+    source: Disk
+
     def __init__(self, source: Disk, disk: Disk) -> None:
-        self.source = source
+        super().__init__(source)
         self.disk = disk
 
-    def flush_both(self, number: int, flush: Callable[[], None]) -> None:
-        """Make a commit durable in the mirror and in the space at the same time. Raises FlushFailed if either fails.
-
-        Args:
-            flush: the function that makes the commit durable in the space.
-        """
+    def flush_commit(self, number: int, handle: int, *, stamped: bool) -> None:
+        """Make a commit durable in the mirror and in the space at the same time. Raises FlushFailed if either fails."""
+        flush = partial(self.source.make_durable, handle, layout.COMMITTED, new=True, stamped=stamped)
         self._flush_both(partial(self.copy, number), flush)
 
-    def flush_vote(self, xid: Xid, flush: Callable[[], None]) -> None:
-        """Make the vote of a branch durable in the mirror and in the space, as ``flush_both`` does."""
+    def flush_vote(self, xid: Xid, handle: int, *, stamped: bool) -> None:
+        """Make the vote of a branch durable in the mirror and in the space, as ``flush_commit`` does."""
+        flush = partial(self.source.make_durable, handle, layout.PREPARED, new=True, stamped=stamped)
         if self.keeps_vote(xid):
             self._flush_both(partial(self.copy_vote, xid), flush)
         else:
@@ -103,7 +104,8 @@ class Mirror:
                 for names in files:
                     source = open_first(self.source, names)
                     if source is not None:  # otherwise reclaim has removed the branch, and will remove the head
-                        self._copy(source, names[-1])
+                        self._write(source, names[-1])
+                        self._name(names[-1])
                 if files:
                     self.disk.flush_directory("")
             for one in adopts:
@@ -132,11 +134,14 @@ class Mirror:
             self.name_vote(xid)
 
     def write_vote(self, xid: Xid) -> bool:
-        """Copy a prepared branch under a temporary name; return False if another process has decided the branch.
+        """Copy a prepared branch under a temporary name; return False if another process has decided the branch, or if
+        the mirror does not keep its vote.
 
         The bytes of the copy are durable when this returns. Raises FlushFailed. The caller holds the byte of the xid,
         and calls ``name_vote`` or ``drop_copy`` afterwards.
         """
+        if not self.keeps_vote(xid):
+            return False
         with self._taking_vote(xid):
             source = open_first(self.source, [layout.prepared(xid)])
             if source is not None:
@@ -151,7 +156,8 @@ class Mirror:
 
     def drop_copy(self, xid: Xid) -> None:
         """Remove the copy of a branch that was decided before the copy got its name."""
-        unlink_if_there(self.disk, _temporary(layout.prepared(xid)))
+        if self.keeps_vote(xid):
+            unlink_if_there(self.disk, _temporary(layout.prepared(xid)))
 
     @contextmanager
     def _taking_vote(self, xid: Xid) -> Iterator[None]:
@@ -171,6 +177,23 @@ class Mirror:
         """
         if self.keeps_vote(xid):
             unlink_if_there(self.disk, _here(layout.prepared(xid)))
+
+    def withdraw_vote(self, xid: Xid) -> None:
+        """Remove the vote of a branch that is rolled back, before the branch is removed from the space.
+
+        Otherwise the next opener would give the vote back if this process died in between, after other processes had
+        seen the rollback.
+        """
+        try:
+            self.forget_vote(xid)
+        except OSError as error:
+            raise_if_torn(error)
+            log.warning(
+                "%s keeps the vote of branch %s until the space is opened again: %s", self.disk.root, xid, error
+            )
+
+    def flush_withdrawals(self) -> None:
+        self.disk.flush_directory("")
 
     def votes(self) -> dict[Xid, str]:
         """Return the names of the votes in the mirror."""
@@ -209,15 +232,8 @@ class Mirror:
             return None
         return header.size, header.checksum
 
-    def _copy(self, source: int, target: str) -> None:
-        """Copy a file of the space under its name in ``committed/``.
-
-        ``source``: the descriptor of that file. This method closes the descriptor.
-        """
-        self._write(source, target)
-        self._name(target)
-
     def _write(self, source: int, target: str) -> None:
+        """Copy a file of the space under a temporary name; close the file's descriptor, ``source``."""
         temporary = _temporary(target)
         try:
             unlink_if_there(self.disk, temporary)

@@ -11,6 +11,7 @@ from spool.coordination.locks import ClaimLocks, OpenLock
 from spool.coordination.requests import RequestSlots
 from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
+from spool.disk.durability import SingleCopy
 from spool.disk.recycler import Recycler
 from spool.format.commands import REPLACED, addressing
 from spool.format.reader import FileContents
@@ -29,18 +30,20 @@ from spool.store.sought import SoughtMessages
 class Files:
     """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if any.
 
+    copies: the kind of durability; the mirror, if the space has one.
     id: the id of the space; "" if the space was opened only for one branch or for inspection.
     original: the identity of the file ``space.id``, which differs in a copy of the space; "" in the same cases as
     ``id``.
     """
 
-    __slots__ = ("cache", "disk", "id", "mirror", "original", "recycler")
+    __slots__ = ("cache", "copies", "disk", "id", "mirror", "original", "recycler")
 
     def __init__(self, disk: Disk, beside: Disk | None) -> None:
         """``beside``: the mirror's disk."""
         self.disk = disk
         self.id = self.original = ""
         self.mirror = None if beside is None else Mirror(disk, beside)
+        self.copies = self.mirror or SingleCopy(disk)
         self.recycler = Recycler(disk)
         self.cache = FileCache(disk)
 

@@ -106,7 +106,6 @@ class Store:
     guard: each call is a step inside the guard; ``guard.close()`` closes the space.
     at_end: functions that are called once the space is closed.
     before_end: functions that are called when a program closes the space, while calls are still possible.
-    spare_journals: the names and handles of the files that ended journals of claims have left.
     dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls these
         functions.
     meters: the counts of this process, for people who watch the space.
@@ -123,7 +122,6 @@ class Store:
         self.guard = life.guard
         self.at_end = life.at_end
         self.before_end: dict[Callable[[], None], None] = {}
-        self.spare_journals: list[tuple[str, int]] = []
         self.dropped: deque[Callable[[], None]] = deque()
         self.misplaced = ""
         self.meters = Meters(shared.control, life.guard)

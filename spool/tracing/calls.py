@@ -32,8 +32,6 @@ class Send(Attached):
     options: the options of the put, with the context of the span in the headers.
     """
 
-    options: Any
-
     def __init__(self, limits: SpaceConfig, queue: str, count: int, options: Mapping[str, Any]) -> None:
         headers = _given_headers(options)
         own = None if headers is None else spans.read_context(headers)
@@ -47,11 +45,10 @@ class Send(Attached):
             {**spans.messaging("send", queue), **({} if count == 1 else {"messaging.batch.message_count": count})},
             links=[] if own is None else [trace.Link(own)],
         )
-        self.options = dict(options)
+        self.options: Any = dict(options)
         added = spans.headers_of(self.span)
         if carries and added:
             self.options["headers"] = spans.fitting(headers or {}, added, limits)
-        self._is_single = count == 1
         self._ids: Sequence[str] = ()
         self._is_later = False
         super().__init__(context.set_value(spans.INSIDE, True, trace.set_span_in_context(self.span)))
@@ -67,10 +64,7 @@ class Send(Attached):
 
     @guarded
     def _note_future(self, future: Future[str]) -> None:
-        if future.cancelled():
-            self._end(CancelledError(), [])
-            return
-        error = future.exception()
+        error = CancelledError() if future.cancelled() else future.exception()
         self._end(error, [] if error is not None else [future.result()])
 
     def ended(self, error: BaseException | None) -> None:
@@ -82,7 +76,7 @@ class Send(Attached):
         try:
             if error is not None:
                 spans.set_error(self.span, error)
-            elif self._is_single and ids:
+            elif len(ids) == 1:
                 self.span.set_attribute(spans.MESSAGE_ID, str(ids[0]))
         finally:
             self.span.end()
@@ -106,9 +100,7 @@ def _given_headers(options: Mapping[str, Any]) -> dict[str, str] | None:
 @guarded
 def begin_send(limits: SpaceConfig, queue: str, count: int, options: Mapping[str, Any]) -> Send | None:
     """Begin the span of a put of ``count`` messages. Return None if the caller has no span."""
-    if spans.caller_span() is None or not _is_name(queue):
-        return None
-    return Send(limits, queue, count, options)
+    return Send(limits, queue, count, options) if spans.caller_span() is not None and _is_name(queue) else None
 
 
 def _is_name(queue: object) -> bool:
@@ -196,7 +188,7 @@ class Process(Attached):
     def ended(self, error: BaseException | None) -> None:
         """Record the exception of the function. The outcome follows."""
         if error is not None:
-            _note_error_in(self._span, error)
+            note_error(error, self._span)
 
     @guarded
     def end(self, outcome: object) -> None:
@@ -244,18 +236,15 @@ class Process(Attached):
 @guarded
 def begin_process(message: Message) -> Process | None:
     """Begin the span of a call with a message. Return None if the program records no spans."""
-    return Process(message) if spans.is_configured() else None
+    # The API alone has a proxy, which waits for a provider.
+    is_configured = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return Process(message) if is_configured else None
 
 
 @guarded
-def note_error(error: BaseException) -> None:
-    """Record an exception, which became an outcome, in the span of the call."""
-    _note_error_in(trace.get_current_span(), error)
-
-
-@guarded
-def _note_error_in(span: Any, error: BaseException) -> None:
-    """Record an exception in a span. The outcome of the call decides whether the span has failed."""
+def note_error(error: BaseException, span: trace.Span | None = None) -> None:
+    """Record an exception in a span, or in the current span. The outcome of the call decides whether it has failed."""
+    span = span or trace.get_current_span()
     span.record_exception(error)
     span.set_attribute(spans.ERROR_TYPE, spans.type_name(error))
 

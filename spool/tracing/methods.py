@@ -20,9 +20,8 @@ from spool.tracing.calls import Receive, Send, begin_client_call, begin_process,
 from spool.tracing.spans import in_context
 
 Method = Callable[..., Any]
-Options = dict[str, Any]
 _limits = attrgetter("_store.settings.known.config")
-Begin = Callable[[Any, Any, tuple[Any, ...], Options], Send | Receive | None]
+Begin = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Send | Receive | None]
 
 
 # -- puts and gets ----------------------------------------------------------------------------------------------------

@@ -59,11 +59,6 @@ def start_span(name: str, kind: SpanKind, attributes: Mapping[str, Any], **optio
     return tracer.start_span(name, kind=kind, attributes=dict(attributes), **options)
 
 
-def is_configured() -> bool:
-    """Return whether the program has a tracer provider. The API alone has a proxy, which waits for a provider."""
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-
-
 def caller_span() -> Span | None:
     """Return the caller's span. Return None without a span, inside another traced call, and in code that OpenTelemetry
     excludes from tracing, e.g. an exporter."""
@@ -132,11 +127,7 @@ class Attached:
 
 def in_context(call: Callable[[], T]) -> Callable[[], T]:
     """Return a call that another thread makes in the caller's context of OpenTelemetry."""
-    try:
-        found = context.get_current()
-    except Exception as error:
-        note_failure(error)
-        return call
+    found = guarded(context.get_current)()
     if not found:
         return call
 

@@ -1,4 +1,4 @@
-"""A branch: the messages, claims, journal, file and locks that a transaction holds until it ends.
+"""A branch: the messages, claims, attempts, file and locks that a transaction holds until it ends.
 
 A branch does not know the state of its transaction; the module ``transaction`` keeps the state and calls the branch.
 """
@@ -12,16 +12,16 @@ from typing import Any
 
 from spool.coordination.locks import GroupLocks, xid_byte
 from spool.errors import NotOpen, SpoolError
-from spool.format.batch import CommitBatch
 from spool.format.table import Table
-from spool.format.writer import CommitFileWriter
 from spool.log import quota
+from spool.log.commit_file import CommitFileWriter
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
+from spool.log.write_set import WriteSet
 from spool.model.position import PositionRanges, positions, subtract_ranges
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
-from spool.policies.claim_journal import ClaimJournal
+from spool.policies.claim_journal import Journal
 from spool.policies.deduplication import DeduplicationKeys
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.runtime.tearing import raise_if_torn
@@ -36,12 +36,12 @@ log = logging.getLogger("spool")
 class Branch:
     """One branch, in X/Open's terms. A branch is not thread-safe; its transaction serialises the calls."""
 
-    def __init__(self, store: Store, xid: Xid | None, *, counted: bool, journaled: bool) -> None:
-        """``counted``, ``journaled``: see ``Transaction``."""
+    def __init__(self, store: Store, xid: Xid | None, *, counted: bool, journal: Journal | None) -> None:
+        """``counted``: see ``Transaction``. ``journal``: records the attempts at claimed messages; None: no record."""
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.prefix = self.id.hex()  # the first part of the ids of the branch's messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
-        self.batch = CommitBatch()
+        self.batch = WriteSet()
         self.batch.begin_branch(self.xid, self.id)
         self.file: CommitFileWriter | None = None
         self.claims: PositionRanges = []
@@ -50,7 +50,8 @@ class Branch:
         self._replacements: Replacements | None = None
         self._store = store
         self.counted = counted
-        self.journal = ClaimJournal(store, self.xid) if journaled else None
+        self.journal = journal
+        self.slots: list[int] = []  # the slots of the journal that have messages of this branch
         self.byte: int | None = None  # the xid's byte in run/xids, while this branch has it locked
         self._left = False  # whether the rollback is left to the next process that opens the space
 
@@ -130,14 +131,14 @@ class Branch:
             self.file.abandon()
 
     def begin_anew(self) -> None:
-        """Forget messages and commands; keep the claims and their journal.
+        """Forget messages and commands; keep the claims and their attempts.
 
         The caller has got the ids of the forgotten messages, so messages that are put afterwards get other ids.
         """
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
         self.prefix = self.id.hex()
-        self.batch = CommitBatch()
+        self.batch = WriteSet()
         self.batch.begin_branch(self.xid, self.id)
         if self._keys is not None:
             self._keys.release()
@@ -148,32 +149,14 @@ class Branch:
             self._replacements.release()
             self._replacements = None
 
-    def begin_marked_journal(self) -> int | None:
-        """Record the claims in a journal with a mark for each message.
+    def end_attempts(self, *, removed: bool = False) -> None:
+        """Record that the attempts have ended. If this process dies afterwards, no attempt is counted.
 
-        Returns the place of the first mark in the file. If the disk is full, returns None and keeps no journal.
+        ``removed``: whether a commit has removed the messages.
         """
-        self.lock_xid()
-        journal = ClaimJournal(self._store, self.xid)
-        first = journal.add_marks(sum(count for _, _, count in self.claims))
-        if first is not None:
-            self.journal = journal  # set first, so that ``release`` removes the file if the next write fails
-            journal.add(self.claims)
-        if not journal.is_begun:
-            self.journal = first = None
-        return first
-
-    def note_states(self, claims: PositionRanges) -> None:
-        """Record that the next commit counts attempts of these messages. If this process dies after the commit, no
-        attempt is counted again."""
-        if self.journal is not None and self.journal.is_begun:
-            self.journal.add_states(claims)
-
-    def end_journal(self) -> None:
-        """Remove the journal. If this process dies afterwards, no attempt is counted."""
-        journal, self.journal = self.journal, None
-        if journal is not None:
-            journal.discard()
+        if self.journal is not None and self.slots:
+            slots, self.slots = self.slots, []
+            self.journal.end(slots, removed=removed)
 
     def undo(self, reason: str) -> None:
         """Delete the branch's file, and count an attempt for each claimed message; the caller then calls ``release``.
@@ -185,7 +168,6 @@ class Branch:
         try:
             self.abandon_file()
             if self.claims and self.counted:
-                self.note_states(self.attempted)
                 retries.count_failures(self._store, positions(self.attempted), reason, self._store.deadline())
         except NotOpen:
             self._left = True
@@ -193,18 +175,18 @@ class Branch:
             raise_if_torn(error)
             log.warning("a rollback could not be recorded (%s): its messages return, and no attempt is counted", error)
 
-    def release(self, *, taken: bool) -> None:
-        """Release claims, journal, group locks, keys and xid.
+    def release(self, *, taken: bool, removed: bool = False) -> None:
+        """End the attempts; release claims, group locks, keys and xid.
 
         After a vote the claims are not needed, because the prepared file holds the messages.
 
         Args:
             taken: whether a commit or a prepared file has taken the claimed messages.
+            removed: whether a commit has removed all of them.
         """
         if self._left:
             return
-        if self.journal is not None and self.journal.is_begun:
-            self.end_journal()
+        self.end_attempts(removed=removed)
         if self.claims:
             claims = self.claims[:]
             self.claims.clear()

@@ -28,7 +28,7 @@ from spool.model.checks import SHORT_TEXT, check
 from spool.model.message import exclusive, parse_message_id
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.text import shown
-from spool.policies.claim_journal import ClaimJournal, Owners
+from spool.policies.claim_journal import Owners
 from spool.policies.expiry import expire
 from spool.runtime.clock import Clock
 from spool.store.parts import View
@@ -109,9 +109,8 @@ def claim(
     wanted: Wanted,
     page: CounterPage,
     groups: GroupLocks,
-    journal: ClaimJournal | None = None,
 ) -> PositionRanges:
-    """Claim messages that are free now, in the queue's order. Returns the claims, and records them in the journal.
+    """Claim messages that are free now, in the queue's order; return the claims.
 
     The groups of these messages remain locked. ``page``: the counters, which the caller has just read.
 
@@ -125,8 +124,8 @@ def claim(
         catch_up(store, page)
     if page.prepared != view.prepared.version:  # otherwise messages of rolled-back branches would still seem to be held
         list_prepared(store, page)
-    queue = view.index.messages.queues.get(wanted.queue)
-    if queue is not None and queue.may_expire:
+    queues = view.index.messages.queues
+    if wanted.queue in queues and queues[wanted.queue].may_expire:
         expire(store, wanted.queue, store.deadline())
     skip: PositionSet = set(wanted.passed)
     before, kept = tuple(groups.names), PositionRanges()
@@ -149,8 +148,6 @@ def claim(
             if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
             return []
-        if journal is not None:
-            journal.add(kept)  # recorded before the delivery; claims that were released again are not recorded
         return kept
     except BaseException:
         give_back(store, kept)
@@ -302,7 +299,10 @@ def candidates(
             for ordinal in reversed(ordinals) if backwards else ordinals:
                 position = (run.number, ordinal)
                 if not (ordinal in claimed or position in skip or position in held):
-                    append_range(found, run.number, ordinal, 1)
+                    if found:
+                        append_range(found, run.number, ordinal, 1)
+                    else:
+                        found = [(run.number, ordinal, 1)]
                     missing -= 1
                     if not missing:
                         break

@@ -1,7 +1,7 @@
 """Claims outside of any transaction: messages that a program holds until it removes, fails or releases each.
 
 A claim is the locked byte of its message, and nothing else: no branch, no file. So a program can hold thousands of
-messages, and end each hold separately. A removal is a ``RemovalRequest``, as of a plain get. A counted failure is a
+messages, and end each hold separately. A removal is committed as that of a plain get is. A counted failure is a
 batch of commands. Both go through the group commit, so the calls of one moment share a commit.
 
 A message of a group has the group's lock with it. While a message is held, no holder gets another message of its group,
@@ -30,14 +30,13 @@ from spool.errors import (
     QueueNotFound,
     SpoolError,
 )
-from spool.format.batch import CommitBatch
-from spool.log.commit_request import BranchRequest, CommitRequest, RemovalRequest
 from spool.log.visibility import catch_up, revalidate
+from spool.log.write_set import WriteSet, removal
 from spool.model.checks import ValueCheck, check, seconds
 from spool.model.message import Message
 from spool.model.position import PositionRanges, append_range, subtract_ranges
 from spool.model.text import shown
-from spool.policies.claim_journal import SlotJournal, become_owner
+from spool.policies.claim_journal import become_owner
 from spool.policies.retries import add_failure_outcome
 from spool.runtime import calls
 from spool.runtime.calls import public_call
@@ -58,19 +57,19 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 class _Held:
     """One held message.
 
-    groups: the lock of the message's group, or None. slot: the place of the message in the journal, once an attempt has
+    groups: the lock of the message's group, or None. slots: the slot of the message in the journal, once an attempt has
     begun. is_ending: whether a commit removes or changes the message at this moment. is_unknown: whether the outcome of
     the last such commit is unknown.
     """
 
-    __slots__ = ("groups", "id", "is_ending", "is_unknown", "position", "queue", "slot")
+    __slots__ = ("groups", "id", "is_ending", "is_unknown", "position", "queue", "slots")
 
     def __init__(self, message: Message) -> None:
         self.id = message.id
         self.queue = message.queue
         self.position = message.position
         self.groups: GroupLocks | None = None
-        self.slot: int | None = None
+        self.slots: list[int] = []
         self.is_ending = self.is_unknown = False
 
 
@@ -95,7 +94,6 @@ class Claims:
         """Applications call ``Space.claims`` instead."""
         self._core = core
         self._store = core.store
-        self._journal = SlotJournal(core.store)
         self._held: dict[str, _Held] = {}  # by message id
         self._closed = False
         # Guards the fields above. It is never held during a wait for a lock or a commit, because the thread that leads
@@ -183,11 +181,11 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold the message.
         """
-        become_owner(self._store)
+        become_owner(self._store)  # (now, because this may wait for a lock)
         with self._mutex:
             held = self._find(message)
-            if held.slot is None:
-                held.slot = self._journal.begin(held.position, message.queue, message.attempts)
+            if not held.slots:
+                held.slots = self._core.journal.begin([(*held.position, 1)], self._store.clock.now())
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -389,14 +387,14 @@ class Claims:
             self._release_groups(found)
 
     def _forget(self, found: Sequence[_Held], *, is_removed: bool) -> None:
-        """Remove messages from the table and the journal; after ``close``, remove the journal with the last message."""
+        """Remove messages from the table, and end their attempts."""
         with self._mutex:
+            slots = list[int]()
             for held in found:
                 del self._held[held.id]
-                if held.slot is not None and not self._store.guard.closed:
-                    self._journal.end(held.slot, None if is_removed else held.position)
-            if self._closed and not self._held and not self._store.guard.closed:
-                self._journal.discard()
+                slots += held.slots
+            if slots and not self._store.guard.closed:
+                self._core.journal.end(slots, removed=is_removed)
 
     def _release_groups(self, found: Iterable[_Held]) -> None:
         for held in found:
@@ -405,7 +403,7 @@ class Claims:
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
-    def _submit(self, found: Sequence[_Held], make: Callable[[], CommitRequest]) -> "Future[None]":
+    def _submit(self, found: Sequence[_Held], make: Callable[[], WriteSet]) -> "Future[None]":
         """Commit the request that ``make`` returns, without waiting; return a future of the outcome."""
         future = Future[None]()
         future.set_running_or_notify_cancel()
@@ -419,16 +417,12 @@ class Claims:
             raise
         return future
 
-    def _request(
-        self, found: Sequence[_Held], make: Callable[[], CommitRequest], future: "Future[None]"
-    ) -> CommitRequest:
+    def _request(self, found: Sequence[_Held], make: Callable[[], WriteSet], future: "Future[None]") -> WriteSet:
         request = make()
         request.future, request.on_done = future, partial(self._on_done, found, make)
         return request
 
-    def _on_done(
-        self, found: Sequence[_Held], make: Callable[[], CommitRequest], requests: Sequence[CommitRequest]
-    ) -> None:
+    def _on_done(self, found: Sequence[_Held], make: Callable[[], WriteSet], requests: Sequence[WriteSet]) -> None:
         """End messages with the outcome of their commit. The thread that leads the commit calls this."""
         [request] = requests
         error = request.error
@@ -441,7 +435,7 @@ class Claims:
             error = again
         try:
             if error is None:
-                self._end(found, is_removed=type(request) is RemovalRequest)
+                self._end(found, is_removed=request.removes_only)
             else:
                 for held in found:
                     held.is_unknown = isinstance(error, CommitUnknown)
@@ -453,18 +447,19 @@ class Claims:
                 seen = self._core.group_commit.translate_error(error)
                 calls.call_later(partial(request.future.set_exception, seen))
 
-    def _removal(self, found: Sequence[_Held]) -> RemovalRequest:
-        return RemovalRequest(self._store.check_usable(), _ranges(found))
+    def _removal(self, found: Sequence[_Held]) -> WriteSet:
+        return removal(self._store.check_usable(), _ranges(found))
 
-    def _failure(self, found: Sequence[_Held], reason: str, delay: float | None, *, is_final: bool) -> BranchRequest:
-        """Return the request that records a failure of messages, under the current settings."""
-        store, batch = self._store, CommitBatch()
+    def _failure(self, found: Sequence[_Held], reason: str, delay: float | None, *, is_final: bool) -> WriteSet:
+        """Return the write set that records a failure of messages, under the current settings."""
+        store = self._store
         page = store.check_usable()
+        batch = WriteSet(page=page)
         settings = store.settings.current(page)
         with store.view.mutex:
             for held in found:
                 add_failure_outcome(batch, store, settings, held.position, reason, delay=delay, is_final=is_final)
-        return BranchRequest(page, "", batch)
+        return batch
 
 
 def _listed(call: str, messages: Iterable[Message]) -> list[Message]:

@@ -23,12 +23,12 @@ from spool.errors import Full, NotOpen, ProtocolError, SpoolError
 from spool.index.stretch import Stretch
 from spool.log.adoption import move_adopted
 from spool.log.quota import room_for
-from spool.log.vote import VoteRequest, finish_vote
+from spool.log.vote import Preparation, finish_vote
 from spool.maintenance.room import rooms
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
-from spool.policies.claim_journal import CallMarks, ClaimJournal, read_journal
+from spool.policies.claim_journal import CallMarks, Journal, become_owner, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
 from spool.runtime.calls import public_call, step, within
 from spool.runtime.clock import LockTimeout, WaitExpired
@@ -52,6 +52,7 @@ class CoordinatedTransaction(Transaction):
         the commit again. False rolls back; no attempt is counted then.
     """
 
+    _removes_all = False  # messages that are only held return
     on_rollback: Callable[[], object] | None = None
     on_full: Callable[[Full], bool] | None = None
     on_lock_timeout: Callable[[Exception], bool] | None = None
@@ -135,15 +136,16 @@ class CoordinatedTransaction(Transaction):
     def begin_call(self) -> None:
         """Record that a call with the held messages begins. If this process dies in the call, an attempt is counted."""
         with self._lock:
-            self._branch.lock_xid()
-            self._branch.journal = ClaimJournal(self._store, self.xid)
-            self._branch.journal.add(self._branch.claims)
+            become_owner(self._store)
+            self._branch.journal, self._since = self._core.journal, self._store.clock.now()
+            self._branch.slots = self._core.journal.begin(self._branch.claims, self._since)
 
     @public_call("recording that a call has ended")
     def end_call(self) -> None:
         """Record that the call has ended. If this process dies afterwards, no attempt is counted."""
         with self._lock:
-            self._branch.end_journal()
+            self._branch.end_attempts()
+            self._branch.journal = None
 
     @step("committing")
     def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:
@@ -159,8 +161,6 @@ class CoordinatedTransaction(Transaction):
                 self._lost = None
             self._check_ending()
             try:
-                if failed:
-                    self._branch.note_states(self._branch.claims)
                 result = record(self._branch)
                 if self._branch.batch.sections:
                     self._branch.stream()
@@ -237,7 +237,8 @@ class CoordinatedTransaction(Transaction):
                 check = None
                 if settings.config.has_limits:  # without limits, the vote needs no number lock
                     check = partial(room_for(store, self._branch.tables), settings)
-                request = VoteRequest(page, file, self._branch.batch, check, partial(rooms, store), settled=True)
+                request = self._branch.batch
+                request.page, request.preparation = page, Preparation(file, check, partial(rooms, store), settled=True)
                 self._core.group_commit.commit(request)
                 finish_vote(store, request)
                 self._end(TransactionState.PREPARED)
@@ -294,7 +295,7 @@ class Coordinator(CoordinatedTransaction):
         super().__init__(core, counted=False)
         self.id = os.urandom(16)
         self._byte = coordinator_byte(self.id)
-        self._marks: CallMarks | None = None
+        self._calls: Journal | None = None
         self._is_open = True
         with self._store.guard.step:
             if not self._store.shared.xids.try_lock(self._byte):
@@ -315,22 +316,21 @@ class Coordinator(CoordinatedTransaction):
 
     @public_call("preparing to record calls")
     def record_calls(self) -> CallMarks | None:
-        """Write a journal of the held messages, with a mark for each message; ``RemoteBranch.begin_call`` sets a mark.
+        """Write a journal with a mark for each held message; ``RemoteBranch.begin_call`` sets a mark.
 
         If all processes die, the next process counts an attempt for each message whose mark is set. If the disk is
         full, this returns None, and no attempt is counted later.
         """
         with self._lock:
-            first = self._branch.begin_marked_journal()
-            self._marks = None if first is None else CallMarks(self.xid, first)
-            return self._marks
+            self._calls = Journal(self._store)
+            return self._calls.reserve(self._branch.claims)
 
     @public_call("recording that calls have ended")
-    def clear_marks(self, first: int, count: int) -> None:
-        """Unset the marks of ``count`` calls whose process has ended. ``first``: the place of the first mark."""
+    def clear_marks(self, marks: CallMarks, count: int) -> None:
+        """Unset the marks of ``count`` calls whose process has ended."""
         with self._lock:
-            if self._branch.journal is not None:
-                self._branch.journal.clear_marks(first, count)
+            if self._calls is not None:
+                self._calls.clear_marks(marks, count)
 
     def count_calls(self, reason: str, seconds: float) -> None:
         """Count an attempt for each message whose mark is set. Errors are ignored.
@@ -338,13 +338,17 @@ class Coordinator(CoordinatedTransaction):
         A program calls this before it ends. The count takes at most ``seconds``. No later process counts these attempts
         again.
         """
-        store, marks = self._store, self._marks
-        if marks is not None:
+        store, calls = self._store, self._calls
+        if calls is not None:
             with suppress(SpoolError, OSError), store.guard.step:
-                begun = read_journal(store.files.disk, marks.xid).begun
-                self._branch.note_states(begun)
+                begun = read_journal(store.files.disk, calls.xid).ranges
                 count_failures(store, positions(begun), reason, store.deadline(seconds))
-                self.end_call()
+                calls.remove()
+
+    def _end(self, state: TransactionState, why: str = "") -> None:
+        if self._calls is not None:
+            self._calls.remove()
+        super()._end(state, why)
 
 
 def lock_coordinator(disk: Disk, gtrid: bytes) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, Self
 
 from spool.log.group_commit import GroupCommit
 from spool.maintenance.room import rooms
-from spool.policies.claim_journal import Owners, remove_spares
+from spool.policies.claim_journal import Journal, Owners
 from spool.store.store import Store
 
 
@@ -15,19 +15,22 @@ class Core(NamedTuple):
     store: the files, the shared counters and locks, and this process's index.
     group_commit: joins the commits of threads and tasks.
     owners: counts an attempt for each message that a process held when it died.
+    journal: the attempts of this process that are in progress.
     """
 
     store: Store
     group_commit: GroupCommit
     owners: Owners
+    journal: Journal
 
     @classmethod
     def of(cls, store: Store) -> Self:
         """Create the core of a new store. When the store's guard closes the space, the group commit also ends."""
         group_commit = GroupCommit(store, partial(rooms, store))
         store.at_end[group_commit.end] = None
-        store.before_end[partial(remove_spares, store)] = None
-        return cls(store, group_commit, Owners(store, partial(rooms, store)))
+        journal = Journal(store)
+        store.before_end[journal.close] = None
+        return cls(store, group_commit, Owners(store, partial(rooms, store)), journal)
 
 
 class HasCore(Protocol):

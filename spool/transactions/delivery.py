@@ -12,12 +12,11 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
 from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
-from spool.format.batch import CommitBatch
 from spool.index.run import Run
 from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
-from spool.log.commit_request import RemovalRequest
 from spool.log.visibility import catch_up
+from spool.log.write_set import WriteSet, removal
 from spool.model import codecs, layout
 from spool.model.message import (
     Message,
@@ -96,7 +95,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         found, claimed = receive(store, wanted, begun, look, groups, store.guard.check)
         before_commit()
         assert page is not None
-        request = RemovalRequest(page, claimed)
+        request = removal(page, claimed)
         try:
             core.group_commit.commit(request)
         except (LockTimeout, WaitExpired) as error:
@@ -115,14 +114,12 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
                 release_groups(store, groups)
 
 
-def _take_later(
-    core: Core, wanted: Wanted, begun: float, request: RemovalRequest, error: LockTimeout | WaitExpired
-) -> None:
+def _take_later(core: Core, wanted: Wanted, begun: float, request: WriteSet, error: LockTimeout | WaitExpired) -> None:
     """Repeat a removal that did not get the locks of the space. Raise the last error when the time of the get is
     over."""
     clock = core.store.clock
     while request.number is None and (wanted.timeout is None or clock.monotonic() < begun + wanted.timeout):
-        request = RemovalRequest(request.page, request.ranges)
+        request.renew()
         try:
             return core.group_commit.commit(request)
         except (LockTimeout, WaitExpired) as again:
@@ -288,7 +285,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
     text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"
     why = Reason(text, Cause.MESSAGE, queue)
     quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), why)
-    batch = CommitBatch()
+    batch = WriteSet()
     batch.remove(position.number, position.ordinal, 1, "failed")
     commit_batch(store, batch, deadline, flush=True)
 

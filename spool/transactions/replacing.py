@@ -10,8 +10,8 @@ from typing import Any
 
 from spool.coordination.locks import replacement_byte
 from spool.errors import Argument, InvalidArgument, MessageInUse, ProtocolError
-from spool.format.batch import CommitBatch
 from spool.log.visibility import revalidate
+from spool.log.write_set import WriteSet
 from spool.model.checks import SHORT_TEXT, check
 from spool.model.layout import MAX_ORDINAL
 from spool.model.position import PositionRanges, positions
@@ -93,7 +93,7 @@ class Replacements:
         self.taken += got
         return got
 
-    def own(self, wanted: Wanted, batch: CommitBatch) -> int | None:
+    def own(self, wanted: Wanted, batch: WriteSet) -> int | None:
         """Return the ordinal of the message that an earlier call in this transaction has put, or None.
 
         Raises:

@@ -16,20 +16,21 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar, Unpack
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
 from spool.format.commands import REPLACED
 from spool.log import quota
 from spool.log.commit import commit
-from spool.log.commit_request import BranchRequest, CommitRequest
 from spool.log.futures import Promises
+from spool.log.write_set import WriteSet
 from spool.model.message import Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges
 from spool.model.text import LONGEST_REASON, class_name, storable
 from spool.model.xid import Xid
+from spool.policies.claim_journal import become_owner
 from spool.policies.deduplication import check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
@@ -66,12 +67,13 @@ class Transaction:
         timeout: the seconds after which the transaction is rolled back, so that its next call raises; None: never.
         xid: the id of the transaction; a new id if left out.
         counted: whether a rollback counts an attempt for each message that the transaction holds.
-        journaled: whether the death of this process also counts an attempt. A journal then records the claims.
+        journaled: whether the death of this process also counts an attempt. The journal then records the claims.
         guarded: whether the housekeeper rolls the transaction back, with a ResourceWarning, if the program drops it
             before its end. (Transactions of the engine itself need no guard, because the engine always ends them.)
     """
 
     __reduce_ex__ = refuse_pickling
+    _removes_all: ClassVar[bool] = True  # whether a commit removes each message that the transaction holds
 
     def __init__(
         self,
@@ -87,9 +89,10 @@ class Transaction:
         self.number: int | None = None
         self._core = core
         self._store = store = core.store
-        self._branch = Branch(store, xid, counted=counted, journaled=counted and journaled)
+        self._branch = Branch(store, xid, counted=counted, journal=core.journal if counted and journaled else None)
         self._timeout = timeout
         self._until = inf if timeout is None else store.clock.monotonic() + timeout
+        self._since = 0.0  # when the program got the first message, in seconds since the epoch
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
         self._lost: str | None = None
@@ -220,10 +223,10 @@ class Transaction:
             own = replacements.own(wanted, branch.batch)
             try:
                 replacements.hold(wanted, deadline)
-                got = replacements.take(wanted, branch.claims, partial(self._claim_unnoted, wanted), deadline)
+                got = replacements.take(wanted, branch.claims, partial(self._claim, wanted), deadline)
             except (LockTimeout, WaitExpired) as error:
                 raise self._give_up(error) from None
-            branch.claims += got
+            branch.claims += got  # (without attempts, because the program does not see these messages)
             for number, first, count in got:
                 branch.batch.remove(number, first, count, REPLACED)
             if own is None:
@@ -234,11 +237,6 @@ class Transaction:
             if branch.batch.sections:
                 self._stream()
             return f"{branch.prefix}{own:08x}"
-
-    def _claim_unnoted(self, wanted: Wanted) -> PositionRanges:
-        """Claim messages that are free now, without a journal: the death of this process then counts no attempt."""
-        page, _ = self._check_queue(wanted.queue)
-        return claiming.claim(self._store, self._core.owners, wanted, page, self._branch.groups)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -263,6 +261,9 @@ class Transaction:
             except (LockTimeout, WaitExpired) as error:
                 raise self._give_up(error) from None
             branch.claims += got
+            if branch.journal is not None:
+                self._since = self._since or store.clock.now()
+                branch.slots += branch.journal.begin(got, self._since)
             for number, first, count in got:
                 branch.batch.remove(number, first, count, "dequeued")
             return found
@@ -280,9 +281,9 @@ class Transaction:
         """
         store, branch = self._store, self._branch
         page, _ = self._check_queue(wanted.queue)
-        if branch.journal is not None and branch.byte is None:
-            branch.lock_xid()  # (first, because the journal is a file of the branch)
-        got = claiming.claim(store, self._core.owners, wanted, page, branch.groups, branch.journal)
+        if branch.journal is not None and not store.shared.claims.owner:
+            become_owner(store)  # (before the claim, because this may wait for a lock)
+        got = claiming.claim(store, self._core.owners, wanted, page, branch.groups)
         if not got:
             store.shared.control.verify()  # otherwise a caller would wait for ever after run/ was deleted
             claiming.check_not_own(store.view, wanted, branch.claims)
@@ -327,13 +328,15 @@ class Transaction:
                     room = quota.room_for(store, branch.tables)
                     self.number = commit(store, file, branch.batch, check=room, settled=limited, page=page)
                 while not branch.is_empty and branch.file is None:
-                    request = BranchRequest(page, branch.prefix, branch.batch)
+                    request = branch.batch
+                    request.page = page
                     try:
                         self._core.group_commit.commit(request)
                         break
                     except (LockTimeout, WaitExpired) as error:
                         if request.number is not None or not self._waits_on(error):
                             raise
+                        request.renew()
                     finally:
                         self.number = request.number
                 self._end(TransactionState.COMMITTED)
@@ -358,8 +361,8 @@ class Transaction:
                 within(Transaction.commit)(self)
                 future.set_result(result)
                 return future
-            request = BranchRequest(page, self._branch.prefix, self._branch.batch)
-            request.future, request.on_done = future, partial(self._on_committed, result)
+            request = self._branch.batch
+            request.page, request.future, request.on_done = page, future, partial(self._on_committed, result)
             self.state = TransactionState.COMMITTING
             try:
                 self._core.group_commit.submit(request)
@@ -367,7 +370,7 @@ class Transaction:
                 self._fail("committing", error)
         return future
 
-    def _on_committed(self, result: object, requests: Sequence[CommitRequest]) -> None:
+    def _on_committed(self, result: object, requests: Sequence[WriteSet]) -> None:
         """End the transaction with the outcome of its commit. The leader thread calls this method."""
         [request] = requests
         self.number = request.number
@@ -472,7 +475,8 @@ class Transaction:
             self._guard.dismiss()
             self._guard = None  # freed in this call: Python ignores a signal handler's exception in ``__del__``
         self._end_promises(why)
-        self._branch.release(taken=state is not TransactionState.ROLLED_BACK)
+        removed = state is TransactionState.COMMITTED and self._removes_all
+        self._branch.release(taken=state is not TransactionState.ROLLED_BACK, removed=removed)
 
     def _check_ending(self) -> CounterPage:
         """Before a commit or vote, check as ``_check_active`` does; roll back if the transaction is rollback-only."""

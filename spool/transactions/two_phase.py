@@ -24,16 +24,16 @@ from typing import Any
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import chunks, opened, replacement
 from spool.disk.disk import FlushFailed, is_full
-from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
-from spool.format.writer import CommitFileWriter
-from spool.log.adoption import AdoptionRequest, UnknownBranch, fact_key, heuristic_fact, move_adopted, voted_contents
+from spool.log.adoption import UnknownBranch, adoption, fact_key, heuristic_fact, move_adopted, refusal, voted_contents
 from spool.log.commit import commit, commit_batch
+from spool.log.commit_file import CommitFileWriter
 from spool.log.deciding import settled
 from spool.log.quota import added_by, room_for
 from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist, unmark
+from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.message import message_id
 from spool.model.position import Position
@@ -54,7 +54,7 @@ _BY_ADMINISTRATOR = "an administrator rolled it back"
 def adopt(
     store: Store,
     file: CommitFileWriter,
-    batch: CommitBatch,
+    batch: WriteSet,
     xids: Sequence[Xid],
     deadline: Deadline,
     also: Callable[[Settings], object] | None = None,
@@ -93,13 +93,13 @@ def adopt(
     return commit(store, file, batch, seconds=deadline.seconds, check=check, settled=True)
 
 
-def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
+def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: WriteSet | None = None) -> int:
     """Commit one prepared branch, together with ``facts`` about the branch: see ``Engine.commit_branch``."""
     store = core.store
     if not vote_known:
         make_durable(store, xid, store.deadline())
     contents = store.view.prepared.branches.get(xid) if vote_known else None
-    request = AdoptionRequest(xid, contents or voted_contents(store, xid), facts)
+    request = adoption(contents or voted_contents(store, xid), facts)
     core.group_commit.commit(request)
     assert request.number is not None
     return request.number
@@ -112,7 +112,7 @@ def still_prepared(store: Store, xids: Sequence[Xid], branches: Sequence[FileCon
     def check(_: Settings) -> None:
         page = store.shared.counters.read()
         for xid, contents in zip(xids, branches, strict=True):
-            error = AdoptionRequest(xid, contents).refusal(store, page, ())
+            error = refusal(store, page, xid, contents)
             if error is not None:
                 raise error
 
@@ -138,24 +138,23 @@ def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:
     The file may be large, so it is copied without the number lock.
     """
     disk, name, temporary = store.files.disk, layout.prepared(xid), layout.copy(new_local_xid())
-    mirror = store.files.mirror if store.files.mirror is not None and store.files.mirror.keeps_vote(xid) else None
+    copies = store.files.copies
     with ExitStack() as files:
         try:
             source = files.enter_context(opened(disk, name))
         except FileNotFoundError:
             return
         take_name = files.enter_context(replacement(disk, chunks(disk, source), temporary))
-        mirrored = mirror is not None and mirror.write_vote(xid)
+        is_copied = copies.write_vote(xid)
         with settled(store, deadline):
             # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
             if xid not in store.view.index.adopted and disk.exists(name):
                 take_name(name)
-                if mirror is not None and mirrored:
-                    mirror.name_vote(xid)
+                if is_copied:
+                    copies.name_vote(xid)
                 return
         disk.unlink(temporary)
-        if mirror is not None:
-            mirror.drop_copy(xid)
+        copies.drop_copy(xid)
 
 
 def rollback_prepared(
@@ -345,7 +344,7 @@ def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bo
     rollback is decided once the fact is published. If this process then dies, the next process that resolves orphans
     finishes the rollback.
     """
-    store, batch = core.store, CommitBatch()
+    store, batch = core.store, WriteSet()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
     if commit:
         commit_prepared(core, xid, vote_known=False, facts=batch)
@@ -368,9 +367,8 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
         store.files.disk.flush_directory(layout.PREPARED)  # otherwise a power cut could bring the branch back
-        if store.files.mirror is not None:
-            store.files.mirror.disk.flush_directory("")
-    batch = CommitBatch()
+        store.files.copies.flush_withdrawals()
+    batch = WriteSet()
     batch.fact(fact_key(xid), None)
     commit_batch(store, batch, deadline, flush=True)
     return True

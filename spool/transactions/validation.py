@@ -6,8 +6,8 @@ from typing import Any, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.errors import Argument, BadMessageId, InvalidArgument
-from spool.log.commit_request import PutRequest
 from spool.log.visibility import catch_up
+from spool.log.write_set import WriteSet, puts
 from spool.model import codecs
 from spool.model.message import attributes_of, check_content_type, headers_bytes, parse_message_id
 from spool.model.options import PutOptions
@@ -57,7 +57,7 @@ def check_timeout(seconds: object, what: str) -> None:
         raise InvalidArgument(Argument("timeout"), f" is {what}, not {shown(seconds)}")
 
 
-def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
+def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> WriteSet:
     """Check and encode messages that are put outside of a transaction."""
     content_type = options.pop("content_type", None) if options else None
     store, commit_queue = core.store, core.group_commit.queue
@@ -75,7 +75,7 @@ def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack
     config = settings.config.queues[queue]
     given = options or config.first_delay or config.time_to_live
     attributes = control_fields(store, settings, queue, options) if given else {}
-    return PutRequest(page, queue, encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes))
+    return puts(page, queue, encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes))
 
 
 def control_fields(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from spool.errors import InvalidArgument
-from spool.format.batch import CommitBatch
 from spool.log.quota import Usage, never_fits
+from spool.log.write_set import WriteSet
 from spool.model.checks import one_of
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
@@ -86,7 +86,7 @@ class OutcomePolicy:
 
 
 def record(
-    batch: CommitBatch, policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome, now: float
+    batch: WriteSet, policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome, now: float
 ) -> tuple[Effect, str]:
     """Add the effects of an outcome to the branch. The outcome of an abandoned attempt is not allowed.
 
@@ -160,7 +160,7 @@ def _answers(message: Message, raw: bytes, outcome: Outcome) -> list[tuple[str, 
     return [] if answer is None or queue is None else [(queue, len(answer.body))]
 
 
-def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Rejected, now: float) -> Effect:
+def _reject(batch: WriteSet, policy: OutcomePolicy, message: Message, outcome: Rejected, now: float) -> Effect:
     """Put the reply into the failure queue and move the request to the error queue, if these queues are set.
 
     If the request remains in its queue, it gets no reply yet.
@@ -175,7 +175,7 @@ def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome
     return Effect.RETRIED if goes_back else Effect.REJECTED
 
 
-def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Retried, now: float) -> Effect:
+def _retry(batch: WriteSet, policy: OutcomePolicy, message: Message, outcome: Retried, now: float) -> Effect:
     changes = _fail(batch, policy, message, outcome.reason, now, delay=outcome.delay)
     if changes is None:
         return Effect.DROPPED
@@ -183,7 +183,7 @@ def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome:
 
 
 def _fail(
-    batch: CommitBatch, policy: OutcomePolicy, message: Message, reason: str, now: float, *, delay: float | None = None,
+    batch: WriteSet, policy: OutcomePolicy, message: Message, reason: str, now: float, *, delay: float | None = None,
     is_final: bool = False,
 ) -> Mapping[str, Any] | None:  # fmt: skip
     return add_failure(
@@ -192,7 +192,7 @@ def _fail(
     )  # fmt: skip
 
 
-def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
+def _answer(batch: WriteSet, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
     """Put an answer with the travelling fields of the request, and with its correlation id.
 
     If the request has no correlation id, the answer has the request's id as its correlation id.

@@ -44,8 +44,8 @@ def test_a_message_object_and_its_id_have_one_state(space: spool.Space) -> None:
 
 
 def test_a_message_that_a_thread_or_another_process_holds_is_claimed(space: spool.Space) -> None:
-    space.put_many("orders", ["a", "b"], delay=0)
-    with held_by_another(space.path) as (message_id, _, _), space.transaction() as tx, spool.open(space.path) as other:
+    message_id, _ = space.put_many("orders", ["a", "b"], delay=0)
+    with held_by_another(space.path), space.transaction() as tx, spool.open(space.path) as other:
         mine = tx.get("orders")
         assert [one.state(id) for one in (space, other) for id in (message_id, mine.id)] == ["claimed"] * 4
         tx.rollback()

@@ -87,6 +87,8 @@ def test_a_celery_that_is_too_old_is_refused_at_load(module: str, version: str) 
     [
         ({"retires": 1}, "a queue has no option retires: did you mean retries?"),
         (5, "the options of a queue are a dict"),
+        ({"role": "state"}, "the role of this queue is work or error, not 'state'"),
+        ({"error_queue": "celery.results"}, "error_queue is celery.results, which has other messages"),
     ],
 )
 def test_a_wrong_option_of_a_queue_is_an_error_also_if_the_queue_exists(options: object, said: str, url: str) -> None:

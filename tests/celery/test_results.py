@@ -88,14 +88,17 @@ def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
     assert own.space.queues()["celery.results"].durability == "none"
 
 
-def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(own: Shop) -> None:
-    """(Otherwise Celery loses the result.)"""
+def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(
+    own: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(Otherwise Celery loses the result.) Each retry is logged with one traceback."""
     with application(own.space.path, result_backend_always_retry=True) as app:
         app.backend.store_result("a", 1, states.SUCCESS)
         with door.failing_attempts(no_room, times=2) as failed:
             app.backend.store_result("b", 2, states.SUCCESS)
         assert app.backend.get_result("b") == 2
         assert len(failed) == 2
+        assert caplog.text.count("Traceback") == 2
 
 
 def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(

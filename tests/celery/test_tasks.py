@@ -100,28 +100,19 @@ def test_a_result_that_does_not_come_ends_in_a_timeout(shop: Shop) -> None:
         AsyncResult("nobody", app=shop.app).get(timeout=0.05)
 
 
-def test_a_waiting_program_wakes_when_the_result_is_committed(shop: Shop) -> None:
+@pytest.mark.parametrize("is_started", [False, True])
+def test_a_waiting_program_wakes_when_the_result_is_committed(shop: Shop, is_started: bool) -> None:
+    """(The result also replaces the message of the state STARTED.)"""
     result = shop.app.tasks["wait_for_word"].delay("tea")
+    assert notes(shop, 1) == ["tea"]
+    if is_started:
+        result.backend.store_result(result.id, None, states.STARTED)
     found: list[str] = []
     waiting = threading.Thread(target=lambda: found.append(result.get(timeout=SECONDS, interval=10 * SECONDS)))
     waiting.start()
-    assert notes(shop, 1) == ["tea"]
     shop.space.put("words", "", correlation_id="tea")
     waiting.join(SECONDS)
     assert found == ["tea"]
-
-
-def test_a_waiting_program_wakes_when_a_started_task_ends(shop: Shop) -> None:
-    """The result replaces the message of the state STARTED."""
-    result = shop.app.tasks["wait_for_word"].delay("coffee")
-    assert notes(shop, 1) == ["coffee"]
-    result.backend.store_result(result.id, None, states.STARTED)
-    found: list[str] = []
-    waiting = threading.Thread(target=lambda: found.append(result.get(timeout=SECONDS, interval=10 * SECONDS)))
-    waiting.start()
-    shop.space.put("words", "", correlation_id="coffee")
-    waiting.join(SECONDS)
-    assert found == ["coffee"]
 
 
 def test_tasks_of_a_transaction_are_sent_with_its_commit(shop: Shop) -> None:

@@ -12,8 +12,6 @@ import pytest
 
 import spool
 from spool.disk.disk import Disk
-from spool.model import layout
-from spool.policies import claim_journal
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock, timed
@@ -43,10 +41,6 @@ def claims(space: spool.Space) -> Iterator[spool.Claims]:
 
 def bodies(messages: Iterable[spool.Message]) -> list[Any]:
     return [message.body for message in messages]
-
-
-def journals(space: spool.Space) -> list[Path]:
-    return [one for one in Path(space.path, layout.ACTIVE).glob(f"*{layout.JOURNAL_SUFFIX}") if one.stat().st_size]
 
 
 def test_x14_messages_are_taken_in_order_and_acknowledged_in_any_order(
@@ -437,31 +431,7 @@ def test_x14_a_full_disk_counts_no_attempts_and_stops_no_call(
 
 
 def journaled(space: spool.Space) -> list[int]:
-    """Return the ordinals of the messages whose attempts the death of this process would count."""
-    [journal] = journals(space)
-    xid = layout.parse_xid(journal.name, layout.JOURNAL_SUFFIX)
-    assert xid is not None
-    return sorted(first for _, first, _ in claim_journal.read_journal(door.disk(space), xid).begun)
-
-
-def test_x14_the_journal_has_a_place_for_each_message_in_work_and_no_more(
-    space: spool.Space, claims: spool.Claims
-) -> None:
-    space.put_many("orders", range(1000))
-    sizes = set()
-    for _ in range(100):
-        taken = claims.take("orders", 10)
-        for message in taken[:5]:
-            claims.begin(message)
-            claims.begin(message)
-        assert set(journaled(space)) >= {message.position.ordinal for message in taken[:5]}
-        claims.release(taken[:2])
-        assert not {message.position.ordinal for message in taken[:2]} & set(journaled(space))
-        claims.remove(taken[2:]).result(PATIENT_SECONDS)
-        sizes.add(journals(space)[0].stat().st_size)
-    assert len(sizes) == 1, "ended attempts leave their places to later ones"
-    claims.close()
-    assert journals(space) == []
+    return [position.ordinal for position in door.in_work(space)]
 
 
 # -- the end of claims ------------------------------------------------------------------------------------------------
@@ -482,7 +452,7 @@ def test_x14_the_end_of_the_block_releases_all_and_later_calls_name_the_remedy(s
     assert claims.held == space.stats("orders").claimed == 0
     assert [(one.body, one.attempts) for one in space.browse("orders")] == [(0, 0), (1, 0), (2, 0)]
     assert space.get("orders").body == 0, "its group is free"
-    assert journals(space) == []
+    assert journaled(space) == []
     for call in (lambda: claims.take("orders"), lambda: claims.remove(taken), lambda: claims.begin(taken[0])):
         with pytest.raises(spool.ProtocolError, match=r"call space\.claims\(\)"):
             call()

@@ -4,7 +4,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ import pytest
 
 import spool
 from spool.model import layout
-from spool.policies.claim_journal import ClaimJournal, SlotJournal
+from spool.policies.claim_journal import Journal
 from spool.runtime import calls
 from spool.runtime.tearing import mark_delivered
 from spool.transactions import claims as public_claims
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.beside.company import two_that_commit
-from tests.children import exit_code, exit_code_of, start
+from tests.children import die, exit_code, exit_code_of, let_die, living, start
 from tests.held import PATIENT_SECONDS, committed_here
 from tests.led import another_process_leads
 
@@ -31,26 +31,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "space"
 
 
-@contextmanager
-def another(act: Callable[[spool.Claims], object], path: Path) -> Iterator[int]:
+def another(act: Callable[[spool.Claims], object], path: Path) -> AbstractContextManager[int]:
     """Run ``act`` with claims of a child process, which then waits until it is killed. Yields the process id."""
-    ready, told = os.pipe()
 
-    def program() -> None:
-        with spool.open(path) as space, space.claims() as claims:
-            act(claims)
-            os.write(told, b".")
-            signal.pause()
+    def program(ready: Callable[[], object]) -> object:
+        act(claims := spool.open(path).claims())
+        ready()
+        return claims
 
-    child = start(program)
-    try:
-        os.close(told)
-        assert os.read(ready, 1) == b".", "the child has failed"
-        yield child
-    finally:
-        os.kill(child, signal.SIGKILL)
-        assert exit_code(child) == -signal.SIGKILL
-        os.close(ready)
+    return living(program)
 
 
 def test_x14_a_killed_holder_frees_its_messages_at_once_and_only_begun_ones_count_an_attempt(path: Path) -> None:
@@ -91,17 +80,6 @@ def test_x14_a_message_that_a_killed_holder_took_by_its_id_is_free_at_once(path:
             assert (message.body, message.attempts) == (1, 1)
 
 
-def test_x14_the_holder_of_a_message_is_killed_while_no_process_has_the_space_open(path: Path) -> None:
-    with spool.open(path) as space:
-        space.put_many("orders", range(3), group="a")
-    with another(lambda claims: claims.begin(claims.take("orders")[0]), path):
-        pass
-    with spool.open(path) as space:
-        assert [message.attempts for message in space.browse("orders")] == [1, 0, 0]
-        assert space.get("orders").body == 0, "the lock of its group is free"
-    assert not list((path / layout.ACTIVE).iterdir())
-
-
 def all_ended(claims: spool.Claims) -> None:
     taken = claims.take("orders", 4)
     for message in taken:
@@ -133,55 +111,37 @@ def test_the_recovery_tells_of_a_killed_holder_only_if_an_attempt_was_counted(
     assert not list((path / layout.ACTIVE).iterdir())
 
 
-@pytest.mark.parametrize("retries", [3, 0])
-def test_x14_a_failure_whose_process_is_killed_right_after_the_commit_counts_once(path: Path, retries: int) -> None:
-    with spool.open(path) as space:
-        space.create_queue("errors")
-        space.create_queue("tea", retries=retries, error_queue="errors")
-        space.put_many("tea", range(2))
+def fails(space: spool.Space) -> object:
+    claims = space.claims()
+    failed, held = claims.take("tea", 2)
+    claims.begin(failed)
+    claims.begin(held)
+    return claims.fail(failed, "it broke").result(PATIENT_SECONDS)
 
-    def dies() -> None:
-        with spool.open(path) as space, space.claims() as claims, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SlotJournal, "end", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            failed, held = claims.take("tea", 2)
-            claims.begin(failed)
-            claims.begin(held)
-            claims.fail(failed, "it broke").result(PATIENT_SECONDS)
 
-    assert exit_code_of(dies) == -signal.SIGKILL
-    with spool.open(path) as space:
-        left = [(one.queue, one.body, one.attempts, one.failure_reason) for one in space.browse("tea")]
-        moved = [(one.body, one.attempts, one.origin_attempts, one.failure_reason) for one in space.browse("errors")]
-    died = "the process that held it died"
-    if retries:
-        assert (left, moved) == ([("tea", 0, 1, "it broke"), ("tea", 1, 1, died)], [])
-    else:
-        assert (left, moved) == ([], [(0, 0, 1, "it broke"), (1, 0, 1, died)])
+def rolls_back(space: spool.Space) -> None:
+    transaction = space.transaction()
+    transaction.get_many("tea", 2)
+    transaction.rollback("it broke")
 
 
 @pytest.mark.parametrize("retries", [3, 0])
-def test_a_rollback_whose_process_is_killed_right_after_the_count_of_the_attempts_counts_once(
-    path: Path, retries: int
+@pytest.mark.parametrize(("act", "second"), [(fails, "the process that held it died"), (rolls_back, "it broke")])
+def test_x14_a_failure_whose_process_is_killed_right_after_the_commit_counts_once(
+    path: Path, act: Callable[[spool.Space], object], second: str, retries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with spool.open(path) as space:
         space.create_queue("errors")
         space.create_queue("tea", retries=retries, error_queue="errors")
-        space.put_many("tea", range(2))
-        space.put("tea", 2)
-
-    def dies() -> None:
-        with spool.open(path) as space, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ClaimJournal, "remove", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            transaction = space.transaction()
-            transaction.get_many("tea", 3)
-            transaction.rollback("it broke")
-
-    assert exit_code_of(dies) == -signal.SIGKILL
-    assert not spool.plan_recovery(path).findings
+        space.put("tea", 0)
+        space.put("tea", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "end", die)
+        let_die(lambda: act(spool.open(path)))
     with spool.open(path) as space:
         left = [(one.body, one.attempts, one.failure_reason) for one in space.browse("tea")]
         moved = [(one.body, one.origin_attempts, one.failure_reason) for one in space.browse("errors")]
-    once = [(n, 1, "it broke") for n in range(3)]
+    once = [(0, 1, "it broke"), (1, 1, second)]
     assert (left, moved) == ((once, []) if retries else ([], once))
 
 

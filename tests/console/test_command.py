@@ -144,15 +144,6 @@ def test_a_space_that_publishes_nothing_is_one_line(path: Path) -> None:
     assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2"])
-def test_a_missing_package_is_named_with_its_remedy(path: Path, missing: str) -> None:
-    with start(path, code=f"import sys; sys.modules[{missing!r}] = None") as process:
-        out, err = process.communicate(timeout=60)
-    assert (out, process.returncode) == ("", 1)
-    assert err == f"spool-admin: the console needs {missing}: pip install './xaspool[console]'\n"
-
-
 @pytest.mark.slow
 def test_other_commands_need_no_package_of_the_console(path: Path) -> None:
     code = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn', 'jinja2')))"

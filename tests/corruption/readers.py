@@ -192,7 +192,8 @@ def try_file(directory: Path, original: bytes, content: bytes, tried: dict[str, 
 
 # -- notes, settings, dropped files -----------------------------------------------------------------------------------
 
-NOTE = [["xaspool-claims", 1, 12, 77, "worker.py", 1.5e9], [5, 0, 3], [5, 9, 1], [6, 2, 7]]
+NOTE = [["xaspool-claims", 1, 12, 77, "worker.py", 1.5e9], [5, 0, 3], [5, 9, 1], [6, 2, 7]]  # of the version before
+SLOTS = b"".join(claim_journal._slot(*claim, 7, 1.5e9) for claim in [(5, 0, 3), (5, 9, 1), (6, 2, 7)])
 
 
 def note_bytes(records: list[Any]) -> bytes:
@@ -206,16 +207,14 @@ def read_note(tmp_path: Path, data: bytes) -> tuple[int, list[tuple[int, int, in
     (tmp_path / layout.claim_journal(XID)).write_bytes(data)
     with little_memory():
         note = claim_journal.read_journal(Disk(str(tmp_path)), XID)
-    owner, ranges = note.owner, note.ranges
     assert isinstance(note.pid, int | None)
     assert isinstance(note.program, str | None)
-    assert isinstance(note.since, float | None)
-    assert isinstance(owner, int)
-    for number, first, count in ranges:
+    assert isinstance(note.owner, int)
+    for number, first, count in note.ranges:
         assert whole(number, 1, MAX_NUMBER)
         assert whole(first, 0, MAX_ORDINAL)
         assert whole(count, 1, MAX_ORDINAL + 1 - first)
-    return owner, ranges
+    return note.owner, note.ranges
 
 
 TOML = b"""# comment

@@ -18,6 +18,7 @@ from tests.corruption.readers import (
     NOTE,
     OPTIONS,
     PUTS,
+    SLOTS,
     TOML,
     note_bytes,
     parse_settings,
@@ -49,7 +50,7 @@ def test_x06_a_note_with_each_value_at_its_edges_names_possible_messages_only(
 
 
 @OPTIONS
-@given(data=damaged(note_bytes(NOTE)))
+@given(data=damaged(note_bytes(NOTE)) | damaged(note_bytes(NOTE[:1]) + SLOTS))
 def test_x06_a_damaged_note_names_the_noted_messages_or_fewer(
     data: bytes, tmp_path: Path, tried: dict[str, int]
 ) -> None:

@@ -11,7 +11,7 @@ from unittest import mock
 
 import spool
 from spool.coordination.locks import capture_byte, coordinator_byte
-from spool.format import batch, writer
+from spool.log import commit_file, write_set
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -114,7 +114,8 @@ def _commits(space: spool.Space, zoo: Zoo) -> None:
     )
     _put(space, zoo, "one section", "left", ["single"])
     _put(space, zoo, "other queue", "right", ["neighbour"], correlation_id="c", headers={"a": "b"})
-    with mock.patch.object(batch, "SECTION_MESSAGES", 2), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 512):
+    small_room = mock.patch.object(commit_file, "_STREAMED_HEADER_ROOM", 512)
+    with mock.patch.object(write_set, "SECTION_MESSAGES", 2), small_room:
         _put(space, zoo, "several sections", "left", [f"section {n}" for n in range(5)])
     _put(space, zoo, "partly taken", "left", ["taken", "left over"])
     taken = space.get("left", message_id=_id_of(space, body("taken")))
@@ -182,7 +183,7 @@ def _leftovers(space: spool.Space, zoo: Zoo) -> None:
     _put(space, zoo, "claimed", "right", ["claimed"])
     holder = space.transaction()
     holder.get("right", message_id=_id_of(space, body("claimed")))
-    with mock.patch.object(batch, "SECTION_BYTES", 1), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 64):
+    with mock.patch.object(write_set, "SECTION_BYTES", 1), mock.patch.object(commit_file, "_STREAMED_HEADER_ROOM", 64):
         holder.put("left", body("never committed"))
         holder.put("left", body("never committed either"))
     zoo.gone |= {body("never committed"): "", body("never committed either"): ""}

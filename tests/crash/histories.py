@@ -4,9 +4,8 @@ from dataclasses import replace
 from unittest import mock
 
 import spool
-from spool.format import batch
 from spool.intake import Intake
-from spool.log import checkpoint
+from spool.log import checkpoint, write_set
 from spool.maintenance import compaction
 from spool.model import layout
 from spool.transactions.two_phase import decide_heuristically
@@ -212,7 +211,7 @@ def _finish_intake_and_look_later(space: spool.Space) -> None:
 
 def _streamed(space: spool.Space, expected: Expectation) -> None:
     """A branch whose sections go to the disk while it is written: all of it or nothing."""
-    with mock.patch.object(batch, "SECTION_MESSAGES", 2), expected.becoming(THREE.got("a").put("b", *"1234567")):
+    with mock.patch.object(write_set, "SECTION_MESSAGES", 2), expected.becoming(THREE.got("a").put("b", *"1234567")):
         with space.transaction() as tx:
             tx.get("a")
             for body in "1234567":
@@ -220,7 +219,7 @@ def _streamed(space: spool.Space, expected: Expectation) -> None:
 
 
 def _streamed_and_rolled_back(space: spool.Space, expected: Expectation) -> None:
-    with mock.patch.object(batch, "SECTION_MESSAGES", 2):
+    with mock.patch.object(write_set, "SECTION_MESSAGES", 2):
         tx = space.transaction()
         tx.put_many("b", list("1234567"))
         tx.rollback()

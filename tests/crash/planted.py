@@ -10,11 +10,10 @@ from typing import NamedTuple
 from unittest import mock
 
 from spool.coordination import counters, locks
+from spool.disk import durability
 from spool.engine import Engine
-from spool.format import writer
 from spool.index import index
 from spool.log import commit, group_commit, sequence, visibility
-from spool.log.adoption import AdoptionRequest
 from spool.maintenance import reclaim
 from spool.policies import applications, subscriptions
 from spool.reading import reader as message_reader
@@ -22,7 +21,6 @@ from spool.remote import adoption
 from spool.store import feed, mirror
 from spool.transactions import two_phase
 
-REFUSAL = AdoptionRequest.refusal
 _PACKAGES = ("spool", "xa", "recovery", "forwarder")
 
 
@@ -71,8 +69,8 @@ BUGS = (
             ),
         ),
         "commit, rollback and commit race"),
-    Bug("a commit without its flush", writer.CommitFileWriter.flush,
-        (('self.disk.make_durable(self.handle, directory, new=True, stamped=self.recycled != "")', "pass"),),
+    Bug("a commit without its flush", durability.SingleCopy.flush_commit,
+        (("self.source.make_durable(handle, layout.COMMITTED, new=True, stamped=stamped)", "pass"),),
         "commits beside looks"),
     Bug("a second look without settling", visibility.revalidate,
         ((_SETTLED, "pass"),), "a commit that cannot be made visible"),
@@ -177,9 +175,9 @@ NO_SETTLING = Bug(
     "commit, rollback and commit race",
 )  # fmt: skip
 
-_FORGET = "files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
+_FORGET = "files.copies.forget({number: len(adopted.get(number, ())) for number in batch})"
 _GIVEN = "    files.recycler.release(given)\n"
-_MIRRORS = "store.files.mirror.flush_both(number, file.flush if flush else lambda: None)"
+_MIRRORS = "store.files.copies.flush_commit(number, "
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
@@ -199,13 +197,13 @@ OF_GROUPS_AND_MIRRORS = (
          (("[request for request in requests if request.messages] if full else []", "[]"),), "a group on a full disk"),
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", commit.commit,
-         ((_MIRRORS, "file.flush()"),
+         ((_MIRRORS, "super(type(store.files.copies), store.files.copies).flush_commit(number, "),
           ("arrived=arrived)\n        except",
-           "arrived=arrived)\n            store.files.mirror.copy(number)\n        except")),
+           "arrived=arrived)\n            store.files.copies.copy(number)\n        except")),
          "a group with a mirror"),
      2, _COMMITS),
     (Bug("a mirror has not what another finished", sequence.finish_dead_writer,
-         (("store.files.mirror.copy(number)", "pass"),),
+         (("store.files.copies.copy(number)", "pass"),),
          "a group with a mirror"), 2, _COMMITS),
     (Bug("a mirror is not waited for", mirror.Mirror._flush_both,
          (("done.wait()", "pass"),),

@@ -10,8 +10,8 @@ import spool
 from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
-from spool.format import batch
 from spool.index.stretch import Stretch
+from spool.log import write_set
 from spool.log.adoption import UnknownBranch
 from spool.model import layout
 from spool.policies import heuristics
@@ -366,7 +366,7 @@ def _streaming(simulation: Simulation) -> None:
     """A branch whose sections are written before it commits, beside an opener that cleans active/ and a reclaimer."""
 
     def streams(space: spool.Space) -> None:
-        with mock.patch.object(batch, "SECTION_MESSAGES", 2):
+        with mock.patch.object(write_set, "SECTION_MESSAGES", 2):
             log = simulation.log
             log.put(space, "S streams", "a", *(f"S{place}" for place in range(5)))
 
@@ -433,7 +433,7 @@ SCENARIOS = (
     Scenario("run/ deleted while in use", _run_deleted_while_in_use, ("m0", "m1")),
     Scenario("two open beside a commit", _open_beside_commits, ("m0",), model="openers-beside-commits"),
     Scenario("driver, task and cleaner", _driver_task_and_cleaner, ("m0", "m1"), model="round-of-tasks"),
-    Scenario("reply, rollback and put", _mixed, ("m0", "m1")),
+    Scenario("reply, rollback and put", _mixed, ("m0", "m1"), model="attempts"),
     Scenario("an opener beside a live branch", _opener_beside_a_branch, ("m0", "m1"), model="opener-cleans"),
     Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="opener-beside-commit"),
     Scenario("two threads of a process", _two_threads, ("m0",)),

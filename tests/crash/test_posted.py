@@ -6,10 +6,10 @@ import pytest
 
 from spool.coordination.requests import SLOTS, RequestSlots
 from spool.disk.memory import WORD_BYTES
-from spool.log import commit, standing
+from spool.log import adoption, commit, standing
 from tests.crash.interleave import Interleaver
 from tests.crash.operations import Unexplained
-from tests.crash.planted import REFUSAL, Bug, planted
+from tests.crash.planted import Bug, planted
 from tests.crash.posted import LEADS, LEADS_NEXT, REPLIES, TAKES
 from tests.crash.schedule import Kill, Stop, Switch
 from tests.crash.stops import calls_of, die_at_each_step, explorer_of, some_calls_of
@@ -118,8 +118,8 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
     (Bug("rule 20: a claim does not look at the standing requests", standing.look_at_standing,
          (("if slots.are_calm:", "if True:"),), "posted commits"),
      lambda explorer: die_at_each_step(explorer, REPLIES, "")),
-    (Bug("rule 5: a leader does not look whether a posted branch was rolled back", REFUSAL,
-         (("if self.xid in others:", "if True:\n        return None\n    if self.xid in others:"),),
+    (Bug("rule 5: a leader does not look whether a posted branch was rolled back", adoption.refusal,
+         (("if xid in others:", "if True:\n        return None\n    if xid in others:"),),
          "posted decision beside a rollback"),
      rollback_beside_each_leader),
     (Bug("rule 22: a request is withdrawn although a leader has joined it", RequestSlots._change_posted,

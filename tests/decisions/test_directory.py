@@ -13,7 +13,7 @@ from spool.decisions import DecisionLog, LogContents, LogDirectory, open_directo
 from spool.decisions.directory import log_name
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, DiskFailure, InvalidArgument, NotOpen, UnsafeFileSystem
-from tests.children import exit_code, exit_code_of, start
+from tests.children import at_once, exit_code_of
 from tests.decisions.waiting import read_dead
 from tests.users import OWNER, directory_of, in_a_process_of
 
@@ -60,17 +60,7 @@ def test_x03_only_the_owner_may_read_the_logs(path: Path) -> None:
 @pytest.mark.every(5)
 @pytest.mark.parametrize("times", range(5))
 def test_x03_processes_that_create_the_directory_at_once_agree(path: Path, times: int) -> None:
-    read, write = os.pipe()
-
-    def act() -> None:
-        os.close(write)
-        os.read(read, 1)  # returns in all processes at once, when the pipe is closed
-        new_log(path).record(1)
-
-    children = [start(act) for _ in range(4)]
-    os.close(read)
-    os.close(write)
-    assert [exit_code(child) for child in children] == [0] * 4
+    at_once(lambda _: new_log(path).record(1), 4)
     directory = open_directory(str(path))
     assert len(directory.coordinators()) == 4
     for coordinator in directory.coordinators():

@@ -1,8 +1,6 @@
 """``django_xaspool.transaction``: a message is taken and rows are written, both or neither, with Django's own rules."""
 
 import logging
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +48,14 @@ def test_x19_the_message_and_the_rows_are_committed_together(space: spool.Space)
     assert connection.get_autocommit()
     insert(3)
     assert numbers("orders") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("path", ["", "mistyped/space"])
+def test_a_mistyped_path_makes_no_space(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(spool.SpoolError, match="a directory"), django_xaspool.transaction(path):
+        pass
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("how", ["closed", "broken"])
@@ -181,20 +187,17 @@ def test_a_killed_program_leaves_both_or_neither(space: spool.Space, step: str, 
     space.put("orders", 1)
     connection.close()
 
-    def die(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
     def take() -> None:
         if step == "in doubt":
-            LastResource.decide = die  # type: ignore[method-assign]
+            LastResource.decide = children.die  # type: ignore[method-assign]
         elif step == "after":
-            Outcomes.complete = die  # type: ignore[method-assign]
+            Outcomes.complete = children.die  # type: ignore[method-assign]
         with django_xaspool.transaction(space.path) as tx:
             insert(tx.get("orders").body)
             if step == "before":
-                die()
+                children.die()
 
-    assert children.exit_code_of(take) == -signal.SIGKILL
+    children.let_die(take)
     try:
         with django_xaspool.transaction(space.path) as tx:  # decides about the dead program's part
             insert(tx.get("orders", timeout=5 if step != "after" else 0).body)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from dramatiq.middleware import SkipMessage
 from dramatiq.results.errors import ResultFailure, ResultMissing, ResultTimeout
 
 import spool
+from dramatiq_xaspool import XaspoolBroker, XaspoolRateLimiterBackend, XaspoolResults
 from tests import children
 from tests.dramatiq_broker.app import App, working
 from tests.spaces import remove_by_hand
@@ -249,6 +251,12 @@ def test_an_idle_consumer_wakes_for_a_message_of_another_process(app: App) -> No
         child = children.start(lambda: app.note.send("second"))  # the fork opens the space itself
         assert next(delivered).args == ("second",)
         assert children.exit_code(child) == 0
+
+
+@pytest.mark.parametrize("made", [XaspoolBroker, XaspoolResults, XaspoolRateLimiterBackend])
+def test_an_empty_path_is_refused(made: Callable[[str], object]) -> None:
+    with pytest.raises(spool.InvalidArgument, match="the path of a space is empty"):
+        made("")
 
 
 def test_a_path_that_is_a_file_is_refused_with_advice(tmp_path: Path) -> None:

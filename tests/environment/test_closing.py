@@ -197,7 +197,7 @@ def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) ->
 def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit waits for an earlier number, but its caller does not get CommitUnknown because the space is closed
     meanwhile."""
-    monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 1)  # the second streams: it has a file of its own
+    monkeypatch.setattr("spool.log.write_set.SECTION_BYTES", 1)  # the second streams: it has a file of its own
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -21,7 +20,7 @@ import pytest
 import spool
 from forwarder import Forwarder
 from tests.at_once import AT_ONCE
-from tests.environment.pressed import OLD, PressedDisk, expect_whole, furnish
+from tests.environment.pressed import OLD, Instructions, PressedDisk, expect_whole, furnish
 from xaspool_scripts import forward
 from xaspool_scripts.terminal import program as common
 from xaspool_scripts.terminal.signals import ENDING
@@ -104,26 +103,6 @@ def test_spool_forward_ends_in_one_line_before_spark_is_there(memory: Path) -> N
 HANDLING = ("forward.py", "forwarder.py", "threading.py", "common.py", "start.py")
 
 
-class Instructions:
-    """Sends the signal again at the n-th bytecode of its handler."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.endswith(HANDLING):
-            return None
-        frame.f_trace_opcodes = True
-        return self.opcode
-
-    def opcode(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "opcode":
-            self.left -= 1
-            if self.left == 0:
-                signal.raise_signal(signal.SIGTERM)
-        return self.opcode
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="needs a trace of every instruction: Python 3.11")
 @pytest.mark.timeout(60)
 def test_a_second_signal_in_the_forwarders_handler_ends_the_program_at_once(
@@ -137,7 +116,7 @@ def test_a_second_signal_in_the_forwarders_handler_ends_the_program_at_once(
             forwarder = Forwarder(str(memory), {"orders": "http://localhost:1/"})
             ended: list[int] = []
             forward._stop_on_signals(forwarder)
-            instructions = Instructions(at)
+            instructions = Instructions(at, HANDLING, lambda _: signal.raise_signal(signal.SIGTERM))
             with mock.patch.object(os, "_exit", ended.append):
                 sys.settrace(instructions)
                 signal.raise_signal(signal.SIGTERM)

@@ -22,7 +22,7 @@ from spool.runtime import calls
 from spool.runtime.calls import CallGuard
 from tests import door
 from tests.children import exit_code_of
-from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
+from tests.environment.pressed import NEW, OLD, Instructions, descriptors, expect_whole, furnish, opened
 
 press = partial(signal.raise_signal, signal.SIGINT)
 
@@ -194,27 +194,7 @@ def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> Non
 
 # -- between any two instructions of the mechanism itself -------------------------------------------------------------
 
-MECHANISM = {calls.__file__}
-
-
-class Instructions:
-    """Presses at the n-th bytecode of the mechanism: more often than Python itself would let a signal in."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in MECHANISM:
-            return None
-        frame.f_trace_opcodes = True
-        return self.opcode
-
-    def opcode(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "opcode":
-            self.left -= 1
-            if self.left == 0:
-                press()
-        return self.opcode
+MECHANISM = (calls.__file__,)
 
 
 def _python_would_handle_signals(frame: FrameType) -> bool:
@@ -265,7 +245,7 @@ def test_at_each_instruction_of_entering_and_leaving(
     for at in itertools.count(1):
         shut: list[str] = []
         guard = CallGuard(partial(shut.append, "shut"))
-        instructions, came = Instructions(at), False
+        instructions, came = Instructions(at, MECHANISM, lambda _: press()), False
         try:
             sys.settrace(instructions)
             next(isolated(step, guard))
@@ -314,20 +294,16 @@ def test_x18_a_signal_that_comes_as_a_call_begins_leaves_the_calls_of_its_handle
                 signal.raise_signal(number)
             inside[0] -= 1
 
-    class Raising(Instructions):
-        def opcode(self, frame: FrameType, event: str, argument: object) -> Any:
-            if event == "opcode":
-                self.left -= 1
-                if self.left == 0 and _python_would_handle_signals(frame):
-                    sys.settrace(None)
-                    signal.raise_signal(signal.SIGTERM)
-            return self.opcode
+    def begin(frame: FrameType) -> None:
+        if _python_would_handle_signals(frame):
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGTERM)
 
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
         for at in itertools.count(1):
             handled.clear()
-            raising = Raising(at)
+            raising = Instructions(at, MECHANISM, begin)
             try:
                 sys.settrace(raising)
                 with guard:

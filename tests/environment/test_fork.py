@@ -1,7 +1,6 @@
 """A forked child cannot use its parent's open space, and does the parent no harm, however it ends."""
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import spool
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.children import living
 from tests.environment.pressed import OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of, take_in
 from tests.strides import Stride
@@ -84,19 +84,9 @@ def test_a_child_that_outlives_its_parents_claims_does_not_keep_them(space: spoo
     with spool.open(space.path) as other:
         transaction = other.transaction()
         transaction.get("orders")
-        ready, started = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.write(started, b".")
-            signal.pause()
-            os._exit(0)
-        try:
-            os.read(ready, 1)
+        with living(lambda ready: ready()):
             other.close()
             assert space.get("orders").attempts == 1
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def test_a_child_opens_the_space_for_itself(space: spool.Space) -> None:

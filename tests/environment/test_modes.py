@@ -17,6 +17,7 @@ from spool.intake import Intake
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote.branch import RemoteBranch
 from tests import door
+from tests.children import exit_code_of
 
 NOBODY = 65534
 DROPPED_MODE = 0o644
@@ -128,20 +129,12 @@ def test_files_of_a_space_are_closed_to_other_users(umask: int, flush: str, dire
 def test_an_ordinary_user_can_use_a_space_that_the_same_user_made(umask: int, directory: Path) -> None:
     """The test runs as an ordinary user, because root may open files of any mode."""
     live(directory / "warmed up", "strict", lambda: None)  # so that everything is imported
-    child = os.fork()
-    if child == 0:
-        said = "it did not come to an end"
-        try:
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            os.umask(umask)
-            live(directory / "space", "strict", lambda: None)
-            said = ""
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        finally:
-            os.umask(0)
-            (directory / "said").write_text(said)
-            os._exit(bool(said))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, (directory / "said").read_text()
+
+    def act() -> None:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        os.umask(umask)
+        live(directory / "space", "strict", lambda: None)
+
+    assert exit_code_of(act) == 0
     assert open_to_others(directory / "space") == []

@@ -21,8 +21,6 @@ from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from xa import XA_RBBASE, XA_RBEND, XA_RETRY, XAER_RMERR, XAER_RMFAIL, XAError
 
-HEALTHY = Plan()
-
 
 class Violation(AssertionError):
     """A promise was broken; the text says how to see it again."""

@@ -28,7 +28,7 @@ MORE = [*A_FEW, (errno.EIO, Spread.ALL)]
 @pytest.fixture(autouse=True)
 def _small_and_quiet(monkeypatch: pytest.MonkeyPatch, quiet) -> None:
     """A section is full after a few bytes, so that large transactions stream; logging is off."""
-    monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 8)
+    monkeypatch.setattr("spool.log.write_set.SECTION_BYTES", 8)
 
 
 def _every(

@@ -1,9 +1,8 @@
 """Promise 8: a get works on a full disk, even if it first has to count attempts, expire messages or end branches."""
 
-import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.children import exit_code, start
+from tests.children import exit_code, living, start
 from tests.clocks import MovedClock
 from tests.full import FullDisk
 from tests.meanwhile import prepare
@@ -44,35 +43,18 @@ def another(disk: FullDisk) -> FullDisk:
     return found
 
 
-@contextmanager
-def holding(disk: FullDisk, hold: Callable[[spool.Space], object]) -> Iterator[None]:
+def holding(disk: FullDisk, hold: Callable[..., object]) -> AbstractContextManager[int]:
     """Let another process hold messages; kill it at the end of the block."""
-    ready, told = os.pipe()
 
-    def program() -> None:
-        with spool.open(another(disk)) as space:
-            kept = hold(space)
-            if kept is not None:
-                os.write(told, b".")
-            signal.pause()
+    def program(ready: Callable[[], object]) -> object:
+        space = spool.open(another(disk))
+        if hold is in_a_worker:
+            return in_a_worker(space, ready)
+        kept = hold(space)
+        ready()
+        return space, kept
 
-    def program_of_worker() -> None:
-        def handle(_: spool.Message) -> None:
-            os.write(told, b".")
-            signal.pause()
-
-        with spool.open(another(disk)) as space:
-            space.work("q", handle, timeout=None)
-
-    child = start(program_of_worker if hold is in_a_worker else program)
-    os.close(told)
-    try:
-        assert os.read(ready, 1) == b".", "the child has failed"
-        yield
-    finally:
-        os.kill(child, signal.SIGKILL)
-        assert exit_code(child) == -signal.SIGKILL
-        os.close(ready)
+    return living(program)
 
 
 def in_a_transaction(space: spool.Space, count: int = 3) -> object:
@@ -88,11 +70,15 @@ def in_claims(space: spool.Space, count: int = 3, *, begun: bool = True) -> obje
     return claims
 
 
-def in_a_worker(space: spool.Space) -> object:
-    raise NotImplementedError
+def in_a_worker(space: spool.Space, ready: Callable[[], object]) -> object:
+    def handle(_: spool.Message) -> None:
+        ready()
+        signal.pause()
+
+    return space.work("q", handle, timeout=None)
 
 
-HOLDERS: dict[str, tuple[Callable[[spool.Space], object], dict[int, int]]] = {
+HOLDERS: dict[str, tuple[Callable[..., object], dict[int, int]]] = {
     "transaction": (in_a_transaction, {0: 1, 1: 1, 2: 1}),
     "begun claims": (in_claims, {0: 1, 1: 1, 2: 1}),
     "claims": (partial(in_claims, begun=False), {}),

@@ -1,9 +1,9 @@
 """Enduro/X tmqueue's behaviours, by their ids, and its flaws, which are not ours. (E07-E09: ``test_published``.)"""
 
 import logging
-import multiprocessing
 import os
-import signal
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from spool.policies.retries import retry_delay
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.branches import voting
+from tests.children import living
 from tests.clocks import MovedClock, timed
 from tests.features.conftest import Reopen, drained, seen
-
-PATIENT_SECONDS = 60
 
 
 def test_e01_a_branch_s_file_moves_from_stage_to_stage_with_its_xid_in_its_name_until_committed(
@@ -57,26 +56,18 @@ def test_e02_removal_and_update_travel_as_commands_that_the_commit_applies(space
     assert seen(space, "q") == [2]
 
 
-def _take_and_wait(path: str, ready: Any) -> None:
-    with spool.open(path) as space, space.transaction(timeout=None) as tx:
-        ready.put(tx.get("q").body)
-        signal.pause()
-
-
 def test_e04_several_processes_share_a_space_each_killable_at_any_moment(path: Path, space: spool.Space) -> None:
     space.create_queue("q")
     space.put_many("q", range(4))
-    spawn = multiprocessing.get_context("spawn")
-    ready = spawn.Queue()
-    members = [spawn.Process(target=_take_and_wait, args=(str(path), ready)) for _ in range(3)]
-    for member in members:
-        member.start()
-    held = sorted(ready.get(timeout=PATIENT_SECONDS) for _ in members)
-    assert held == [0, 1, 2]
-    assert (space.stats("q").claimed, space.stats("q").ready) == (3, 1)
-    for member in members:
-        member.kill()
-        member.join(PATIENT_SECONDS)
+
+    def take_and_wait(ready: Callable[[], object]) -> object:
+        transaction = spool.open(path).transaction(timeout=None)
+        return transaction, transaction.get("q"), ready()
+
+    with ExitStack() as members:
+        for _ in range(3):
+            members.enter_context(living(take_and_wait))
+        assert (space.stats("q").claimed, space.stats("q").ready) == (3, 1)
     assert sorted(drained(space, "q")) == [0, 1, 2, 3]
 
 

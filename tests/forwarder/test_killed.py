@@ -1,11 +1,8 @@
 """A forwarder that is killed: an attempt counts for messages whose call was in progress, and for no others."""
 
-import os
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
 
 import pytest
 
@@ -13,34 +10,25 @@ import spool
 from forwarder import ThreadForwarder
 from forwarder.round import Round, Route
 from forwarder.services import Request
-from spool.policies.claim_journal import ClaimJournal, clean_up_after_dead
+from spool.policies.claim_journal import Journal, clean_up_after_dead
 from spool.workers.outcome import Outcome, Replied
 from tests import door
-from tests.children import exit_code_of
+from tests.children import die, let_die
 from tests.forwarder.rounds import Scripted, answers, forward, in_process
 from tests.forwarder.test_calls import in_one_task
 
 WORK = Route("work", Scripted("it"))
 
 
-def _die() -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("it lives")
-
-
 def _dies_of(body: object) -> Callable[[Request], Outcome]:
     def answer(request: Request) -> Outcome:
-        return _die() if request.message.body == body else Replied()
+        return die() if request.message.body == body else Replied()
 
     return answer
 
 
 def _in_a_child(space: spool.Space, act: Callable[[spool.Space], object]) -> None:
-    def child() -> None:
-        with spool.open(space.path) as own:
-            act(own)
-
-    assert exit_code_of(child) == -signal.SIGKILL
+    let_die(lambda: act(spool.open(space.path)))
 
 
 def _attempts(space: spool.Space) -> dict[object, int]:
@@ -84,7 +72,7 @@ def test_of_calls_side_by_side_those_in_progress_count(space: spool.Space) -> No
         if request.message.body >= 3:
             together.wait()
             if request.message.body == 5:
-                _die()
+                die()
             threading.Event().wait()
         return Replied()
 
@@ -97,16 +85,22 @@ def test_a_round_that_is_killed_before_its_calls_or_in_its_commit_counts_none(sp
 
     def claims_only(own: spool.Space) -> None:
         Round(own, WORK).claim(10, timeout=0)
-        _die()
+        die()
 
     def calls_all(own: spool.Space) -> None:
         answers["it"] = lambda request: Replied()
         round_ = Round(own, WORK)
         round_.claim(10, timeout=0)
         round_.call(in_process, tasks=2)
-        _die()
+        die()
 
-    for dies in (claims_only, calls_all):
+    def writes_its_journal(own: spool.Space) -> None:
+        round_ = Round(own, WORK)
+        round_.claim(10, timeout=0)
+        round_._coordinator.record_calls()
+        die()
+
+    for dies in (claims_only, writes_its_journal, calls_all):
         _in_a_child(space, dies)
         with spool.open(space.path) as own:
             assert _attempts(own) == {0: 0, 1: 0, 2: 0, 3: 0}, dies.__name__
@@ -140,25 +134,9 @@ def test_a_forwarder_that_is_killed_right_after_the_count_of_its_calls_counts_th
     def ends(own: spool.Space) -> None:
         round_ = Round(own, WORK)
         round_.claim(10, timeout=0)
-        monkeypatch.setattr(ClaimJournal, "remove", lambda journal: _die())
+        monkeypatch.setattr(Journal, "remove", die)
         answers["it"] = lambda request: round_.count_calls() if request.message.body == 2 else Replied()  # type: ignore
         round_.call(in_one_task, tasks=1)
 
     _in_a_child(space, ends)
     assert _in_another(space) == {0: 0, 1: 0, 2: 1, 3: 0}
-
-
-@pytest.mark.parametrize("step", ["add", "add_marks"])
-def test_a_round_that_is_killed_while_it_writes_its_journal_counts_nothing(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    space.put_many("work", range(3))
-    taken = getattr(ClaimJournal, step)
-
-    def then_die(journal: ClaimJournal, records: object) -> NoReturn:
-        taken(journal, records)
-        _die()
-
-    monkeypatch.setattr(ClaimJournal, step, then_die)
-    _in_a_child(space, lambda own: forward(own, lambda request: Replied(), job=in_process))
-    assert _in_another(space) == {0: 0, 1: 0, 2: 0}

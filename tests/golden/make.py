@@ -71,7 +71,7 @@ def compacted_section() -> tuple[Any, list[bytes]]:
 
 
 def make(directory: Path) -> None:
-    with mock.patch("spool.format.writer.writer_name", return_value=WRITER):
+    with mock.patch("spool.log.commit_file.writer_name", return_value=WRITER):
         door.write_file(directory / "commit.msgpack", COMMIT, 1790000000.25, 41, 42)
         voted = door.write_file(directory / "branch.msgpack", BRANCH, 1790000001.0, 42, 0)
         adopts = [Adoption(BRANCH_XID, voted.size, voted.checksum, 0, 1)]

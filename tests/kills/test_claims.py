@@ -46,7 +46,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "call",
     [
         "pwrite64",
-        "ftruncate",
         "renameat",
         "unlinkat",
         "fsync",

@@ -267,30 +267,18 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     assert bodies(leader) == ["two"]
 
 
-def test_a_key_of_a_dead_process_is_put_once(leader: spool.Space, owner: spool.Space, tmp_path: Path) -> None:
-    """Rule 20: the dead process has posted a message with the key, and no leader has joined the request."""
-    program = "import spool, sys; spool.open(sys.argv[1]).put('orders', 'dead', deduplication_key='k')"
-    assert slots_of(leader).try_lead()
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "space")]) as process:
-        posted(leader)
-        process.kill()
-    slots_of(leader).end_lead()
-    leader.put("orders", "again", deduplication_key="k")
-    owner.put("orders", "later")
-    assert sorted(bodies(leader)) == ["again", "later"]
-
-
-def test_a_message_of_a_dead_process_does_not_remain_beside_its_replacement(
-    leader: spool.Space, owner: spool.Space, tmp_path: Path
+@pytest.mark.parametrize(("call", "option"), [("put", "deduplication_key"), ("replace", "correlation_id")])
+def test_a_message_of_a_dead_process_does_not_remain_beside_its_repetition(
+    leader: spool.Space, owner: spool.Space, call: str, option: str, tmp_path: Path
 ) -> None:
-    """Rule 20, as for a key."""
-    program = "import spool, sys; spool.open(sys.argv[1]).replace('orders', 'dead', correlation_id='k')"
+    """Rule 20: the dead process has posted a message with the key or id, and no leader has joined the request."""
+    program = f"import spool, sys; spool.open(sys.argv[1]).{call}('orders', 'dead', {option}='k')"
     assert slots_of(leader).try_lead()
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "space")]) as process:
         posted(leader)
         process.kill()
     slots_of(leader).end_lead()
-    leader.replace("orders", "again", correlation_id="k")
+    getattr(leader, call)("orders", "again", **{option: "k"})
     owner.put("orders", "later")
     assert sorted(bodies(leader)) == ["again", "later"]
 

@@ -400,12 +400,12 @@ def test_a02_each_future_is_done_exactly_once_and_all_counts_add_up(calls: list[
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", ["MOST_WAITING", "MOST_WAITING_BYTES"])
+@pytest.mark.parametrize(("bound", "most"), [("MOST_WAITING", 4), ("MOST_WAITING_BYTES", 4 * 65)])
 def test_a_producer_that_outruns_the_disk_is_held_back(
-    gathering: Gathering, monkeypatch: pytest.MonkeyPatch, bound: str
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     space = gathering.space
-    monkeypatch.setattr(gathered, bound, 4)
+    monkeypatch.setattr(gathered, bound, most)
     blocked = threading.Event()
     wait_for_room = gathered.threading.Condition.wait
 

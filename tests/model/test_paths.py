@@ -52,13 +52,14 @@ def mirrored(url: str) -> spool.Space:
 DOORS: list[Callable[[str], object]] = [spool.open, spool.create, spool.shared, mirrored]
 
 
+@pytest.mark.parametrize(("path", "said"), [("s3://bucket/p", "is a URL"), ("", "is an empty path")])
 @pytest.mark.parametrize("door", DOORS)
-def test_every_door_refuses_a_url_and_makes_no_directory(
-    door: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_door_refuses_a_url_or_an_empty_path_and_makes_no_directory(
+    door: Callable[[str], object], path: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(spool.InvalidArgument, match="is a URL"):
-        door("s3://bucket/p")
+    with pytest.raises(spool.InvalidArgument, match=said):
+        door(path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,7 +22,7 @@ _STAND_INS = {
     "flush": _NOTHING,
     "flush_directory": _NOTHING,
     "_flush_once": _NOTHING,
-    "make_durable": _NOTHING,
+    **dict.fromkeys(("make_durable", "flush_commit", "flush_vote"), _NOTHING),
     "flush_arrivals": _NOTHING,
     "flush_all": "True",
     # locks, and looks at locks

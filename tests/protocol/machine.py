@@ -167,16 +167,6 @@ class Open(Operation):
 
 
 @dataclass(frozen=True)
-class ReadOpen(Operation):
-    """The content of a file by its descriptor."""
-
-    file: int
-
-    def outcomes(self, state: State, context: Context) -> Outcomes:
-        return [(state, state.files[self.file].content)]
-
-
-@dataclass(frozen=True)
 class Exists(Operation):
     name: str
 

@@ -175,7 +175,7 @@ def test_a_quarantined_vote_is_not_decided_about() -> None:
 
 ACTIVE = unfinished.ActiveFiles(
     (FOREIGN, OURS), (FOREIGN, OURS), ("active/x.copy",), {"active/d": True, "active/e": False}, ("active/?",),
-    frozenset({OURS}), frozenset(),
+    frozenset({OURS}),
 )  # fmt: skip
 
 
@@ -190,12 +190,6 @@ def test_unfinished_work_of_dead_processes_ends_and_work_of_live_processes_conti
         ("active/e", Step.LEAVE),
         ("active/?", Step.LEAVE),
     ]
-
-
-def test_an_ended_journal_beside_other_processes_is_left_for_their_next_transaction() -> None:
-    active = dataclasses.replace(ACTIVE, spare=frozenset({FOREIGN}))
-    assert layout.claim_journal(FOREIGN) not in dict(_steps(unfinished.decide(active, (), (), alone=False)))
-    assert dict(_steps(unfinished.decide(active, (), (), alone=True)))[layout.claim_journal(FOREIGN)] is Step.COUNT
 
 
 def test_a_copy_beside_other_processes_may_be_in_progress() -> None:

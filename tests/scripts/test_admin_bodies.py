@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from spool.format.writer import writer_name
 from tests.admin.test_listing import held_by_another
 from tests.scripts.conftest import Run, execute, flip, newest, one_line
 
@@ -17,17 +18,17 @@ from tests.scripts.conftest import Run, execute, flip, newest, one_line
 
 def test_a_dry_run_of_a_purge_counts_messages_and_names_held_ones(run: Run, path: Path) -> None:
     with spool.open(path) as space:
-        space.put_many("orders", [b"1", b"2", b"3"])
-    with held_by_another(str(path)) as (held, _, pid):
+        held, *_ = space.put_many("orders", [b"1", b"2", b"3"])
+    with held_by_another(str(path)) as pid:
         dry = run("queue", "purge", "orders", "--dry-run")
         assert dry.out == b"2\n"
         assert "1 message of queue orders is held and remains" in dry.err
         listed = run("message", "list", "orders")
         line = next(line for line in listed.text.splitlines() if line.startswith(held))
         assert " claimed " in line
-        assert f"process {pid} (-c)" in line
+        assert f"process {pid} ({writer_name()['program']})" in line
         shown = run("message", "show", held).text
-        assert f"process {pid} (-c)" in shown
+        assert f"process {pid} ({writer_name()['program']})" in shown
         assert "claimed since" in shown
         (described,) = run("message", "show", held, "--json").objects
         assert (described["state"], described["holder"]["pid"]) == ("claimed", pid)

@@ -83,11 +83,6 @@ def test_a_space_that_is_none_is_a_failure(run: Run, tmp_path: Path) -> None:
         one_line(done, "elsewhere")
 
 
-def test_a_missing_package_is_a_failure_with_the_remedy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    one_line(run("metrics"), "needs the package prometheus-client", "pip install './xaspool[metrics]'", code=1)
-
-
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 100, "192.0.2.1"])
 def test_an_address_of_another_machine_is_a_failure_of_one_line(run: Run, host: str) -> None:
     one_line(run("metrics", "--listen", f"{host}:0"), f"cannot listen at {host}:0: ", code=1)

@@ -20,12 +20,12 @@ ALLOWED = 1.0 if sys.version_info < (3, 14) else 1.1
 MOST = {
     "put": (84, 120),
     "get": (119, 157),
-    "transaction of a get and a put": (236, 270),
-    "the commit of such a transaction": (104, 132),
+    "transaction of a get and a put": (204, 238),
+    "the commit of such a transaction": (89, 116),
     "two-phase commit of a put, all five calls": (273, 307),
     "each further put of a transaction": (8, 12),
-    "each further get of a transaction, of messages of one commit": (36, 41),
-    "each further get of a transaction, of messages of a commit each": (34, 41),
+    "each further get of a transaction, of messages of one commit": (35, 41),
+    "each further get of a transaction, of messages of a commit each": (34, 40),
 }
 
 # The goals. A goal that is reached becomes the step's limit above.

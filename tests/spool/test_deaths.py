@@ -1,8 +1,6 @@
 """The option ``deaths`` of a queue limits the attempts that end with the death of their process, apart from
 ``retries``."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +25,7 @@ def claim(space: spool.Space) -> object:
 
 
 def work(space: spool.Space) -> object:
-    return space.work("orders", lambda _: os.kill(os.getpid(), signal.SIGKILL), once=True)
+    return space.work("orders", children.die, once=True)
 
 
 def put(path: Path) -> str:
@@ -37,13 +35,7 @@ def put(path: Path) -> str:
 
 def die(path: Path, handle: Handling = get) -> None:
     """Let another process handle a message, and kill it in the middle."""
-
-    def act() -> None:
-        space = spool.open(path)
-        handle(space)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    assert children.exit_code_of(act) == -signal.SIGKILL
+    children.let_die(lambda: handle(spool.open(path)))
 
 
 def fail(path: Path) -> None:

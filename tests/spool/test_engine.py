@@ -11,7 +11,9 @@ from spool.store.store import Store
 from spool.transactions.core import Core
 
 ROOT = Path(__file__).parent.parent.parent
-ALLOWED = {"aio", "decisions", "engine", "errors", "intake", "mirrors", "model", "routing", "testing", "workers"}
+ALLOWED = {
+    "aio", "decisions", "engine", "errors", "intake", "mirrors", "model", "routing", "testing", "tracing", "workers"
+}  # fmt: skip
 """The modules of spool that xa, the forwarder and the programs may import."""
 
 

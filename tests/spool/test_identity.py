@@ -9,7 +9,7 @@ import pytest
 
 import spool
 from spool.model import layout
-from tests.children import exit_code, start
+from tests.children import at_once
 
 
 def id_of(path: Path) -> str:
@@ -41,18 +41,11 @@ def test_settings_that_are_copied_as_a_template_give_no_id_away(tmp_path: Path) 
 
 
 def test_processes_that_create_a_space_at_once_see_one_id(tmp_path: Path) -> None:
-    read, write = os.pipe()
-
     def create(place: int) -> None:
-        os.close(write)
-        os.read(read, 1)
         with spool.create(tmp_path / "space", exist_ok=True) as space:
             (tmp_path / str(place)).write_text(space.id)
 
-    children = [start(lambda place=place: create(place)) for place in range(4)]
-    os.close(read)
-    os.close(write)
-    assert [exit_code(child) for child in children] == [0] * 4
+    at_once(create, 4)
     assert {(tmp_path / str(place)).read_text() for place in range(4)} == {id_of(tmp_path / "space")}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.children import at_once
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Meanwhile
 from tests.simdisk import SimulatedDisk
@@ -30,23 +31,7 @@ def test_a_program_that_makes_its_space_and_queues_can_be_started_twice(tmp_path
 @pytest.mark.parametrize("round", range(3))
 @pytest.mark.every(3)
 def test_of_programs_that_start_at_once_one_makes_the_space_and_all_use_it(tmp_path: Path, round: int) -> None:
-    ready, go = os.pipe()
-    children = []
-    for _ in range(STARTED_AT_ONCE):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.close(go)
-                os.read(ready, 1)  # until all are there
-                start(tmp_path / "shop")
-                code = 0
-            finally:
-                os._exit(code)
-        children.append(child)
-    os.close(ready)
-    os.close(go)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * STARTED_AT_ONCE
+    children = at_once(lambda _: start(tmp_path / "shop"), STARTED_AT_ONCE)
     with spool.open(tmp_path / "shop") as space:
         assert sorted(message.body for message in space.get_many("orders", 10)) == sorted(children)
         assert sorted(space.queues()) == ["errors", "orders"]

@@ -14,7 +14,7 @@ from spool.admin.findings import Kind
 from spool.log import commit as commit_steps
 from spool.model import layout
 from spool.store import feed
-from spool.store.feed import NOTE_BYTES, addressed_in, decode
+from spool.store.feed import NOTE_BYTES, addressed_in, commit_of
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import PowerCut
@@ -26,7 +26,7 @@ Action = Callable[[spool.Space], object]
 
 @given(st.binary(max_size=NOTE_BYTES))
 def test_a_note_of_any_bytes_is_a_commit_or_none(note: bytes) -> None:
-    assert decode(7, note) is None or decode(7, note).number == 7  # type: ignore[union-attr]
+    assert commit_of(7, note) is None or commit_of(7, note).number == 7  # type: ignore[union-attr]
     assert addressed_in(note) is None or isinstance(addressed_in(note), list)
 
 

@@ -19,7 +19,7 @@ from spool.model import layout
 from spool.runtime.calls import CallGuard
 from spool.store import meters, run_files
 from spool.store.meters import Meters, Reading, duration_keys
-from tests.children import exit_code_of
+from tests.children import exit_code_of, let_die
 
 
 @pytest.fixture
@@ -86,11 +86,7 @@ def test_x13_a_state_that_returns_to_zero_is_not_reported(disks: list[Disk]) -> 
 
 
 def test_x13_a_killed_process_loses_no_shared_count(root: str) -> None:
-    def program() -> None:
-        counting(Disk(root), 5)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    assert exit_code_of(program) == -signal.SIGKILL
+    let_die(lambda: counting(Disk(root), 5))
     watcher = Disk(root)
     assert meters_of(watcher).read().counts == {("a", "x"): 5}
     watcher.close_all()

@@ -26,9 +26,6 @@ class Rank(NamedTuple):
     position: "Position"
 
 
-_FIRST = Rank(-101, (0, 0))
-
-
 @dataclass(frozen=True)
 class Message:
     """A committed message, with the time from its visibility to the first attempt to claim it."""

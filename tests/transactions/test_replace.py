@@ -17,7 +17,7 @@ import pytest
 import spool
 import spool.aio
 import xa
-from spool.format import batch as batches
+from spool.log import write_set
 from tests import alarms, door
 from tests.branches import voting
 from tests.clocks import LONG
@@ -142,7 +142,7 @@ def test_many_replacements_in_one_transaction_end_as_a_map_of_keys_and_values(sp
 def test_a_message_on_the_disk_is_not_replaced_by_its_own_transaction(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "SECTION_BYTES", 1000)
+    monkeypatch.setattr(write_set, "SECTION_BYTES", 1000)
     with space.transaction() as tx:
         tx.replace("orders", "a", correlation_id="c")
         tx.replace("orders", b"a" * 2000, correlation_id="c")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.policies.claim_journal import ClaimJournal
+from spool.policies.claim_journal import Journal
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import attempt
 from spool.workers import run as runs
@@ -20,7 +20,7 @@ from spool.workers.attempt import Attempt
 from spool.workers.outcome import Retried
 from spool.workers.worker import Worker
 from tests import door
-from tests.children import exit_code_of
+from tests.children import die, exit_code_of, let_die
 from tests.clocks import MovedClock
 from tests.workers.conftest import WAIT, counts, fail, let_pass, stuck_in_its_transaction
 
@@ -290,12 +290,9 @@ def test_a_process_that_dies_before_the_call_or_after_it_costs_no_attempt(
 def test_a_process_that_dies_right_after_the_commit_of_a_failed_attempt_counts_it_once(space: spool.Space) -> None:
     space.put("orders", b"x")
 
-    def dies() -> None:
-        with spool.open(space.path) as other, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ClaimJournal, "remove", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            other.work("orders", fail, once=True)
-
-    assert exit_code_of(dies) == -signal.SIGKILL
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "end", die)
+        let_die(lambda: spool.open(space.path).work("orders", fail, once=True))
     assert space.get("orders", timeout=WAIT).attempts == 1
 
 

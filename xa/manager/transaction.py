@@ -183,7 +183,8 @@ class GlobalTransaction:
             self._check_active()
             try:
                 self._check_may_commit()
-                self._leave()
+                for branch in self._branches:
+                    branch.leave()
                 self._vote()
             except BaseException as error:
                 self._roll_back(f"its commit failed: {storable(error)}")
@@ -233,10 +234,6 @@ class GlobalTransaction:
         if self._rollback_only is not None:
             raise TransactionRolledBack(f"the transaction was rolled back: {self._rollback_only}")
 
-    def _leave(self) -> None:
-        for branch in self._branches:
-            branch.leave()
-
     def _vote(self) -> None:
         """Let each branch vote, except a branch that can commit in one phase because no other branch has work."""
         for place, branch in enumerate(self._branches, 1):
@@ -253,20 +250,17 @@ class GlobalTransaction:
         self._decisions.check()  # (after a close, a recovery may have removed the traces of this coordinator)
         if self._last is not None:
             if self._voted:
-                return self._decide_by(self._last)
+                try:
+                    return self._last.decide(self.id.decider, self.id.serial, spaces_of(self._voted))
+                except DecisionTableMissing:
+                    self._last.forget_table(self._resources.forget_table)
+                    raise
             self._last.commit_one_phase()
         elif self._single is not None:
             self._single.commit_one_phase()
         elif self._voted:
             self._decisions.record(self.id.serial)
         return None
-
-    def _decide_by(self, last: LastResource) -> BaseException | None:
-        try:
-            return last.decide(self.id.decider, self.id.serial, spaces_of(self._voted))
-        except DecisionTableMissing:
-            last.forget_table(self._resources.forget_table)
-            raise
 
     @property
     def _table(self) -> str | None:

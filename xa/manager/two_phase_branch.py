@@ -77,7 +77,11 @@ class TwoPhaseBranch:
     def prepare(self) -> bool:
         self._check_open()
         self._stage = "failed"
-        self._connection.tpc_prepare()
+        try:
+            self._connection.tpc_prepare()
+        except getattr(self._connection, "NotSupportedError", ()) as error:  # PostgreSQL's hint names its setting only
+            error.add_note("or call the manager's prepare_database(connection) once, and enlist without two_phase")
+            raise
         self._stage = "prepared"
         return True
 

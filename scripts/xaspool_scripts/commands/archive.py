@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import click
 
 from xaspool_scripts.terminal.codes import DAMAGE_LEFT, FAILED, WRONG_USAGE
-from xaspool_scripts.terminal.options import progress
+from xaspool_scripts.terminal.options import fail, progress
 from xaspool_scripts.terminal.output import flush_directory
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, new_space_path, note, opened
 from xaspool_scripts.terminal.wording import plural, printable
@@ -102,13 +102,7 @@ def import_(file: str, verify: bool, new_id: bool) -> None:
         note(
             f"made a queue space in {printable(space.path)}; its queues: {', '.join(sorted(space.queues())) or 'none'}"
         )
-    *others, last = findings or [""]
-    for text in others:
-        note(text)
-    if last:
-        raise Failure(
-            f"{last} (the space was damaged when it was exported; every other message is served)", DAMAGE_LEFT
-        )
+    fail([*findings], " (the space was damaged when it was exported; every other message is served)", DAMAGE_LEFT)
 
 
 def _contents(report: "ExportReport") -> str:

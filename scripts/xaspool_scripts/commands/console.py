@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end_signal, named_spaces, wait_for_end
+from xaspool_scripts.terminal.listening import address, end, end_signal, named_spaces, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
-from xaspool_scripts.terminal.program import Failure, SpaceCommand, json_option, note, space_path
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, extra, json_option, note, space_path, typed_values
 from xaspool_scripts.terminal.wording import printable
 from xaspool_scripts.watch.space import Watched, published_option, watched_space
 
@@ -73,7 +73,9 @@ def console(
       spool-admin -s /var/spool/shop console --listen 127.0.0.1:9000
       spool-admin console /var/spool/shop bakery=/srv/spool
     """
-    _check_packages()
+    with extra("console", "the console"):
+        import xaspool_console.app
+        import xaspool_console.server  # noqa: F401
     from forwarder.flight.endpoint import is_loopback
 
     if allow_changes and published:
@@ -106,22 +108,7 @@ def console(
             wait_for_end(ended, in_place, partial(_check_runs, server))
         finally:
             has_ended = server.close()
-    if as_json:
-        write_json({"event": "ended"})
-    else:
-        note("the console has ended")
-    if not has_ended:  # a hanging call of the engine would prevent the end of the interpreter
-        os._exit(0)
-
-
-def _check_packages() -> None:
-    """Raise Failure if a package of the extra ``console`` is not installed."""
-    try:
-        import xaspool_console.app
-        import xaspool_console.server  # noqa: F401
-    except ImportError as error:
-        package = (error.name or str(error)).partition(".")[0]
-        raise Failure(f"the console needs {package}: pip install './xaspool[console]'") from error
+    end("the console has ended", as_json=as_json, has_ended=has_ended)
 
 
 def _check_host(host: str, port: int) -> None:
@@ -149,18 +136,15 @@ def _started(
 ) -> "tuple[ConsoleServer, list[Console], str]":  # fmt: skip
     """Start the server; return the server, a console for each space, and the server's address for a browser."""
     from forwarder.flight.endpoint import in_url, listening
-    from spool.errors import InvalidArgument
     from xaspool_console.access import Access, known_hosts, token_of_file
     from xaspool_console.app import application, application_of_several
     from xaspool_console.console import Console
     from xaspool_console.server import ConsoleServer
 
-    try:
+    with typed_values():
         token = None if token_file is None else token_of_file(token_file)
         for _, watched in spaces.values():
             watched.metrics()  # an unreadable space is an error now, and not later on each page
-    except InvalidArgument as error:
-        raise Failure(str(error), WRONG_USAGE) from error
     host, port = listen
     try:
         listeners = listening(host, port)

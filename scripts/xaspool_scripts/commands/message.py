@@ -49,10 +49,7 @@ _DRAWN_AT_ONCE = 500
 _LEAST_WIDTH = 8  # the least width of the last column
 _GAP, _BORDERS = 2, 3  # the width between two columns: outside of a terminal, and on a terminal
 
-_COMMANDS = (
-    get.get, put.put, rearrange.change, rearrange.delete, rearrange.move,
-    rearrange.redrive,
-)  # fmt: skip
+_COMMANDS = (get.get, put.put, rearrange.change, rearrange.delete, rearrange.move, rearrange.redrive)
 
 
 _whole_option = click.option(

@@ -8,7 +8,7 @@ import click
 from spool.model.paths import local_path
 from xaspool_scripts.terminal.options import duration, whole
 from xaspool_scripts.terminal.output import write_json
-from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, extra, json_option, note, opened
 from xaspool_scripts.terminal.wording import plural, printable
 
 _MOST_EXPIRY = 366 * 86_400.0
@@ -50,13 +50,8 @@ def archive(
         raise click.BadParameter("--keep-for is more than 0 and at most 366d")
     if row_group < 1:
         raise click.BadParameter("--row-group is a whole number from 1")
-    try:
+    with extra("parquet", "archive"):
         from forwarder.archive import Archive
-    except ImportError as error:
-        package = (error.name or str(error)).partition(".")[0]
-        raise Failure(
-            f"archive needs {package}: pip install './xaspool[parquet]' (spool-admin docs install)"
-        ) from error
     directory = local_path(directory)
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise click.BadParameter(f"{printable(directory)} is a file: --to names a directory")

@@ -1,14 +1,13 @@
 """``spool-admin quarantine``: list, show, restore and delete the files in quarantine."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from xaspool_scripts.terminal.bodies import as_json_fields
-from xaspool_scripts.terminal.options import confirm, yes_option
+from xaspool_scripts.terminal.options import attempt_each, confirm, fail, yes_option
 from xaspool_scripts.terminal.output import moment, pairs, short, table, write_json
 from xaspool_scripts.terminal.output import show as as_text
 from xaspool_scripts.terminal.program import (
@@ -16,7 +15,6 @@ from xaspool_scripts.terminal.program import (
     Commands,
     Failure,
     complete_quarantined,
-    describe,
     json_option,
     note,
     opened,
@@ -126,14 +124,14 @@ def restore(names: tuple[str, ...], cause: str | None, every: bool) -> None:
         files = _chosen(space, names, cause, every)
         possible = [file for file in files if file.can_be_restored] if every else files
         places: list[str] = []
-        failed = _each(possible, lambda file: places.append(space.restore_quarantined(file.name)))
+        failed = attempt_each(possible, lambda file: places.append(space.restore_quarantined(file.name)))
     if len(places) == 1:
         note(f"put back as {printable(places[0])}; spool-intake takes it")
     elif places or not failed:
         note(f"put back {plural(len(places), 'file')}; spool-intake takes them")
     if len(files) > len(possible):
         note(f"{plural(len(files) - len(possible), 'other file')} cannot be put back: see spool-admin quarantine list")
-    _fail(failed)
+    fail(failed)
 
 
 @quarantine.command()
@@ -156,13 +154,13 @@ def delete(names: tuple[str, ...], cause: str | None, every: bool, yes: bool) ->
             damaged = sum(file.is_damage for file in files)
             lay = f", {damaged} of them with messages of the space," if damaged else ""
             confirm(f"delete {plural(len(files), 'file')}{lay} for good?", yes)
-        failed = _each(files, lambda file: space.delete_quarantined(file.name))
+        failed = attempt_each(files, lambda file: space.delete_quarantined(file.name))
     done = len(files) - len(failed)
     if done == 1 and len(files) == 1:
         note(f"deleted {printable(files[0].name)}")
     elif done or not failed:
         note(f"deleted {plural(done, 'file')}")
-    _fail(failed)
+    fail(failed)
 
 
 def _files(space: "Space") -> "list[QuarantinedFile]":
@@ -183,32 +181,6 @@ def _chosen(space: "Space", names: tuple[str, ...], cause: str | None, every: bo
         there = ", ".join(sorted({file.cause for file in files})) or "no file"
         raise Failure(f"no file in quarantine has the cause {cause!r}: there is {there}")
     return found
-
-
-def _each(files: "Sequence[QuarantinedFile]", act: "Callable[[QuarantinedFile], object]") -> list[str]:
-    """Call ``act`` with each file, also after errors, and return the texts of the errors.
-
-    If there is only one file, raise its error.
-    """
-    from spool.errors import InvalidArgument, QueueNotFound
-
-    if len(files) == 1:
-        act(files[0])
-        return []
-    failed = []
-    for file in files:
-        try:
-            act(file)
-        except (InvalidArgument, QueueNotFound) as error:
-            failed.append(describe(error))
-    return failed
-
-
-def _fail(failed: list[str]) -> None:
-    for text in failed[:-1]:
-        note(text)
-    if failed:
-        raise Failure(failed[-1])
 
 
 def _file(space: "Space", name: str) -> "QuarantinedFile":

@@ -12,8 +12,10 @@ from xaspool_console.reasons import count_failed, named
 from xaspool_scripts.terminal.bodies import JSON_BYTES, message_object
 from xaspool_scripts.terminal.codes import WRONG_USAGE
 from xaspool_scripts.terminal.options import (
+    attempt_each,
     confirm,
     dry_run_option,
+    fail,
     filter_options,
     given,
     options_of,
@@ -51,24 +53,14 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
     Example:
       spool-admin message delete 5f0c7a1e9b3d48c2a6e1d07f00000000
     """
-    from spool.errors import BadMessageId, MessageInUse
-
     wanted = list(dict.fromkeys(message_ids))
     if len(wanted) > 1:
         confirm(f"delete {plural(len(wanted), 'message')}?", yes)
-    failed = []
     with opened() as space:
-        for message_id in wanted:
-            try:
-                space.delete(message_id)
-            except (BadMessageId, MessageInUse) as error:
-                failed.append(str(error))
+        failed = attempt_each(wanted, space.delete)
     if len(wanted) > len(failed):
         note(f"deleted {plural(len(wanted) - len(failed), 'message')}")
-    for text in failed[:-1]:
-        note(text)
-    if failed:
-        raise Failure(failed[-1])
+    fail(failed)
 
 
 @click.command(cls=SpaceCommand)

@@ -83,7 +83,8 @@ def show_(xid: "Xid", as_json: bool) -> None:
     """
     with _manager() as manager:
         outcome = manager.space.engine.decisions().get(str(xid))
-        row = _row(xid, outcome) if outcome is not None else _described(manager, xid)
+        about = None if outcome is not None else asdict(manager.space.engine.describe(xid))
+    row = _row(xid, outcome or "in doubt", about)
     if as_json:
         write_json(row)
         return
@@ -95,10 +96,6 @@ def show_(xid: "Xid", as_json: bool) -> None:
             click.echo(f"{effect:5} message {id_}")
     if outcome is not None:
         note(f"an administrator decided; this is kept for the coordinator until: spool-admin transaction forget {xid}")
-
-
-def _described(manager: "ResourceManager", xid: "Xid") -> dict[str, Any]:
-    return _row(xid, "in doubt", asdict(manager.space.engine.describe(xid)))
 
 
 def _row(xid: "Xid", state: str, about: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The common parts of programs that listen at an address: options, and the wait for the end of the program."""
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.program import Failure, space_path
+from xaspool_scripts.terminal.output import write_json
+from xaspool_scripts.terminal.program import Failure, note, space_path
 from xaspool_scripts.terminal.signals import handle_ending
 
 if TYPE_CHECKING:
@@ -76,3 +79,15 @@ def wait_for_end(ended: threading.Event, spaces: "Iterable[Space]", check: Calla
         check()
         for space in spaces:
             space.engine.check_in_place()
+
+
+def end(text: str, *, as_json: bool, has_ended: bool = True) -> None:
+    """Report the end of a program, and end the interpreter, which a hanging call of the engine or of a client would
+    prevent otherwise."""
+    if as_json:
+        write_json({"event": "ended"})
+    else:
+        note(text)
+    if not has_ended:
+        sys.stdout.flush()
+        os._exit(0)

@@ -4,18 +4,21 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xaspool_scripts.terminal.program import AnyFunction, Failure, complete_queue
+from xaspool_scripts.terminal.codes import FAILED
+from xaspool_scripts.terminal.program import AnyFunction, Failure, complete_queue, describe, note
 
 if TYPE_CHECKING:
     from spool.model.checks import Option
+
+_Thing = TypeVar("_Thing")
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _SHORTEST_SECONDS = 0.1
@@ -314,3 +317,30 @@ pause_after_option = click.option(
     "failure; 0: never. After a pause, one message shows whether the service works again.",
 )  # fmt: skip
 """The option of programs that call a service or a function for each message."""
+
+
+def attempt_each(things: Sequence[_Thing], act: Callable[[_Thing], object]) -> list[str]:
+    """Call ``act`` with each thing, also after errors, and return the texts of the errors.
+
+    If there is only one thing, raise its error.
+    """
+    from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFound
+
+    if len(things) == 1:
+        act(things[0])
+        return []
+    failed = []
+    for thing in things:
+        try:
+            act(thing)
+        except (BadMessageId, InvalidArgument, MessageInUse, QueueNotFound) as error:
+            failed.append(describe(error))
+    return failed
+
+
+def fail(failed: Sequence[str], remark: str = "", code: int = FAILED) -> None:
+    """Print all texts, the last one with the remark as a Failure. Without texts, do nothing."""
+    for text in failed[:-1]:
+        note(text)
+    if failed:
+        raise Failure(f"{failed[-1]}{remark}", code)

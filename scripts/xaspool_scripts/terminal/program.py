@@ -41,6 +41,16 @@ class Failure(click.ClickException):
         self.exit_code = code  # type: ignore[misc]
 
 
+@contextmanager
+def extra(name: str, program: str) -> Iterator[None]:
+    """Raise Failure if the block imports a package of this extra of xaspool that is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise Failure(f"{program} needs {package}: pip install './xaspool[{name}]'") from error
+
+
 # -- the error boundary ------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """``spool-admin metrics``: print or serve the metrics of a space for Prometheus."""
 
 import errno
-import importlib.util
 import os
 import socket
 import sys
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.terminal.listening import address, end_signal, wait_for_end
+from xaspool_scripts.terminal.listening import address, end, end_signal, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
-from xaspool_scripts.terminal.program import Failure, SpaceCommand, describe, json_option, note, space_path
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, describe, extra, json_option, note, space_path
 from xaspool_scripts.watch import prometheus
 from xaspool_scripts.watch.space import Watched, published_option, watched_space
 
@@ -52,8 +51,8 @@ def metrics(listen: tuple[str, int] | None, published: bool, as_json: bool) -> N
       spool-admin -s /var/spool/shop metrics --listen 127.0.0.1:8814
       spool-admin -s /var/spool/shop metrics --published --listen 127.0.0.1:8814
     """
-    if importlib.util.find_spec("prometheus_client") is None:
-        raise Failure("spool-admin metrics needs the package prometheus-client: pip install './xaspool[metrics]'")
+    with extra("metrics", "metrics"):
+        import prometheus_client  # noqa: F401
     path = space_path()
     with watched_space(published=published) as watched:
         exporter = Exporter(path, watched.metrics)
@@ -260,7 +259,4 @@ def _serve(watched: Watched, exporter: Exporter, host: str, port: int, *, as_jso
         finally:
             server.shutdown()
             thread.join()
-    if as_json:
-        write_json({"event": "ended"})
-    else:
-        note("ended")
+    end("ended", as_json=as_json)

@@ -387,12 +387,6 @@ def test_the_command_prints_its_report(space: spool.Space, out: Path) -> None:
     one_line(archive(space, "orders", "--to", out), "archived 0 messages of orders", code=0)
 
 
-def test_without_pyarrow_one_line_says_what_to_install(space: spool.Space, out: Path) -> None:
-    done = archive(space, "orders", "--to", out, before="import sys; sys.modules['pyarrow'] = None")
-    one_line(done, "pyarrow", "[parquet]", code=1)
-    assert space.subscriptions() == {}
-
-
 @pytest.mark.parametrize(
     ("args", "said"),
     [

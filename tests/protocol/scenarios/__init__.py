@@ -1,6 +1,7 @@
 """The scenarios, grouped by the rules that they check."""
 
 from tests.protocol.scenarios import (
+    attempts,
     combined,
     data_flush,
     numbers,
@@ -20,4 +21,5 @@ SCENARIOS = [
     *vote_data.SCENARIOS,
     *subscriptions.SCENARIOS,
     *combined.SCENARIOS,
+    *attempts.SCENARIOS,
 ]

@@ -546,7 +546,6 @@ def one_key(rules: Rules, together: Together = _RIGHT) -> Case:
 
 _WRONG = ("damaged",)
 ONLY_A = Faults(killable=("A",))
-A_AND_B = Faults(killable=("A", "B"))
 
 
 def _options(**options: Any) -> dict[str, Any]:

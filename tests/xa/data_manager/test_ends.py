@@ -9,7 +9,7 @@ import transaction
 
 import spool
 from tests import door
-from tests.children import exit_code, exit_code_of, start
+from tests.children import die, exit_code, exit_code_of, let_die, start
 from tests.shown import bodies
 from tests.xa.data_manager.outcomes import check_committed, check_rolled_back, work
 from tests.xa.data_manager.parties import commit_with
@@ -119,11 +119,7 @@ def test_x03_a_kill_after_the_vote_leaves_nothing_in_doubt(space: spool.Space, m
     if meanwhile == "closed":
         space.close()
 
-    def die() -> None:
-        with spool.open(space.path) as own:
-            commit_with(lambda: os.kill(os.getpid(), signal.SIGKILL), own, branches)
-
-    assert exit_code_of(die) == -signal.SIGKILL
+    let_die(lambda: commit_with(die, spool.open(space.path), branches))
     if meanwhile == "opened":
         found = [space.get("in", timeout=60).body for _ in range(3)]
         assert sorted(found) == ["1", "2", "3"], "a get that finds no other message finds this one again"

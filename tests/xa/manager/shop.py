@@ -15,17 +15,13 @@ import spool
 import xa
 from spool.engine import Clock
 from tests.at_once import AT_ONCE
-from tests.children import exit_code_of
+from tests.children import die, exit_code_of
 from tests.clocks import timed
 from tests.postgresql import Server
 from tests.xa.manager.steps import STEPS, acting
 
 last_resource = pytest.mark.parametrize("shop", ["last resource"], indirect=True)
 two_phases = pytest.mark.parametrize("shop", ["two phases"], indirect=True)
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Shop:

@@ -317,8 +317,9 @@ def test_x03_a_database_without_a_table_needs_two_phases(by_default: Server, mem
         shop.database.execute("drop table xaspool_decisions")
         shop.database.commit()
         shop.space.put("orders", "tea")
-        with pytest.raises(psycopg.NotSupportedError, match="max_prepared_transactions"):
+        with pytest.raises(psycopg.NotSupportedError, match="max_prepared_transactions") as refused:
             shop.book(manager)
+        assert "prepare_database(connection)" in refused.value.__notes__[0]
         assert shop.check_agreement(["tea"]) == []
         shop.reconnect()
         manager.prepare_database(shop.database)

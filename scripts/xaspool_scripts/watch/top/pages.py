@@ -57,12 +57,19 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
         Text("Routes and outcomes", HEADING),
         *([*_routes(metrics, name), *_outcomes(metrics, name)] or [Text("  none")]),
         Text("Failures of the last day", HEADING),
-        *(list(_failures(metrics, name, now)) or [Text("  none")]),
+        *_first(_failures(metrics, name, now)),
         Text("Consumers", HEADING),
-        *(list(_consumers(metrics, name, now)) or [Text("  none")]),
+        *_first(_consumers(metrics, name, now)),
         Text("Holders", HEADING),
-        *(list(_holders(metrics, name, now)) or [Text("  none")]),
+        *_first(_holders(metrics, name, now)),
     ]  # fmt: skip
+
+
+def _first(lines: Iterator[Text]) -> list[Text]:
+    """Return the first lines, and the number of the others."""
+    found = list(lines) or [Text("  none")]
+    rest = [Text(f"  and {len(found) - _MOST_NAMED:,} more")] if len(found) > _MOST_NAMED else []
+    return found[:_MOST_NAMED] + rest
 
 
 def _pair(label: str, value: object, style: str = "") -> Text:
@@ -85,7 +92,7 @@ def _references(metrics: "SpaceMetrics", name: str) -> Iterator[Text]:
 
 def _holders(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
     here = [each for each in metrics.transactions if name in each.takes or name in each.puts]
-    for each in here[:_MOST_NAMED]:
+    for each in here:
         age = old(None if each.since is None else now - each.since)
         takes, puts = each.takes.get(name, 0), each.puts.get(name, 0)
         process = f"{UNKNOWN if each.pid is None else each.pid} {each.program or ''}".rstrip()
@@ -94,30 +101,23 @@ def _holders(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
             f"{clean(process)}  {clean(each.xid or '')}",
             WARNING if each.state == "in doubt" else "",
         )
-    if len(here) > _MOST_NAMED:
-        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
 
 
 def _failures(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
     here = [each for each in metrics.failures if name in (each.queue, each.kept_in)]
-    for each in here[:_MOST_NAMED]:
+    for each in here:
         last = f"{old(now - each.last_at)} ago"
         yield Text(
             f"  {fit(number(each.count), 6, right=True)}  {fit(last, 10)}  {clean(each.task or 'no task')}  "
             f"{clean(each.cause)}"
         )
-    if len(here) > _MOST_NAMED:
-        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
 
 
 def _consumers(metrics: "SpaceMetrics", name: str, now: float) -> Iterator[Text]:
-    here = consumers(metrics.states, metrics.transactions).get(name, [])
-    for each in here[:_MOST_NAMED]:
+    for each in consumers(metrics.states, metrics.transactions).get(name, []):
         held = f"busy, holds {each.held:,}" if each.is_busy else "idle"
         threads = plural(each.threads, "thread or call", "threads or calls")
         yield Text(f"  {each.pid} {clean(each.program)}  {threads} for {old(now - each.since)}  {held}")
-    if len(here) > _MOST_NAMED:
-        yield Text(f"  and {len(here) - _MOST_NAMED:,} more")
 
 
 def _routes(metrics: "SpaceMetrics", queue: str) -> Iterator[Text]:

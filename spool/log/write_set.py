@@ -1,23 +1,29 @@
-"""The content of a commit, gathered in memory: new messages, commands on committed messages, facts.
+"""What one caller asks of a commit, and then what became of it: new messages, commands on committed messages, facts.
 
-A batch touches no file. A batch closes each full section, so that a large branch streams to the disk while it grows.
+A put, a get, a transaction, a vote and an adoption are each one write set, and so is their common commit (``merged``).
+A write set touches no file. It closes each full section, so that a large branch streams to the disk while it grows.
 """
 
 import os
+import threading
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 import msgpack
 
+from spool.coordination.counters import CounterPage
 from spool.disk.recycler import STOCK
 from spool.errors import SystemFailure
 from spool.format.commands import Addressing, Command, Left, Remove, Take, Update, addressing
 from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry, SectionEntry
 from spool.format.reader import FileContents
 from spool.format.schema import MOST_ADDRESSED
-from spool.format.table import SECTION_BYTES, CompactedTable, Table, body_head
+from spool.format.table import SECTION_BYTES, CompactedTable, Table, body_head, encode_table, table_of
 from spool.model.layout import MAX_ORDINAL
+from spool.model.position import PositionRanges
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
 _ENTRY_BYTES = 64  # the largest size of a run, a command or a fact in the table, without control fields and values
@@ -34,14 +40,7 @@ class Section(NamedTuple):
 
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
     """Encode a section, whose table already has the lengths and checksums of the bodies."""
-    columns: dict[str, Any] = {}
-    if type(table) is CompactedTable:  # the search keys are first, so that a reader need not unpack the rest
-        columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
-    columns |= {
-        "queues": table.queues, "attributes": table.attributes, "runs": table.runs, "lengths": table.lengths.tolist(),
-        "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
-    }  # fmt: skip
-    encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would also create a packer)
+    encoded = encode_table(table)
     new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
     parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
     if count:
@@ -53,29 +52,59 @@ def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
     return new(Section, (table, entry, parts))
 
 
-class CommitBatch:
-    """The content of a new file: messages, commands and facts, of any number of branches.
+class Stage(Enum):
+    """The stage of a write set on its way into a commit, for the threads of its process."""
+
+    WAITING = "waiting"
+    LEADING = "waiting, and its thread leads"
+    TAKEN = "taken"
+    DONE = "done"
+
+
+class WriteSet:
+    """The content of a new file: messages, commands and facts, of any number of branches; and its way into a commit.
 
     messages, commands, facts: the numbers of messages, commands and facts. Ordinals count the messages from 0.
     branches: the branches in order, each with the range of its messages.
     sections: the closed sections, ready to be written.
     adopts: the prepared branches that the file commits, as entries of the file's header.
-    adopted: the contents of the prepared branches in ``adopts``.
+    adopted: the contents of the prepared branches in ``adopts``; of a write set that another process packed, [] until
+        they are read.
     supersedes: the numbers of the commits that the file supersedes, because it repeats their content.
+
+    The way into a commit:
+
+    page: the counters, as the caller has read them.
+    branch, first: the branch of the messages, as hex, and the ordinal of the first message. If the write set adopts a
+        branch, ``first`` is the place of this branch among those that the commit adopts, from 1.
+    number: the number of the commit, once the commit has a number.
+    error: the error of a write set that was not committed, or whose outcome is unknown.
+    preparation: the ``log.vote.Preparation`` of a write set that is prepared and not committed; else None.
+    caller: the thread that waits, or 0. ``signal``: held until the waiting thread may go on.
+    begin: called when the write set is taken; returns False if its caller cancelled it.
+    on_done: called once for all write sets that share this function and are done together.
+    future: the future that the caller got, if any.
     """
 
-    __slots__ = (
-        "_addressed", "_bodies", "_bytes", "_shared", "_table", "adopted", "adopts", "branches", "commands", "facts",
-        "messages", "sections", "supersedes",
-    )  # fmt: skip
+    page: CounterPage | None = None
+    branch, first = "", 0
+    number: int | None = None
+    error: BaseException | None = None
+    preparation: Any = None
+    caller, stage = 0, Stage.WAITING
+    signal: "threading.Lock | None" = None
+    begin: Callable[[], bool] | None = None
+    on_done: Callable[[Sequence["WriteSet"]], None] | None = None
+    future: Any = None
 
-    def __init__(self, supersedes: tuple[int, ...] = ()) -> None:
+    def __init__(self, supersedes: tuple[int, ...] = (), page: CounterPage | None = None) -> None:
         self.messages = self.commands = self.facts = 0
         self.sections: list[Section] = []
         self.adopts: list[Adoption] = []
         self.adopted: list[FileContents] = []
         self.supersedes = supersedes
         self.branches: list[BranchEntry] = []
+        self.page = page
         self._shared: tuple[str, int] | None = None
         self._table = Table()
         self._bodies: list[bytes] = []
@@ -83,7 +112,7 @@ class CommitBatch:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.messages or self.commands or self.facts)
+        return not (self.messages or self.commands or self.facts or self.adopts)
 
     @property
     def size(self) -> int:
@@ -94,9 +123,32 @@ class CommitBatch:
         return size
 
     @property
+    def is_large(self) -> bool:
+        """Whether the messages fill a section."""
+        return bool(self.sections) or self._bytes >= SECTION_BYTES
+
+    @property
     def tables(self) -> list[Table]:
         """The tables of the closed sections that are still in memory, and the table of the open section."""
         return [*(section.table for section in self.sections), self._table]
+
+    @property
+    def addressed(self) -> PositionRanges:
+        """The committed messages that the write set removes or changes."""
+        return [command[1:4] for table in self.tables for command in addressing(table.commands)]
+
+    @property
+    def removes_only(self) -> bool:
+        """Whether the write set only removes messages, as a get does."""
+        commands = self._table.commands
+        return not (self.messages or self.branches or self.facts or self.adopts or self.sections) and all(
+            command.name == "remove" for command in commands
+        )
+
+    @property
+    def ids(self) -> list[str]:
+        """Return the ids of the messages, once they have a branch."""
+        return list(map(f"{self.branch}%08x".__mod__, range(self.first, self.first + self.messages)))
 
     def files_to_leave(self) -> int:
         """Return how many consumed files to leave for more urgent commits, which must succeed on a full disk.
@@ -118,7 +170,7 @@ class CommitBatch:
     def begin_branch(self, xid: Xid, id_bytes: bytes) -> None:
         """Begin a branch. Messages that are added from now on belong to this branch."""
         self.branches += (BranchEntry(xid, id_bytes, self.messages, 0),)
-        self._shared = None
+        self.branch, self._shared = id_bytes.hex(), None
 
     def shared_branch(self) -> tuple[str, int]:
         """Return the shared branch of neighbouring messages that belong to no other branch: its id in hex, and its next
@@ -130,6 +182,24 @@ class CommitBatch:
             self._shared = id_bytes.hex(), self.messages
         branch, first = self._shared
         return branch, self.messages - first
+
+    def renew(self) -> None:
+        """Make the write set ready for another attempt, after a commit that did not happen."""
+        self.error = self.signal = None
+        self.stage = Stage.WAITING
+
+    def stand_alone(self) -> None:
+        """Give the messages of a put, or the adopted branch, their place in a commit without other write sets.
+
+        Earlier, they may have had a place in a commit that did not happen.
+        """
+        if self.adopts:
+            self.first = 1
+        if self.messages and (self._shared is not None or not self.branches):
+            id_bytes = os.urandom(BRANCH_ID_BYTES)
+            self.branch, self.first = self._shared = id_bytes.hex(), 0
+            xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
+            self.branches = [BranchEntry(xid, id_bytes, 0, self.messages)]
 
     def adopt(self, contents: FileContents) -> None:
         """Add a prepared branch that the file commits. The branch's messages follow the present messages of the
@@ -167,6 +237,9 @@ class CommitBatch:
             last = table.runs[-1] if table.runs else None
             if last is not None and table.queues[last[0]] == queue and table.attributes[last[1]] == attributes:
                 last[2] += count  # (like ``_add_run``, without a call)
+            elif last is None and not attributes:  # (the same)
+                table.queues, table.attributes, table.runs = [queue], [{}], [[0, 0, count]]
+                self._bytes += _ENTRY_BYTES
             else:
                 self._add_run(queue, attributes, count)
             bodies = bodies[count:]
@@ -225,24 +298,30 @@ class CommitBatch:
             self._bytes += _table_bytes(attributes) if attributes else _ENTRY_BYTES
         table.runs += ([table.queues.index(queue), len(table.attributes) - 1, count],)
 
-    def append(self, other: "CommitBatch") -> None:
-        """Append all content of another batch, with its branches. ``other`` does not change."""
-        for branch in other.branches:
-            self.branches += (BranchEntry(branch.xid, branch.id, self.messages + branch.first, branch.count),)
-        self._shared = None
+    def append(self, other: "WriteSet") -> None:
+        """Append the content of another write set, with its branches. Of ``other``, only the place of its messages
+        changes: messages without a branch get a place in the shared branch."""
+        if other.branches and other._shared is None:
+            for branch in other.branches:
+                self.branches += (BranchEntry(branch.xid, branch.id, self.messages + branch.first, branch.count),)
+            self._shared = None
+        elif other.messages:
+            other.branch, other.first = self.shared_branch()
+            self.branches[-1].count += other.messages
         fits = self._bytes + other._bytes <= SECTION_BYTES and self._addressed + other._addressed <= MOST_ADDRESSED
-        counts = (self._bodies, other._bodies), (self._table.commands, other._table.commands)
-        if other.sections or not fits or any(len(a) + len(b) > SECTION_MESSAGES for a, b in counts):
-            self.close_section()
-        self.sections += other.sections
         table, theirs = self._table, other._table
+        fits = fits and len(self._bodies) + len(other._bodies) <= SECTION_MESSAGES
+        if other.sections or not fits or len(table.commands) + len(theirs.commands) > SECTION_MESSAGES:
+            self.close_section()
+            table = self._table
+        self.sections += other.sections
         table.lengths.extend(theirs.lengths)
         table.checksums.extend(theirs.checksums)
         for queue, attributes, count in theirs.runs:
             self._add_run(theirs.queues[queue], theirs.attributes[attributes], count)
-        table.commands.extend(theirs.commands)
-        table.facts.extend(theirs.facts)
-        self._bodies.extend(other._bodies)
+        table.commands += theirs.commands
+        table.facts += theirs.facts
+        self._bodies += other._bodies
         self._bytes += other._bytes
         self._addressed += other._addressed
         self.messages += other.messages
@@ -320,40 +399,92 @@ class CommitBatch:
         self._table.commands += (command,)
         self.commands += 1
 
-    # -- as bytes of a request ----------------------------------------------------------------------------------------
-
-    def pack(self) -> tuple[Any, ...] | None:
-        """Return the batch as values that msgpack can encode, or None if another process cannot commit the batch.
-
-        Another process commits no large batch, no batch that adopts or supersedes, and no batch with commands other
-        than removals and updates. A batch with a captured file is not posted, because a posted request remains if its
-        owner dies. Then the next intake would take the file a second time.
-        """
-        if self.sections or self.adopts or self.supersedes:
-            return None
-        if not all(isinstance(command, Addressing) for command in self._table.commands):
-            return None
-        branches = [(str(branch.xid), branch.id, branch.first, branch.count) for branch in self.branches]
-        return branches, self._table.pack(), self._bodies, self._bytes
-
-    @classmethod
-    def unpack(cls, packed: Sequence[Any]) -> Self:
-        """Return the batch that another process packed."""
-        branches, columns, bodies, size = packed
-        batch, table = cls(), Table.unpack(columns)
-        batch.branches = [BranchEntry(Xid.parse(xid), id, first, count) for xid, id, first, count in branches]
-        batch._table, batch._bodies, batch._bytes = table, bodies, size
-        batch._addressed = sum(command.length for command in addressing(table.commands))
-        batch.messages, batch.commands, batch.facts = len(bodies), len(table.commands), len(table.facts)
-        return batch
+    # -- as bytes -----------------------------------------------------------------------------------------------------
 
     def close_section(self) -> None:
         """Encode the content that was added since the last section was closed, if any."""
+        self.sections = self.encoded()
+        self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
+
+    def encoded(self) -> list[Section]:
+        """Return all sections. The last one stays open, because a refused write set may later be committed with
+        others."""
         table = self._table
         if not (self._bodies or table.commands or table.facts):
-            return
-        self.sections += (section_of(table, self._bodies),)
-        self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
+            return self.sections
+        return [*self.sections, section_of(table, self._bodies)]
+
+    def shared(self) -> tuple[Any, ...] | None:
+        """Return the write set as values that msgpack can encode, or None if another process cannot commit it.
+
+        Another process commits no large write set, none that supersedes commits or adopts a branch with other content,
+        and none with commands other than removals and updates. A write set with a captured file is not posted, because
+        a posted request remains if its owner dies. Then the next intake would take the file a second time.
+        """
+        table = self._table
+        if self.sections or self.supersedes or (self.adopts and (self.commands or self.facts or self.messages)):
+            return None
+        if not all(isinstance(command, Addressing) for command in table.commands):
+            return None
+        own = [] if self._shared is not None else self.branches
+        branches = [(str(branch.xid), branch.id, branch.first, branch.count) for branch in own]
+        adopts = [(one.xid, one.size, one.checksum) for one in self.adopts]
+        return branches, encode_table(table), self._bodies, self._bytes, adopts
+
+    @classmethod
+    def of_another(cls, shared: Sequence[Any]) -> Self:
+        """Return the write set that another process has shared. The contents of adopted branches are missing."""
+        branches, encoded, bodies, size, adopts = shared
+        found, table = cls(), table_of(encoded)
+        found.branches = [BranchEntry(Xid.parse(xid), id, first, count) for xid, id, first, count in branches]
+        found.branch = found.branches[0].id.hex() if branches else ""
+        found.adopts = [Adoption(Xid.checked(*xid), size, checksum, 0, 0) for xid, size, checksum in adopts]
+        found._table, found._bodies, found._bytes = table, bodies, size
+        found._addressed = sum(command.length for command in addressing(table.commands))
+        found.messages, found.commands, found.facts = len(bodies), len(table.commands), len(table.facts)
+        return found
+
+
+def puts(page: CounterPage | None, queue: str, groups: Iterable[tuple[Sequence[bytes], Mapping[str, Any]]]) -> WriteSet:
+    """Return the write set of messages for one queue, as ``validation.encode_bodies`` groups them."""
+    found = WriteSet(page=page)
+    for bodies, attributes in groups:
+        found.put(queue, bodies, attributes)
+    return found
+
+
+def removal(page: CounterPage | None, ranges: PositionRanges) -> WriteSet:
+    """Return the write set of claimed messages that leave their queue. ``ranges``: (number, first ordinal, count)."""
+    found = WriteSet(page=page)
+    for number, first, count in ranges:
+        found.remove(number, first, count, "dequeued")
+    return found
+
+
+def merged(write_sets: Sequence[WriteSet]) -> WriteSet:
+    """Return one write set with the content of all, in their order; a lone write set is returned itself.
+
+    Removals come first, sorted, so that removals of neighbouring messages become one command. Adoptions come last:
+    adopted messages have the last ordinals. The messages of neighbouring puts share a branch.
+    """
+    if len(write_sets) == 1:
+        write_sets[0].stand_alone()
+        return write_sets[0]
+    whole = WriteSet(page=write_sets[-1].page)
+    removals = [one for one in write_sets if one.removes_only]
+    for one in sorted(removals, key=attrgetter("addressed")):
+        for table in one.tables:
+            for command in table.commands:
+                whole.remove(*command[1:])
+    for one in write_sets:
+        if not one.removes_only:
+            whole.append(one)
+    for one in write_sets:
+        if one.adopts:
+            one.first = len(whole.adopts) + 1
+            for contents in one.adopted:
+                whole.adopt(contents)
+    return whole
 
 
 def destinations_of(tables: Iterable[Table]) -> list[str]:
@@ -366,11 +497,6 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
             if command.name == "update" and "queue" in command.changes and command.changes["queue"] not in queues:
                 queues += (command.changes["queue"],)
     return queues
-
-
-def is_large(messages: int, size: int) -> bool:
-    """Return whether so many messages, or bodies of ``size`` bytes in total, are written section by section."""
-    return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 
 def _table_bytes(carried: Any) -> int:
