@@ -386,7 +386,6 @@ class Space(Administration):
         self._after_commit()
         return reply
 
-    @public_call("beginning a transaction")
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
         """Begin a transaction: a ``with`` block commits at its end, and rolls back on an exception.
 

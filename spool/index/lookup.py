@@ -156,7 +156,7 @@ class MessageTable:
 
     def run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """Search like ``run_from``, but only in runs."""
-        runs = self.runs.get(number)
+        runs = self.runs[number] if number in self.runs else None  # noqa: SIM401 (no call of a function)
         if not runs:
             return None, end  # (all at once, because a command may name a huge count)
         at = bisect_right(runs, ordinal, key=_first_of) - 1

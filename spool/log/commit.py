@@ -54,6 +54,7 @@ from spool.model.settings import SpaceConfig
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.runtime.tearing import is_failed_step, raise_if_torn, was_delivered
+from spool.store.feed import note_of
 from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import WAIT_SECONDS, Store
@@ -86,7 +87,8 @@ def commit(
         seconds: the limit of each wait for a lock, or None without a limit. ``seconds`` does not limit the time to
             write a large file, to make room on a full disk, or to flush.
         check: called just before the file gets its number; raises if the commit must not happen any more. The number
-            lock is held, so the time of the call must not depend on the size of any commit.
+            lock is held, so the time of the call must not depend on the size of any commit. Unless the commit is
+            ``settled`` or supersedes others, ``check`` is called only if the settings have limits.
         settled: whether ``check`` needs every issued commit to be applied. If so, commits are applied before the number
             lock is taken, and few small commits are left for ``check``.
         on_applied: called after these commits are applied, without the lock: see ``lock_settled``.
@@ -183,8 +185,9 @@ def _issue(
     """Give the file its number, and hold the number's byte; return the number and the file's contents."""
     # 2. Take the number lock: only one process at a time takes the steps 3 to 6. No step under the lock takes longer
     #    for a larger commit. (Here and below, a deadline is made only if a lock is not free.)
-    destinations = destinations_of(file.tables)
-    if settled or batch.supersedes:
+    destinations = None if batch.settings == store.settings.known.version else destinations_of(file.tables)
+    settled = settled or bool(batch.supersedes)
+    if settled:
         lock_settled(store, seconds, insists=not batch.supersedes, on_applied=on_applied)
     elif not store.shared.control.try_lock(NUMBER):
         with_number_lock(store.shared.control, store.deadline(seconds))
@@ -199,8 +202,9 @@ def _issue(
         settings = store.settings.known
         if page.settings != settings.version:
             settings = store.settings.current(page)
-        check_destinations(settings, destinations)
-        if check is not None:
+        if batch.settings != page.settings:  # (otherwise the caller has found the queues under these settings)
+            check_destinations(settings, destinations_of(file.tables) if destinations is None else destinations)
+        if check is not None and (settled or settings.config.has_limits):
             check(settings)
         if batch.supersedes:
             write(store, file, batch, page)
@@ -209,7 +213,7 @@ def _issue(
         try:
             # 5. Record the effects in shared memory.
             contents = file.contents(number)
-            store.shared.feed.put(number, contents, batch.adopted)
+            store.shared.feed.write(number, note_of(contents, batch.adopted))
             # 6. Store the number as issued. A file without an issued number is never stamped: if this step fails, the
             #    number ends as an empty commit.
             store.shared.counters.store_issued(number)

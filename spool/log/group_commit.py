@@ -195,17 +195,23 @@ class GroupCommit:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit(self, requests: list[WriteSet], own: WriteSet | None = None) -> None:
-        """Commit requests in one file and complete each. ``own``: the leader's request, which is not requeued.
+        """Vote for the branches of some requests, commit the others in one file, and complete each request.
 
-        The file may also have requests of other processes, or be the file of another process. If requests are refused,
-        they are completed, and the rest is tried again.
+        ``own``: the leader's request, which is not requeued. The file may also have requests of other processes, or be
+        the file of another process. If requests are refused, they are completed, and the rest is tried again. The
+        threads of votes sleep until the end, so they do not take the interpreter from the leader at each call of the
+        disk.
         """
+        combined, votes, left, combines = self._combined, list[WriteSet](), requests, False
         for request in requests:
             if request.preparation is not None:
-                self._vote(requests, own)
-                return
-        combined, left, rest, combines = self._combined, requests, requests, False
+                votes += (request,)
+        if votes:
+            left = requests = [request for request in requests if request.preparation is None]
+        rest = left
         try:
+            if votes:
+                vote_together(self.store, votes)
             if requests and (combines := combined.has_company(requests[-1].page)):
                 self._name = self._name or self._file_name()  # the name's byte is locked before the lead
                 left = combined.lead_or_post(requests)
@@ -218,21 +224,17 @@ class GroupCommit:
         except BaseException as error:
             rest = [request for request in left if request.stage is not Stage.DONE]
             if is_torn_by(error) or not isinstance(error, Exception):  # e.g. a signal in the leader's thread
-                self._requeue(rest, own)
+                self._requeue([*votes, *rest], own)
                 raise
             # The processes cannot commit together.
             _fail([request for request in rest if request.number is None], error)
         finally:
             if combines:
                 combined.end_lead()
-        complete(rest)
+        complete([*votes, *rest] if votes else rest)
 
     def _try(self, requests: Sequence[WriteSet]) -> Sequence[WriteSet]:
-        """Commit requests in one file. Return the refused requests, with their errors; then nothing was committed.
-
-        After a failure that concerns all requests, all are refused. Once the file has a number, none is refused: each
-        request is committed, or has the error CommitUnknown.
-        """
+        """Commit requests in one file. Return the refused requests, with their errors: see ``_fate_of``."""
         if requests[1:]:
             requests = list(filterfalse(_IS_EMPTY, requests))
         if not requests:
@@ -259,28 +261,38 @@ class GroupCommit:
                 combined.finish(number)
         except BaseException as error:
             self._forget_name()
-            if file.number is not None:  # the commit may have happened
-                _fail_unknown(requests, error, file.number)
-                if not is_failed_step(error):
-                    raise
-                return []
-            if is_torn_by(error) or not isinstance(error, Exception):
-                raise
-            refused: Sequence[WriteSet] = [request for request in requests if request.error is not None]
-            if not refused:
-                refused = self._guilty(error, requests) or requests
-                _fail(refused, error)
-            return refused
+            return self._fate_of(requests, file.number, error)
         return []
 
-    def _guilty(self, error: Exception, requests: Sequence[WriteSet]) -> list[WriteSet]:
-        """Return the requests that prevent the commit of the others; [] if the error concerns all requests."""
+    def _fate_of(self, requests: Sequence[WriteSet], number: int | None, error: BaseException) -> Sequence[WriteSet]:
+        """Decide what a failure means for the requests of a commit, and set their errors. Return the refused requests.
+
+        | the file has     | the failure                   | the requests                                           |
+        |------------------|-------------------------------|--------------------------------------------------------|
+        | a number         | any                           | may be committed: each has the error CommitUnknown     |
+        | no number        | of a check of some requests   | are refused; the others are tried again                |
+        | no number        | a queue was deleted           | that put into the queue are refused, likewise          |
+        | no number        | the disk is full              | that put messages are refused: a removal must succeed  |
+        | no number        | another one of a step         | all are refused                                        |
+        | any              | comes from outside, a signal  | are as above; the exception is raised                  |
+        """
+        if number is not None:
+            _fail_unknown(requests, error, number)
+            if not is_failed_step(error):
+                raise error
+            return []
+        if is_torn_by(error) or not isinstance(error, Exception):
+            raise error
+        refused: Sequence[WriteSet] = [request for request in requests if request.error is not None]
+        if refused:
+            return refused
         if isinstance(error, QueueNotFound):
-            queues = self.store.settings.known.config.queues
-            return [request for request in requests if not queues.keys() >= set(destinations_of(request.tables))]
-        # On a full disk a commit that only removes messages must still be possible.
-        full = isinstance(error, OSError) and error.errno in NO_ROOM
-        return [request for request in requests if request.messages] if full else []
+            queues = self.store.settings.known.config.queues.keys()
+            refused = [request for request in requests if not queues >= set(destinations_of(request.tables))]
+        elif isinstance(error, OSError) and error.errno in NO_ROOM:
+            refused = [request for request in requests if request.messages]
+        _fail(refused or requests, error)
+        return refused or requests
 
     def _check(
         self, requests: Sequence[WriteSet], usages: Sequence[quota.UsageByQueue] | None, settings: Settings
@@ -331,25 +343,6 @@ class GroupCommit:
                 added = grown
             except Full as error:
                 request.error = error
-
-    def _vote(self, requests: Sequence[WriteSet], own: WriteSet | None) -> None:
-        """Vote for the branches of some requests, then commit the other requests, and then wake the threads of all
-        requests.
-
-        The threads sleep until the end, so they do not take the interpreter from the leader at each call of the disk.
-        """
-        votes = [request for request in requests if request.preparation is not None]
-        others = [request for request in requests if request.preparation is None]
-        try:
-            vote_together(self.store, votes)
-        except BaseException:  # a signal interrupted the leader's thread
-            self._requeue(requests, own)
-            raise
-        try:
-            if others:
-                self._commit(others, own)
-        finally:
-            complete(votes)
 
     def _requeue(self, requests: Sequence[WriteSet], own: WriteSet | None) -> None:
         """Requeue the requests of which nothing has happened, after an exception that only the leader's caller gets.

@@ -75,6 +75,8 @@ class WriteSet:
     The way into a commit:
 
     page: the counters, as the caller has read them.
+    settings: the version of the settings under which the caller has found all queues into which messages are put; -1 if
+        the commit has to look for them.
     branch, first: the branch of the messages, as hex, and the ordinal of the first message. If the write set adopts a
         branch, ``first`` is the place of this branch among those that the commit adopts, from 1.
     number: the number of the commit, once the commit has a number.
@@ -87,6 +89,7 @@ class WriteSet:
     """
 
     page: CounterPage | None = None
+    settings = -1
     branch, first = "", 0
     number: int | None = None
     error: BaseException | None = None
@@ -448,6 +451,7 @@ class WriteSet:
 def puts(page: CounterPage | None, queue: str, groups: Iterable[tuple[Sequence[bytes], Mapping[str, Any]]]) -> WriteSet:
     """Return the write set of messages for one queue, as ``validation.encode_bodies`` groups them."""
     found = WriteSet(page=page)
+    found.settings = -1 if page is None else page.settings
     for bodies, attributes in groups:
         found.put(queue, bodies, attributes)
     return found
@@ -456,6 +460,7 @@ def puts(page: CounterPage | None, queue: str, groups: Iterable[tuple[Sequence[b
 def removal(page: CounterPage | None, ranges: PositionRanges) -> WriteSet:
     """Return the write set of claimed messages that leave their queue. ``ranges``: (number, first ordinal, count)."""
     found = WriteSet(page=page)
+    found.settings = -1 if page is None else page.settings
     for number, first, count in ranges:
         found.remove(number, first, count, "dequeued")
     return found
@@ -471,6 +476,8 @@ def merged(write_sets: Sequence[WriteSet]) -> WriteSet:
         write_sets[0].stand_alone()
         return write_sets[0]
     whole = WriteSet(page=write_sets[-1].page)
+    if len(versions := {one.settings for one in write_sets}) == 1:
+        whole.settings = versions.pop()
     removals = [one for one in write_sets if one.removes_only]
     for one in sorted(removals, key=attrgetter("addressed")):
         for table in one.tables:

@@ -26,6 +26,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ _NAME, _VERSION = "xaspool-claims", 1
 _RANGE, _CHECKSUM = struct.Struct(">BBQBIBIBIBd"), struct.Struct(">BI")
 _SLOT_BYTES = _RANGE.size + _CHECKSUM.size
 _SLOTS_AT_ONCE = 64  # by which a file grows
-_MOST_STATES = 1024
+_LARGE_BYTES = 1 << 20  # a larger file is removed when no slot is in use, so that readers do not read it for ever
 _NONE = -1  # no handle
 MARKED, UNMARKED = b"\x95", b"\0"
 
@@ -68,7 +69,7 @@ MARKED, UNMARKED = b"\x95", b"\0"
 class Slot(NamedTuple):
     """Messages of one commit whose attempts have begun.
 
-    state: the state of the messages before the attempts, see ``_state_of``; None in a journal of an earlier version.
+    state: the state of the messages before the attempts, see ``_state``; None in a journal of an earlier version.
     begun_at: when the program got the messages, in seconds since the epoch, or None if unknown; for people only.
     """
 
@@ -155,7 +156,7 @@ class Journal:
                     except IndexError:
                         at = self._enlarge()
                     slots += (at,)
-                    state = _STATES[run.attributes.get("attempts", 0) if run.attributes else 0, run.queue.name]
+                    state = _state(run.attributes.get("attempts", 0) if run.attributes else 0, run.queue.name)
                     disk.write_at(self._handle, at, _slot(number, start, stop - start, state, since))
         except OSError as error:
             raise_if_torn(error)
@@ -174,8 +175,8 @@ class Journal:
             raise_if_torn(error)
             log.warning("the end of an attempt could not be recorded: %s", error)
         self._free += slots
-        if self._is_closing:
-            self.close()
+        if self._is_closing or self._end > _LARGE_BYTES:
+            self._remove_if_unused()
 
     def reserve(self, claims: PositionRanges) -> CallMarks | None:
         """Write a slot with an unset mark for each claimed message; return the place of the marks.
@@ -185,7 +186,7 @@ class Journal:
         become_owner(self._store)
         now = self._store.clock.now()
         slots = [
-            UNMARKED + _slot(number, ordinal, 1, _state_of(run), now)[1:]
+            UNMARKED + _slot(number, ordinal, 1, _state(run.attributes.get("attempts", 0), run.queue.name), now)[1:]
             for number, first, count in claims
             for run, start, stop in self._runs(number, first, count)
             for ordinal in range(start, stop)
@@ -210,30 +211,39 @@ class Journal:
     def remove(self) -> None:
         """Remove the file, if it exists. Afterwards, no process counts an attempt of this journal."""
         with self._mutex:
-            disk, handle, self._handle = self._store.files.disk, self._handle, _NONE
-            if handle != _NONE:
-                try:
-                    disk.close(handle)
-                    unlink_unless_gone(disk, layout.claim_journal(self.xid))
-                except OSError as error:
-                    raise_if_torn(error)
-                    log.warning("a journal of claims could not be removed: %s", error)
-                finally:
-                    self._store.shared.xids.unlock(xid_byte(self.xid))
+            self._remove()
 
     def close(self) -> None:
         """Remove the file as soon as no attempt is in progress, because the space is being closed.
 
         The next process that opens the space counts the attempts that do not end before.
         """
-        self._is_closing, taken = True, list[int]()
-        with suppress(IndexError):  # (a slot that is taken here is in use in no other thread)
-            while True:
-                taken += (self._free.pop(),)
-        if self._first + len(taken) * _SLOT_BYTES == self._end:
-            self.remove()
-        else:
-            self._free += taken
+        self._is_closing = True
+        self._remove_if_unused()
+
+    def _remove_if_unused(self) -> None:
+        if self._first + len(self._free) * _SLOT_BYTES >= self._end:
+            taken = list[int]()
+            with self._mutex:  # (from here on, no thread can add a slot)
+                with suppress(IndexError):
+                    while True:
+                        taken += (self._free.pop(),)
+                if self._first + len(taken) * _SLOT_BYTES == self._end:
+                    self._remove()
+                else:  # another thread has taken a slot since
+                    self._free += taken
+
+    def _remove(self) -> None:
+        disk, handle, self._handle = self._store.files.disk, self._handle, _NONE
+        if handle != _NONE:
+            try:
+                disk.close(handle)
+                unlink_unless_gone(disk, layout.claim_journal(self.xid))
+            except OSError as error:
+                raise_if_torn(error)
+                log.warning("a journal of claims could not be removed: %s", error)
+            finally:
+                self._store.shared.xids.unlock(xid_byte(self.xid))
 
     def _runs(self, number: int, first: int, count: int) -> list[tuple[Run, int, int]]:
         with self._store.view.mutex:
@@ -278,25 +288,13 @@ def _slot(number: int, first: int, count: int, state: int, begun_at: float) -> b
 _FREE = _slot(1, 0, 0, 0, 0.0)
 
 
-class _States(dict[tuple[int, str], int]):
-    """Numbers for messages with so many failed attempts in a queue.
+@lru_cache(maxsize=1024)
+def _state(attempts: int, queue: str) -> int:
+    """Return a number for messages in a queue with so many failed attempts.
 
     The number of a message is another one after its attempt was counted, in its queue or an error queue.
     """
-
-    def __missing__(self, key: tuple[int, str]) -> int:
-        if len(self) > _MOST_STATES:
-            self.clear()
-        attempts, queue = key
-        self[key] = state = zlib.crc32(f"{attempts} {queue}".encode())
-        return state
-
-
-_STATES = _States()
-
-
-def _state_of(run: Run) -> int:
-    return _STATES[run.attributes.get("attempts", 0), run.queue.name]
+    return zlib.crc32(f"{attempts} {queue}".encode())
 
 
 def become_owner(store: Store) -> None:
@@ -520,7 +518,7 @@ def uncounted(index: Index, journal: JournalContents) -> list[Position]:
     unchanged, without, changed = set[Position](), set[Position](), set[Position]()
     for slot in journal.slots:
         for run, start, stop in index.messages.live_runs(slot.number, slot.first, slot.first + slot.length):
-            is_same = slot.state == _state_of(run)
+            is_same = slot.state == _state(run.attributes.get("attempts", 0), run.queue.name)
             found = without if slot.state is None else unchanged if is_same else changed
             found.update(Position(slot.number, ordinal) for ordinal in range(start, stop))
     return sorted(unchanged | (without - changed))

@@ -78,13 +78,6 @@ class Feed:
 
     # -- notes -----------------------------------------------------------------------------------------------------
 
-    def put(self, number: int, contents: FileContents, adopted: Sequence[FileContents] = ()) -> None:
-        """Record a commit: the content of its file and of the branches that it adopts.
-
-        The caller holds the byte of the number, and its file has the name of the number.
-        """
-        self.write(number, note_of(contents, adopted))
-
     def retract(self, number: int) -> None:
         """Empty the note of a number, so that readers read the file.
 
@@ -110,7 +103,7 @@ class Feed:
     # -- slots ------------------------------------------------------------------------------------------------------
 
     def write(self, number: int, note: bytes) -> None:
-        """Write the note of a number. Caller holds the number's byte.
+        """Write the note of a number. The caller holds the number's byte, and its file has the name of the number.
 
         Raises OSError if the write fails and an earlier note of the number remains.
         """

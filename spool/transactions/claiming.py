@@ -115,6 +115,7 @@ def claim(
     The groups of these messages remain locked. ``page``: the counters, which the caller has just read.
 
     Raises:
+        SpaceStopped: no message is free, because ``run/`` was deleted.
         WaitExpired: a live process did not publish its commit in time.
         OSError: the disk is full, and only messages of dead processes are left, whose attempts must be counted first.
     """
@@ -147,6 +148,7 @@ def claim(
             # Try again: a dead coordinator's branch has released messages, or a commit was published meanwhile.
             if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
+            store.shared.control.verify()  # otherwise a caller would wait for ever after run/ was deleted
             return []
         return kept
     except BaseException:

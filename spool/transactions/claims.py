@@ -146,10 +146,7 @@ class Claims:
         def look() -> PositionRanges:
             page = store.check_usable()
             check_queue(store.settings, wanted.queue, page)
-            got = claim(store, self._core.owners, wanted, page, groups)
-            if not got:
-                store.shared.control.verify()  # else a caller would ask for ever after run/ was deleted
-            return got
+            return claim(store, self._core.owners, wanted, page, groups)
 
         self._check_open()
         wanted = replace(wanted, spread=True)

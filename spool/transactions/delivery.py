@@ -84,10 +84,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
             page.check()
         if wanted.queue not in settings.config.queues or page.settings != settings.version:
             check_queue(store.settings, wanted.queue, page)
-        got = claim(store, core.owners, wanted, page, groups)
-        if not got:
-            store.shared.control.verify()  # else a caller would wait for ever after run/ was deleted
-        return got
+        return claim(store, core.owners, wanted, page, groups)
 
     taken = False
     try:

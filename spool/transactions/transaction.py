@@ -285,7 +285,6 @@ class Transaction:
             become_owner(store)  # (before the claim, because this may wait for a lock)
         got = claiming.claim(store, self._core.owners, wanted, page, branch.groups)
         if not got:
-            store.shared.control.verify()  # otherwise a caller would wait for ever after run/ was deleted
             claiming.check_not_own(store.view, wanted, branch.claims)
         return got
 

@@ -11,8 +11,6 @@ from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Meanwhile
 from tests.simdisk import SimulatedDisk
 
-STARTED_AT_ONCE = 6
-
 
 def start(path: Path) -> None:
     with spool.create(path, max_headers=8, exist_ok=True) as space:
@@ -31,7 +29,7 @@ def test_a_program_that_makes_its_space_and_queues_can_be_started_twice(tmp_path
 @pytest.mark.parametrize("round", range(3))
 @pytest.mark.every(3)
 def test_of_programs_that_start_at_once_one_makes_the_space_and_all_use_it(tmp_path: Path, round: int) -> None:
-    children = at_once(lambda _: start(tmp_path / "shop"), STARTED_AT_ONCE)
+    children = at_once(lambda _: start(tmp_path / "shop"), 6)
     with spool.open(tmp_path / "shop") as space:
         assert sorted(message.body for message in space.get_many("orders", 10)) == sorted(children)
         assert sorted(space.queues()) == ["errors", "orders"]

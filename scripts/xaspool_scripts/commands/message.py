@@ -292,7 +292,6 @@ def _show(message: "Message", entry: "QueueEntry") -> None:
         fields["cause"] = task.cause if task.cause != message.failure_reason else None
     if entry.holder is not None:
         fields["claimed by"] = _holder_name(entry.holder)
-        fields["transaction"] = entry.holder.xid
         fields["claimed since"] = moment(entry.holder.since)
     fields["body"] = plural(entry.body_bytes or 0, "byte")
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})

@@ -2,14 +2,13 @@
 
 import gc
 import os
-import signal
 
 import pytest
 import transaction
 
 import spool
 from tests import door
-from tests.children import die, exit_code, exit_code_of, let_die, start
+from tests.children import die, exit_code_of, let_die, start
 from tests.shown import bodies
 from tests.xa.data_manager.outcomes import check_committed, check_rolled_back, work
 from tests.xa.data_manager.parties import commit_with
@@ -79,9 +78,9 @@ def test_x03_a_forked_child_does_not_keep_the_lock_of_its_parent(space: spool.Sp
             found.tpc_vote(transaction.get())
             start(child)
             os.read(is_there, 1)
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
-    assert exit_code(start(parent)) == -signal.SIGKILL
+    let_die(parent)
     try:
         with spool.open(space.path) as again:
             check_rolled_back(again, failed=0)

@@ -1,7 +1,6 @@
 """A shop: a space with orders, a database with bookings, and the transaction that turns one into the other."""
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import spool
 import xa
 from spool.engine import Clock
 from tests.at_once import AT_ONCE
-from tests.children import die, exit_code_of
+from tests.children import die, let_die
 from tests.clocks import timed
 from tests.postgresql import Server
 from tests.xa.manager.steps import STEPS, acting
@@ -97,7 +96,7 @@ class Shop:
             with self, self.manager() as manager, acting(found, when, die):
                 self.book(manager)
 
-        assert exit_code_of(program) == -signal.SIGKILL
+        let_die(program)
         self.__enter__()
 
     # -- the state ----------------------------------------------------------------------------------------------------

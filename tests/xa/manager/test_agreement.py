@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 import spool
 import xa
 from tests.branches import Mistake
-from tests.children import exit_code, exit_code_of, start
+from tests.children import exit_code, exit_code_of, let_die, start
 from tests.postgresql import Server, server
 from tests.xa.manager.desk import (
     DECISION,
@@ -269,7 +269,7 @@ def test_x03_the_log_remains_until_each_of_two_databases_was_recovered(with_two_
                 database.execute("revoke execute on function pg_control_system() from public")
                 database.execute("create table bookings (text text)")
                 database.execute("grant all on bookings to clerk")
-        assert exit_code_of(program) == -signal.SIGKILL
+        let_die(program)
         booked = {}
         for name in names:
             with xa.TransactionManager(memory / "log") as manager, closing(connect(name)) as database:

@@ -24,7 +24,7 @@ import spool
 import xa
 from spool.engine import WaitExpired
 from tests import door
-from tests.children import exit_code, start
+from tests.children import die, exit_code, start
 from tests.postgresql import Server
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import STEPS, Step, acting
@@ -90,7 +90,7 @@ def shop(memory: Path, server: Server, two_phase: bool, step: Step, answers: boo
 @with_and_without_answers
 @pytest.mark.every(9)
 def test_x03_the_program_is_killed(shop: Shop, two_phase: bool, step: Step, when: str, answers: bool) -> None:
-    killed = start(child(shop, step, when, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    killed = start(child(shop, step, when, die))
     assert exit_code(killed) == -signal.SIGKILL
     recover_and_check(shop)
 

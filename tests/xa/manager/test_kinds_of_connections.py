@@ -19,7 +19,7 @@ import spool
 import xa
 from spool.decisions import DecisionLog
 from tests.branches import Mistake
-from tests.children import exit_code_of
+from tests.children import let_die
 from tests.postgresql import Server
 from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, of_kinds, on_server, terminate_sessions
 from tests.xa.manager.shop import Shop, die, last_resource, two_phases
@@ -96,7 +96,7 @@ def test_x03_each_kind_recovers_after_the_death_of_its_program(
             with acting(step, when, die):
                 desk.book(manager, database, space)
 
-    assert exit_code_of(program) == -signal.SIGKILL
+    let_die(program)
     assert len(xa.ResourceManager(desk.space).recover()) == 1
     with desk.manager() as manager, closing(desk.connect()) as database:
         manager.recover(desk.space, database)

@@ -1,7 +1,5 @@
 """Exactly once through zope.sqlalchemy: a message and a row of PostgreSQL, with the program killed at each step."""
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +15,7 @@ from zope.sqlalchemy.datamanager import SessionDataManager
 
 import spool
 import xa
-from tests.children import exit_code_of
+from tests.children import die, let_die
 from tests.postgresql import Server, server
 from tests.xa.manager.shop import Shop
 from tests.xa.manager.steps import Step, acting
@@ -194,12 +192,12 @@ at_each_step = pytest.mark.parametrize(
 def test_x03_a_program_that_is_killed(shop: Shop, step: Step, when: str) -> None:
     def program() -> None:
         with shop, shop.manager() as manager, closing_session(shop.server) as session:
-            with acting(step, when, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+            with acting(step, when, die):
                 book(shop, session, manager)
                 transaction.commit()
 
     shop.space.put("orders", "tea")
-    assert exit_code_of(program) == -signal.SIGKILL
+    let_die(program)
     shop.__enter__()
     with shop.manager() as manager:
         manager.recover(shop.space, shop.database)
