@@ -3,6 +3,7 @@
 import errno
 import threading
 from concurrent.futures import CancelledError, Future, wait
+from itertools import product
 from unittest import mock
 
 import pytest
@@ -142,22 +143,24 @@ def test_on_a_full_disk_the_gets_of_a_group_are_committed_without_its_puts(gathe
     assert bodies(space, "replies") == []
 
 
-def test_a_deleted_queue_fails_only_the_puts_into_it(gathering: Gathering) -> None:
+@pytest.mark.parametrize("count", [2, 3])
+def test_each_caller_of_a_commit_has_its_own_ids_or_its_own_refusal(gathering: Gathering, count: int) -> None:
+    """A queue is deleted before the commit. The others are then committed in a second attempt."""
     space = gathering.space
-    space.create_queue("gone")
-    space.create_queue("once", retries=0)
-    space.put("once", "taken")
-    with committed_here(space):
-        fine, late = space.submit("orders", 1), space.submit("gone", 2)
-        with space.transaction() as tx:
-            tx.get("once")
-            done = tx.commit_async()
-        with spool.open(space.path) as other:
-            other.delete_queue("gone")
-    assert fine.result(PATIENT_SECONDS)
-    assert done.result(PATIENT_SECONDS) is None
-    assert isinstance(late.exception(PATIENT_SECONDS), spool.QueueNotFound)
-    assert (space.stats("once").dequeued, space.stats("once").failed) == (1, 0)
+    for queues in product(("orders", "gone", "orders in a transaction", "gone in a transaction"), repeat=count):
+        space.create_queue("gone")
+        found = list[Future[str]]()
+        with committed_here(space):
+            for place, (queue, *in_transaction) in enumerate(map(str.split, queues)):
+                tx = space.transaction() if in_transaction else None
+                found.append(space.submit(queue, place, transaction=tx))
+                tx and tx.commit_async()
+            space.delete_queue("gone")
+        is_there = [future.exception(PATIENT_SECONDS) is None for future in found]
+        assert is_there == [queue.startswith("orders") for queue in queues]
+        accepted = [(future.result(), place) for place, future in enumerate(found) if is_there[place]]
+        assert [(message.id, message.body) for message in space.browse("orders")] == accepted
+        space.purge("orders")
 
 
 def test_a_transaction_that_does_not_fit_leaves_the_room_to_a_smaller_one(gathering: Gathering) -> None:
