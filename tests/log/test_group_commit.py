@@ -14,7 +14,6 @@ import spool
 from spool.disk.disk import FlushFailed
 from spool.format.reader import contents_of
 from spool.log import commit_queue as gathered
-from spool.log.commit_queue import CommitQueue
 from spool.model import layout
 from tests import door
 from tests.at_once import AT_ONCE
@@ -116,12 +115,14 @@ def test_requests_are_committed_in_order_of_arrival(gathering: Gathering) -> Non
 
 def test_the_only_caller_leads_at_once_in_its_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer, no hand-over, no thread but the caller's."""
+    threads = set[int]()
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller does not wait for others"))
-    monkeypatch.setattr(CommitQueue, "wait", lambda *args: pytest.fail("a lone caller leads"))
-    for n in range(5):
-        gathering.space.put("orders", n)
-        gathering.space.get("orders")
-    assert door.core(gathering.space).group_commit._thread is None
+    with door.before_attempts(lambda _: threads.add(threading.get_ident())):
+        for n in range(5):
+            gathering.space.put("orders", n)
+            gathering.space.get("orders")
+    assert threads == {threading.get_ident()}
+    assert door.commit_thread(gathering.space) is None
 
 
 def test_on_a_full_disk_the_gets_of_a_group_are_committed_without_its_puts(gathering: Gathering) -> None:
@@ -411,20 +412,20 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
     wait_for_room = gathered.threading.Condition.wait
 
     def waiting(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition is door.core(space).group_commit.queue._room:
+        if threading.current_thread() is producer and door.waiting_requests(space) == 4:
             blocked.set()
         return wait_for_room(condition, timeout)
 
     monkeypatch.setattr(gathered.threading.Condition, "wait", waiting)
+    producer = threading.Thread(target=lambda: [space.submit("orders", b"x") for n in range(50)])
     with gathering.held():
-        producer = threading.Thread(target=lambda: [space.submit("orders", b"x") for n in range(50)])
         producer.start()
         assert blocked.wait(PATIENT_SECONDS)
         assert producer.is_alive()
-        assert len(door.core(space).group_commit.queue._requests) == 4
+        assert door.waiting_requests(space) == 4
     producer.join(PATIENT_SECONDS)
     assert not producer.is_alive()
-    door.core(space).group_commit.drain()
+    door.drain(space)
     assert len(bodies(space)) == 51
 
 
