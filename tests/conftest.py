@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ import spool
 from spool import sharing
 from spool.disk.disk import Disk
 from spool.model import codecs
+from tests import door
 from tests.held import Gathering
 from tests.led import another_process_leads
 from tests.meanwhile import Processes, Watched
@@ -480,10 +482,11 @@ def watched(processes: Processes, space: spool.Space) -> Watched:
 
 
 @pytest.fixture
-def gathering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gathering]:
-    found = Gathering(tmp_path / "space", monkeypatch)
-    for queue in ("orders", "replies"):
-        found.space.create_queue(queue)
-    yield found
-    found.disk.go_on.set()
-    found.space.close()
+def gathering(tmp_path: Path) -> Iterator[Gathering]:
+    found = Gathering(tmp_path / "space")
+    with door.noticing_joins(lambda: found.came(threading.current_thread()).set()):
+        for queue in ("orders", "replies"):
+            found.space.create_queue(queue)
+        yield found
+        found.disk.go_on.set()
+        found.space.close()

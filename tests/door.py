@@ -4,11 +4,15 @@ Tests take a public call where one shows the same. Otherwise they go through thi
 names of a space. ``owner`` is an open space, its engine, or a transaction.
 """
 
+import math
 import os
+import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
@@ -16,17 +20,24 @@ import spool
 import xa
 from spool.coordination.counters import CounterPage
 from spool.disk.disk import Disk
-from spool.format.reader import contents_of
+from spool.format.header import Adoption, BranchEntry, Header, SectionEntry, stamp
+from spool.format.reader import FileContents, contents_of
+from spool.format.table import CompactedTable
 from spool.index.index import Index
 from spool.log import write_set
 from spool.log.adoption import adoption, voted_contents
-from spool.log.combined import CombinedCommits
+from spool.log.commit import commit_batch
+from spool.log.commit_file import CommitFileWriter
+from spool.log.commit_queue import CommitQueue
+from spool.log.group_commit import GroupCommit, commit_submitted
+from spool.log.posted import encode
 from spool.log.visibility import catch_up
-from spool.log.write_set import WriteSet
+from spool.log.write_set import WriteSet, puts, removal
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
+from spool.maintenance.room import rooms
 from spool.model.position import Position
-from spool.model.xid import Xid
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import claim_journal
 from spool.runtime.clock import Clock, Deadline
 from spool.store.store import WAIT_SECONDS, Store
@@ -75,13 +86,6 @@ def in_work(space: spool.Space) -> list[Position]:
     journal = claim_journal.read_journal(disk(space), core(space).journal.xid)
     catch_up(store(space))
     return claim_journal.uncounted(index(space), journal)
-
-
-def combined(space: spool.Space) -> CombinedCommits:
-    """Return the part of the space that commits together with other processes."""
-    found = space._core.group_commit._combined
-    assert found is not None
-    return found
 
 
 def next_check(arrivals: spool.QueueArrivals) -> float:
@@ -149,6 +153,24 @@ def batch(transaction: Any) -> WriteSet:
     return found
 
 
+def add(transaction: Any, *actions: tuple[Any, ...]) -> None:
+    """Add to the commit of a transaction. actions: the name of a method of the commit, and its arguments."""
+    act(transaction._branch.batch, actions)
+
+
+def act(batch: Any, actions: Iterable[tuple[Any, ...]]) -> Any:
+    for name, *arguments in actions:
+        getattr(batch, name)(*arguments)
+    return batch
+
+
+def commit(space: spool.Space, *actions: tuple[Any, ...]) -> int:
+    """Commit as the engine itself does, outside of any transaction. actions: as in ``add``."""
+    store, batch = space._store, act(WriteSet(), actions)
+    with store.guard:
+        return commit_batch(store, batch, store.deadline(), flush=True)
+
+
 def outcomes(manager: xa.TransactionManager) -> Any:
     """Return the branches that the manager commits in the background."""
     return manager._outcomes
@@ -157,6 +179,216 @@ def outcomes(manager: xa.TransactionManager) -> Any:
 def settle(manager: xa.TransactionManager) -> None:
     """Wait until the manager has committed every branch in the background."""
     manager._outcomes.wait(PATIENT_SECONDS)
+
+
+# -- commits that fail or wait -----------------------------------------------------------------------------------------
+
+
+def _nothing(*_: object) -> None: ...
+
+
+def _noticed(
+    target: Any, name: str, *, before: Callable[..., object] = _nothing, after: Callable[[], object] = _nothing
+) -> Any:
+    """Let a method call a function before it, with its arguments, and another one after it."""
+    inner = getattr(target, name)
+
+    def method(*arguments: Any) -> Any:
+        before(*arguments)
+        result = inner(*arguments)
+        after()
+        return result
+
+    return mock.patch.object(target, name, method)
+
+
+def before_attempts(act: Callable[[int], object]) -> Any:
+    """Call ``act`` before each attempt to commit, with the number of requests. If it raises, the attempt fails."""
+    return _noticed(GroupCommit, "_try", before=lambda _, requests: act(len(requests)))
+
+
+@contextmanager
+def failing_attempts(fail: Callable[[], object], times: float = math.inf) -> Iterator[list[int]]:
+    """Let so many attempts to commit fail. Yields the numbers of their requests."""
+    failed = list[int]()
+
+    def act(requests: int) -> None:
+        if len(failed) < times:
+            failed.append(requests)
+            fail()
+
+    with before_attempts(act):
+        yield failed
+
+
+@contextmanager
+def unknown_attempts(*, happened: bool) -> Iterator[None]:
+    """Let each request have an unknown outcome. ``happened``: whether it is committed."""
+    attempt = GroupCommit._try
+
+    def trying(group: GroupCommit, requests: Sequence[WriteSet]) -> Sequence[WriteSet]:
+        if happened:
+            attempt(group, requests)
+        for request in requests:
+            request.error = spool.CommitUnknown("another process did not end the commit")
+        return []
+
+    with mock.patch.object(GroupCommit, "_try", trying):
+        yield
+
+
+SUBMISSION = GroupCommit, "submit"  # the function that hands a request to the thread that commits
+
+
+def waiting(space: spool.Space) -> int:
+    """Return the number of messages whose commit has not begun."""
+    return space._core.group_commit.waiting
+
+
+def waiting_requests(space: spool.Space) -> int:
+    return len(space._core.group_commit.queue._requests)
+
+
+def is_led(space: spool.Space) -> bool:
+    """Return whether a thread commits, or is about to."""
+    return space._core.group_commit.queue._led
+
+
+def commit_thread(space: spool.Space) -> threading.Thread | None:
+    """Return the thread that commits submitted messages, once a message was submitted."""
+    return space._core.group_commit._thread
+
+
+def drain(space: spool.Space) -> None:
+    """Accept no more requests, and return when all are committed."""
+    space._core.group_commit.drain()
+
+
+def end_program(space: spool.Space) -> None:
+    """Commit the submitted messages as the end of the program does."""
+    commit_submitted(space._core.group_commit)
+
+
+@contextmanager
+def without_commit_thread(space: spool.Space) -> Iterator[None]:
+    """Let submissions wait until a test leads."""
+    group = space._core.group_commit
+    with mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
+        yield
+
+
+@contextmanager
+def asleep_until_drained(space: spool.Space) -> Iterator[None]:
+    """Let submitted messages wait until no more are accepted."""
+    queue, wakes = space._core.group_commit.queue, list[None]()
+    wake = queue._wake
+    with (
+        _noticed(queue, "close", after=lambda: [wake() for _ in wakes]),
+        mock.patch.object(queue, "_wake", partial(wakes.append, None)),
+    ):
+        yield
+
+
+def lead(space: spool.Space) -> None:
+    """Make one commit of the waiting submissions, in this thread."""
+    with space._store.guard:
+        space._core.group_commit._lead()
+
+
+@contextmanager
+def noticing_joins(came: Callable[[], object]) -> Iterator[None]:
+    """Call ``came`` in each thread whose request has joined the line."""
+    with _noticed(CommitQueue, "join", after=came), _noticed(CommitQueue, "add", after=came):
+        yield
+
+
+@contextmanager
+def full_line(space: spool.Space, wait: Callable[..., object]) -> Iterator[None]:
+    """Let the line of waiting requests have no room. ``wait`` is called in place of waiting for room."""
+    queue = space._core.group_commit.queue
+    with mock.patch.object(queue, "has_room", return_value=False), mock.patch.object(queue, "wait_for_room", wait):
+        yield
+
+
+# -- commits of several processes --------------------------------------------------------------------------------------
+
+
+def expect_others(space: spool.Space, commits: int) -> None:
+    """Let this process look for company in so many commits; 0: until it meets others."""
+    space._core.group_commit._combined._expected = commits
+
+
+def alone(space: spool.Space) -> Any:
+    """Let this process look for no company."""
+    return mock.patch.object(space._core.group_commit._combined, "has_company", return_value=False)
+
+
+def unmoved_branches() -> Any:
+    """Let a process die, as it seems to others, before it moves the branches that it has committed."""
+    return mock.patch("spool.log.group_commit.move_adopted")
+
+
+class Lead:
+    """The lead among processes, in the hands of a test."""
+
+    def __init__(self, space: spool.Space) -> None:
+        self._group = space._core.group_commit
+        self._combined = self._group._combined
+        assert self._combined._try_lead()
+
+    def join(self) -> int:
+        """Join the posted requests. Return the number of those that this process can commit."""
+        return len(self._combined.join())
+
+    def forget(self) -> None:
+        """Leave the joined requests as they are, as a process that dies does."""
+        self._combined.joined.clear()
+
+    def commit(self) -> None:
+        """Commit the posted requests, and end the lead."""
+        with mock.patch.multiple(self._combined, has_company=lambda _: True, _try_lead=lambda: True):
+            self._group._commit([WriteSet()])
+
+
+def commit_as_another(store: Store) -> None:
+    """Take the lead, and commit the posted requests, as another process that has met the owners of the requests."""
+    group = GroupCommit(store, partial(rooms, store))
+    group._combined._expected = 1
+    try:
+        group._commit([WriteSet()])
+    finally:
+        group._forget_name()
+
+
+@contextmanager
+def leading(space: spool.Space) -> Iterator[Lead]:
+    """Lead in this process. At the end commit the posted requests, as a leader does."""
+    lead = Lead(space)
+    with space._store.guard:
+        yield lead
+        lead.commit()
+
+
+_STEPS = {"join": "join", "take": "take", "finish": "finish", "wait": "_wait", "read": "_read_answer"}
+
+
+def before_step(space: spool.Space, step: str, act: Callable[[], object]) -> Any:
+    """Call ``act`` before each such step of this process: a leader joins the posted requests, takes them for a number,
+    and finishes them; an owner waits for the answer, and reads it."""
+    return _noticed(space._core.group_commit._combined, _STEPS[step], before=lambda *_: act())
+
+
+def posted_put(queue: str, body: bytes) -> tuple[bytes, Any]:
+    """Return a put as a process posts it: the arguments of ``RequestSlots.post`` after the slot."""
+    return _posted(puts(None, queue, [([body], {})]))
+
+
+def posted_removal(*ranges: tuple[int, int, int]) -> tuple[bytes, Any]:
+    return _posted(removal(None, list(ranges)))
+
+
+def _posted(request: WriteSet) -> tuple[bytes, Any]:
+    return encode([request])  # type: ignore[return-value]
 
 
 # -- files of messages, and commits ------------------------------------------------------------------------------------
@@ -174,16 +406,32 @@ def fixed(writer: dict[str, object], ids: Callable[[int], bytes], xids: Callable
         yield
 
 
-@contextmanager
-def small_sections(messages: int = 6, size: int = 2_000, addressed: int = 4) -> Iterator[None]:
-    """Let a section of a file hold at most so many messages, bytes of bodies, and messages that it removes or
-    changes."""
-    with (
-        mock.patch.object(write_set, "SECTION_MESSAGES", messages),
-        mock.patch.object(write_set, "SECTION_BYTES", size),
-        mock.patch.object(write_set, "MOST_ADDRESSED", addressed),
-    ):
-        yield
+def small_sections() -> Any:
+    """Let a section of a file hold few messages, few bytes of bodies, and few commands."""
+    return mock.patch.multiple(write_set, SECTION_MESSAGES=6, SECTION_BYTES=2_000, MOST_ADDRESSED=4)
+
+
+def write_file(
+    path: Path, actions: Iterable[tuple[Any, ...]], time: float, durable_mark: int, number: int, *,
+    supersedes: tuple[int, ...] = (), adopts: Sequence[Adoption] = (), padded: bool = False,
+) -> Header:  # fmt: skip
+    """Write a file of messages, stamped if it has a number. actions: as in ``add``.
+
+    ``padded``: whether the file is padded like one that may overwrite another.
+    """
+    batch = WriteSet(supersedes)
+    batch.adopts += adopts
+    (path.parent / "active").mkdir(exist_ok=True)
+    file = CommitFileWriter(Disk(str(path.parent)), Xid(FORMAT_LOCAL, b"written", b""))
+    pool = mock.Mock(take=mock.Mock(return_value=None)) if padded else None
+    file.complete(act(batch, actions), time, durable_mark, pool=pool)
+    if number:
+        assert file.handle is not None
+        file.disk.write_at(file.handle, *stamp(number))
+    file.close()
+    (path.parent / file.name).rename(path)
+    (path.parent / "active").rmdir()
+    return file.contents(0).header
 
 
 def contents(owner: Owner, name: str) -> Any:
@@ -198,11 +446,8 @@ def _readable(found: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {
-            field.name: _plain(getattr(value, field.name))
-            for field in fields(value)
-            if field.compare and field.name[0] != "_"
-        }
+        shown = [field.name for field in fields(value) if field.compare and field.name[0] != "_"]
+        return {name: _plain(getattr(value, name)) for name in shown}
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     return list(map(_plain, value)) if isinstance(value, list | tuple | array) else value
@@ -211,6 +456,17 @@ def _plain(value: Any) -> Any:
 def note(owner: Owner, number: int) -> bytes | None:
     """Return the note of a commit in the feed."""
     return owner._store.shared.feed.read(number)
+
+
+def contents_with(table: Any, entry: SectionEntry) -> Any:
+    """Return what a reader gets from a file with one branch, one section, and this table."""
+    branch = BranchEntry(Xid(FORMAT_LOCAL, b"branch", b""), bytes(BRANCH_ID_BYTES), 0, entry.messages)
+    return FileContents(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
+
+
+def compacted_table(**columns: Any) -> Any:
+    """Return the table of a section that a compaction writes."""
+    return CompactedTable(**columns)
 
 
 def noted(owner: Owner, number: int) -> list[Any] | None:

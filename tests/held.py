@@ -5,12 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import spool
 from spool.disk.disk import Disk, FlushFailed
-from spool.log.commit_queue import CommitQueue
-from spool.log.write_set import WriteSet
 from tests import door
 from tests.at_once import AT_ONCE
 
@@ -51,38 +48,23 @@ class HeldDisk(Disk):
 @contextmanager
 def committed_here(space: spool.Space) -> Iterator[None]:
     """Commit all submissions of the block together, at its end, in this thread."""
-    group = door.core(space).group_commit
-    with mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
+    with door.without_commit_thread(space):
         try:
             yield
         finally:
-            with door.store(space).guard:
-                group._lead()
+            door.lead(space)
 
 
 class Gathering:
     """A space with one commit held in its flush; ``join`` starts callers, each of which has joined the line when it
     returns; leaving lets the flush go on."""
 
-    def __init__(self, path: Path, monkeypatch: Any) -> None:
+    def __init__(self, path: Path) -> None:
         path.mkdir()
         self.disk = HeldDisk(str(path))
         self.space = spool.create(self.disk, defaults=AT_ONCE)
         self.threads: list[threading.Thread] = []
         self._came: dict[threading.Thread, threading.Event] = {}
-        join, add = CommitQueue.join, CommitQueue.add
-
-        def joining(queue: CommitQueue, request: WriteSet) -> bool:
-            leads = join(queue, request)
-            self.came(threading.current_thread()).set()
-            return leads
-
-        def adding(queue: CommitQueue, request: WriteSet) -> None:
-            add(queue, request)
-            self.came(threading.current_thread()).set()
-
-        monkeypatch.setattr(CommitQueue, "join", joining)
-        monkeypatch.setattr(CommitQueue, "add", adding)
 
     @contextmanager
     def held(self, queue: str = "orders") -> Iterator[None]:

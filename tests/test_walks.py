@@ -19,7 +19,6 @@ import spool
 import xa
 from spool.coordination import locks
 from spool.coordination.locks import LockFile
-from spool.log.write_set import WriteSet
 from spool.model import layout
 from tests import door, references
 from tests.branches import voting
@@ -40,17 +39,15 @@ def put(path: Path, opened: ExitStack) -> Action:
 def posted_put(path: Path, opened: ExitStack) -> Action:
     opened.enter_context(spool.open(path))  # the first opener; the others expect company
     leader, owner = opened.enter_context(spool.open(path)), opened.enter_context(spool.open(path))
-    slots, combined = door.store(leader).shared.requests, door.combined(leader)
+    slots = door.store(leader).shared.requests
     posts = threading.Thread(target=owner.put, args=("orders", b"two"))
-    join = combined.join
 
-    def join_when_posted() -> list[WriteSet]:
+    def post() -> None:
         posts.start()
         while not slots.standing():
             pass
-        return join()
 
-    combined.join = join_when_posted  # type: ignore[method-assign]
+    opened.enter_context(door.before_step(leader, "join", post))
 
     def put_both() -> None:
         leader.put("orders", b"one")

@@ -15,7 +15,7 @@ from celery.exceptions import ChordError, Reject
 import spool
 from celery_xaspool import results, shutdown
 from celery_xaspool.results import XaspoolBackend
-from spool.log.group_commit import GroupCommit
+from tests import door
 from tests.celery.conftest import Shop
 from tests.celery.tasks import application
 from tests.celery.workers import prepared, until
@@ -89,21 +89,13 @@ def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
 
 
 def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(
-    own: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """(Otherwise Celery loses the result.) Each retry is logged with one traceback."""
     with application(own.space.path, result_backend_always_retry=True) as app:
         app.backend.store_result("a", 1, states.SUCCESS)
-        attempt, failed = GroupCommit._try, list[str]()
-
-        def fails_twice(*args: Any) -> Any:
-            if len(failed) < 2:
-                failed.append("once")
-                no_room()
-            return attempt(*args)
-
-        monkeypatch.setattr(GroupCommit, "_try", fails_twice)
-        app.backend.store_result("b", 2, states.SUCCESS)
+        with door.failing_attempts(no_room, times=2) as failed:
+            app.backend.store_result("b", 2, states.SUCCESS)
         assert app.backend.get_result("b") == 2
         assert len(failed) == 2
         assert caplog.text.count("Traceback") == 2
@@ -330,19 +322,11 @@ def test_a_chord_whose_records_were_deleted_fails_at_once(
 
 
 def test_a_part_of_a_chord_waits_for_room_on_the_disk_if_the_application_wants_so(
-    own: Shop, parts: list[Context], monkeypatch: pytest.MonkeyPatch
+    own: Shop, parts: list[Context]
 ) -> None:
     with application(own.space.path, result_backend_always_retry=True) as app:
-        attempt, failed = GroupCommit._try, list[str]()
-
-        def fails_once(*args: Any) -> Any:
-            if not failed:
-                failed.append("once")
-                no_room()
-            return attempt(*args)
-
-        monkeypatch.setattr(GroupCommit, "_try", fails_once)
-        app.backend.mark_as_done(parts[0].id, 2, parts[0])
+        with door.failing_attempts(no_room, times=1):
+            app.backend.mark_as_done(parts[0].id, 2, parts[0])
     assert counted(own) == ["1"]
 
 

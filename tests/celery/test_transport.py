@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import spool
 from celery_xaspool import channel as channels
 from celery_xaspool import transport
 from celery_xaspool.names import queue_name
-from spool.log.group_commit import GroupCommit
+from tests import door
 from tests.celery.workers import until
 from tests.full import no_room
 from tests.spaces import remove_by_hand
@@ -368,8 +368,7 @@ def test_an_ack_that_fails_is_repeated_and_its_message_is_not_delivered_again(
     Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
     with Consumer(connection, [Queue("tea")], on_message=held.append):
         connection.drain_events(timeout=1)
-        with monkeypatch.context() as full:
-            full.setattr(GroupCommit, "_try", no_room)
+        with door.failing_attempts(no_room):
             held[0].ack()
             with pytest.raises(TimeoutError):
                 connection.drain_events(timeout=0.3)
@@ -381,16 +380,15 @@ def test_an_ack_that_fails_is_repeated_and_its_message_is_not_delivered_again(
 
 @pytest.mark.parametrize("fill", [no_room, "max_messages"])
 def test_a_publication_without_room_raises_the_error_of_kombu_with_the_advice(
-    connect: Callable[..., Connection], path: Path, monkeypatch: pytest.MonkeyPatch, fill: Any
+    connect: Callable[..., Connection], path: Path, fill: Any
 ) -> None:
     connection = connect(queue={"max_messages": 1} if fill == "max_messages" else {})
     producer = Producer(connection)
     producer.publish("green", routing_key="tea", declare=[Queue("tea")])
-    if fill is no_room:
-        monkeypatch.setattr(GroupCommit, "_try", fill)
-    for retry in (False, True):
-        with pytest.raises(OperationalError, match=r"free space on the disk|queue tea"):
-            producer.publish("black", routing_key="tea", retry=retry)
+    with door.failing_attempts(no_room) if fill is no_room else nullcontext():
+        for retry in (False, True):
+            with pytest.raises(OperationalError, match=r"free space on the disk|queue tea"):
+                producer.publish("black", routing_key="tea", retry=retry)
     assert spool.shared(path).stats("tea").ready == 1
 
 

@@ -12,7 +12,6 @@ import pytest
 
 import spool
 from spool.disk.disk import Disk
-from spool.log.group_commit import GroupCommit
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock, timed
@@ -373,17 +372,17 @@ def test_x14_a_removal_succeeds_on_a_full_disk(
     assert list(space.browse("orders")) == []
 
 
+def fails() -> None:
+    raise OSError(5, "it fails")
+
+
 def test_x14_after_a_failed_removal_the_messages_are_held_and_can_be_removed_again(
-    space: spool.Space, claims: spool.Claims, monkeypatch: pytest.MonkeyPatch
+    space: spool.Space, claims: spool.Claims
 ) -> None:
     space.put_many("orders", range(2))
     taken = claims.take("orders", 2)
 
-    def fails(*_: object) -> None:
-        raise OSError(5, "it fails")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(GroupCommit, "_try", fails)
+    with door.failing_attempts(fails):
         for end in (
             lambda: claims.remove(taken),
             lambda: claims.fail(taken[0], "no"),
@@ -397,22 +396,12 @@ def test_x14_after_a_failed_removal_the_messages_are_held_and_can_be_removed_aga
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_x14_a_call_of_unknown_outcome_can_be_repeated(
-    space: spool.Space, claims: spool.Claims, monkeypatch: pytest.MonkeyPatch, happened: bool
+    space: spool.Space, claims: spool.Claims, happened: bool
 ) -> None:
     space.put_many("orders", range(4), group="a")
-    try_ = GroupCommit._try
-
-    def loses_the_answer(group: GroupCommit, requests: Any) -> Any:
-        if happened:
-            try_(group, requests)
-        for request in requests:
-            request.error = spool.CommitUnknown("another process did not end the commit")
-        return []
-
     for first, second in ((1, 1), (3, 2)):  # remove and remove again; reject, then fail
         taken = claims.take("orders", 2)
-        with monkeypatch.context() as lost:
-            lost.setattr(GroupCommit, "_try", loses_the_answer)
+        with door.unknown_attempts(happened=happened):
             future: Any = ENDINGS[first](claims, taken[0])
             assert isinstance(future.exception(PATIENT_SECONDS), spool.CommitUnknown)
         assert (claims.held, len(taken)) == (1, 1)
@@ -465,16 +454,10 @@ def test_x14_the_end_of_the_block_releases_all_and_later_calls_name_the_remedy(s
             call()
 
 
-def test_x14_after_a_failed_removal_closed_claims_release_the_messages(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(5, "it fails")
-
+def test_x14_after_a_failed_removal_closed_claims_release_the_messages(space: spool.Space) -> None:
     space.put("orders", "one")
     claims = space.claims()
-    monkeypatch.setattr(GroupCommit, "_try", fails)
-    with committed_here(space):
+    with door.failing_attempts(fails), committed_here(space):
         future = claims.remove(claims.take("orders"))
         claims.close()
     assert isinstance(future.exception(0), spool.DiskFailure)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import spool
-from spool.log.group_commit import GroupCommit
 from spool.model import layout
 from spool.policies.claim_journal import Journal
 from spool.runtime import calls
@@ -272,7 +271,7 @@ def test_x14_a_signal_handler_that_raises_in_a_removal_does_not_undo_the_removal
     with spool.open(path) as space, space.claims() as claims:
         space.put_many("orders", range(2))
         taken = claims.take("orders", 2)
-        _signals_in(monkeypatch, GroupCommit, "submit")
+        _signals_in(monkeypatch, *door.SUBMISSION)
         with pytest.raises(Pressed):
             claims.remove(taken[:1])
         _signals_in(monkeypatch, spool.Claims, "_give_back")
@@ -289,18 +288,14 @@ def test_x14_a_removal_that_is_withdrawn_while_it_waits_for_room_leaves_the_mess
     with spool.open(path) as space, space.claims() as claims:
         space.put("orders", "one")
         taken = claims.take("orders")
-        queue = door.core(space).group_commit.queue
 
         def interrupted(*_: object) -> None:
             error = KeyboardInterrupt()
             mark_delivered(error)
             raise error
 
-        with monkeypatch.context() as full:
-            full.setattr(queue, "has_room", lambda request: False)
-            full.setattr(queue, "wait_for_room", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                claims.remove(taken)
+        with door.full_line(space, interrupted), pytest.raises(KeyboardInterrupt):
+            claims.remove(taken)
         assert claims.held == 1
         claims.remove(taken).result(PATIENT_SECONDS)
         assert space.stats("orders").dequeued == 1

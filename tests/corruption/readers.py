@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat
-from spool.format.header import SECTION_MESSAGES, BranchEntry, Header, SectionEntry, decode_header
-from spool.format.reader import FileContents, contents_of, prove
-from spool.format.table import Table, bodies_bytes, decode_table
+from spool.format.header import SECTION_MESSAGES, Header, SectionEntry, decode_header
+from spool.format.reader import contents_of, prove
+from spool.format.table import bodies_bytes, decode_table
 from spool.index import Index
 from spool.index.body_files import read_bodies
 from spool.index.commit import Commit, Part
@@ -25,9 +25,10 @@ from spool.intake import dropfile
 from spool.model import codecs, layout
 from spool.model import settings_file as space_settings
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
-from spool.model.xid import BRANCH_ID_BYTES, Xid
+from spool.model.xid import Xid
 from spool.policies import claim_journal
 from spool.store.parts import addressed_positions
+from tests import door
 from tests.corruption.hostile import GOLDEN, pack, vouched
 
 XID = Xid(7, b"global", b"branch")
@@ -96,7 +97,7 @@ def golden_table(name: str) -> tuple[bytes, SectionEntry]:
     return GOLDEN[name][entry.offset : entry.offset + entry.table_bytes], entry
 
 
-def check_table(table: Table, entry: SectionEntry) -> None:
+def check_table(table: Any, entry: SectionEntry) -> None:
     assert len(table.lengths) == len(table.checksums) == sum(run[2] for run in table.runs) == entry.messages
     assert bodies_bytes(table.lengths) == entry.bodies_bytes
     assert all(isinstance(name, str) for name in table.queues)
@@ -127,11 +128,10 @@ def try_table(encoded: bytes, like: SectionEntry, tried: dict[str, int]) -> None
             try_index(table, entry)
 
 
-def try_index(table: Table, entry: SectionEntry) -> None:
+def try_index(table: Any, entry: SectionEntry) -> None:
     """Treat a table as an opening does: index it, list its messages, and list the messages that it holds if
     prepared."""
-    branch = BranchEntry(XID, bytes(BRANCH_ID_BYTES), 0, entry.messages)
-    contents = FileContents(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
+    contents = door.contents_with(table, entry)
     index = Index(mock.Mock(table=lambda source, section: table), {})
     for number in (3, 5):
         index.apply(Commit(number, [Part(0, None, 0, contents)], []))

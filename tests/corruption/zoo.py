@@ -11,7 +11,7 @@ from unittest import mock
 
 import spool
 from spool.coordination.locks import capture_byte, coordinator_byte
-from spool.log import commit_file, group_commit, write_set
+from spool.log import commit_file, write_set
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -152,7 +152,7 @@ def _adoptions(space: spool.Space, zoo: Zoo) -> None:
     for kind in ("adopted branch", "unmoved branch"):
         xid = Xid(FOREIGN, kind.encode(), b"")
         _branch(space, xid, kind).prepare()
-        with mock.patch.object(group_commit, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
+        with door.unmoved_branches() if kind == "unmoved branch" else mock.MagicMock():
             number = space.engine.commit_branch(xid, vote_known=True)
         zoo.files[f"head of {kind}"] = layout.committed(number)
         zoo.files[kind] = layout.committed(number, 1) if kind == "adopted branch" else layout.prepared(xid)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import ParamSpec
-from unittest import mock
 
 import spool
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
@@ -114,11 +113,9 @@ def claiming(log: OperationLog, name: str, count: int = 1) -> Program:
                 log.saw("a", body)
                 operation.takes = [("a", body)]
                 claims.begin(taken[0])
-                group = door.core(space).group_commit
-                with log.ending(operation), mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
+                with log.ending(operation), door.without_commit_thread(space):
                     future = claims.remove(taken)
-                    with door.store(space).guard:  # (in this thread, because the schedule has no other)
-                        group._lead()
+                    door.lead(space)  # (in this thread, because the schedule has no other)
                     future.result(0)
 
     return run

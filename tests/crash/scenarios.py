@@ -215,8 +215,7 @@ def _task(operation: Operation, held: Stretch) -> None:
     branch = remote_branch.RemoteBranch(ROOT, ROUND)
     body = next(branch.messages([held])).raw.decode()
     operation.takes, operation.puts, operation.from_queue = [("a", body)], [("b", f"r{body}")], None
-    door.batch(branch).put("b", [f"r{body}".encode()], {"codec": "text"})
-    door.batch(branch).remove(*held.position, 1, "dequeued")
+    door.add(branch, ("put", "b", [f"r{body}".encode()], {"codec": "text"}), ("remove", *held.position, 1, "dequeued"))
     branch.prepare()
     branch.close()
 

@@ -83,7 +83,7 @@ def company(simulation: Simulation) -> Program:
 
     def wait(space: spool.Space) -> None:
         first = simulation.schedule.actors[0]
-        simulation.schedule.wait_until(lambda: door.core(space).group_commit.queue._led or first.done)
+        simulation.schedule.wait_until(lambda: door.is_led(space) or first.done)
 
     return wait
 

@@ -394,7 +394,7 @@ def test_x18_objects_that_put_messages_when_they_are_collected_hang_nothing(
         gc.set_threshold(*threshold)
         gc.collect()
     assert len(said) == 2 * count
-    assert stocked.stats("late").ready + door.core(stocked).group_commit.waiting >= said.count("put")
+    assert stocked.stats("late").ready + door.waiting(stocked) >= said.count("put")
     assert stocked.check() == []
 
 

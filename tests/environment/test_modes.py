@@ -84,7 +84,7 @@ def _task(space: spool.Space) -> None:
     store, xid = door.store(space), Xid(FORMAT_ROUND, b"round", b"1")
     assert store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
     branch = RemoteBranch(space.path, xid)
-    door.batch(branch).put("b", [b"reply"], {})
+    door.add(branch, ("put", "b", [b"reply"], {}))
     assert branch.prepare() is not None
     branch.close()
     store.shared.xids.unlock(coordinator_byte(xid.gtrid))

@@ -286,8 +286,9 @@ def _task(path: str, gtrid: bytes, held: list) -> Xid:
     branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"))
     try:
         for stretch in held:
-            door.batch(branch).put("b", [body[:3] for _, body, _ in branch.messages([stretch])], {"codec": "text"})
-            door.batch(branch).remove(*stretch.position, stretch.length, "dequeued")
+            replies = [body[:3] for _, body, _ in branch.messages([stretch])]
+            removed = (*stretch.position, stretch.length, "dequeued")
+            door.add(branch, ("put", "b", replies, {"codec": "text"}), ("remove", *removed))
         vote = branch.prepare()
         return vote.xid
     finally:

@@ -14,6 +14,8 @@ from spool.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
 from spool.format.commands import Remove, Take, Update
 from spool.format.header import (
+    CLASS_BYTES,
+    MAX_HEADER_BYTES,
     VERSION,
     Adoption,
     BranchEntry,
@@ -22,6 +24,7 @@ from spool.format.header import (
     decode_header,
     encode_header,
     header_checksum,
+    pad_header,
     stamp,
 )
 from spool.format.reader import prove
@@ -239,6 +242,16 @@ def test_a_version_that_no_program_writes_is_damage() -> None:
     data = with_version(encode_header(Header(0, 1.0, {})), VERSION - 1)
     with pytest.raises(CorruptedFile, match="version 0"):
         decode_header(data, len(data))
+
+
+@given(st.integers(0, 3 * CLASS_BYTES))
+def test_a_padded_header_and_its_sections_fill_the_class(beside: int) -> None:
+    header = Header(0, 1.5, {"pid": 1, "program": "p"})
+    padded, plain = encode_header(header, beside=beside), encode_header(header)
+    assert (len(padded) + beside) % CLASS_BYTES == 0
+    assert len(padded) - len(plain) < CLASS_BYTES < MAX_HEADER_BYTES
+    again = pad_header(padded, len(padded) + CLASS_BYTES)
+    assert again == encode_header(header, room=len(again)), "padding can be replaced by more padding"
 
 
 def with_version(header: bytes, version: int) -> bytes:

@@ -59,7 +59,7 @@ def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -
     with spool.open(space.path) as coordinator:
         assert door.store(coordinator).shared.xids.try_lock(coordinator_byte(xid.gtrid))
         branch = RemoteBranch(space.path, xid)
-        door.batch(branch).put("work", [b"late"], {})
+        door.add(branch, ("put", "work", [b"late"], {}))
     with pytest.raises(TransactionRolledBack):
         branch.prepare()
     branch.close()
@@ -71,7 +71,7 @@ def test_a_task_does_not_vote_for_a_message_into_a_queue_that_was_deleted_since_
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     assert door.store(space).shared.xids.try_lock(coordinator_byte(xid.gtrid))
     branch = RemoteBranch(space.path, xid)
-    door.batch(branch).put("elsewhere", [b"late"], {})
+    door.add(branch, ("put", "elsewhere", [b"late"], {}))
     space.delete_queue("elsewhere")
     with pytest.raises(spool.QueueNotFound):
         branch.prepare()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,12 @@ from spool.coordination.locks import request_slot_byte
 from spool.coordination.requests import DONE, EMPTY, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import combined
-from spool.log.combined import _APART_COMMITS, _TRIAL_COMMITS, CombinedCommits
-from spool.log.posted import encode
+from spool.log.combined import _APART_COMMITS, _TRIAL_COMMITS
 from spool.log.standing import look_at_standing, span_of
-from spool.log.write_set import WriteSet, puts, removal
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.clock import Clock, Deadline, WaitExpired
+from spool.runtime.tearing import mark_delivered
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.branches import voting
@@ -59,20 +57,6 @@ def slots_of(space: spool.Space) -> RequestSlots:
     return door.store(space).shared.requests
 
 
-@contextmanager
-def leading(space: spool.Space) -> Iterator[CombinedCommits]:
-    """Lead in this process. At the end commit the posted requests, as a leader does."""
-    group = door.core(space).group_commit
-    combined = group._combined
-    assert combined._try_lead()
-    with door.store(space).guard:
-        yield combined
-        together = combined.join()
-        while together and (failed := group._try(together)):
-            together = [request for request in together if request not in failed]
-        combined.end_lead()
-
-
 def until(holds: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENT_SECONDS
     while not holds():
@@ -88,7 +72,7 @@ def posted(space: spool.Space, count: int = 1) -> None:
 def test_a_leader_commits_the_request_of_another_process(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
-    with leading(leader):
+    with door.leading(leader):
         waits = pool.submit(owner.put, "orders", "posted")
         posted(leader)
     name = waits.result(PATIENT_SECONDS)
@@ -101,7 +85,7 @@ def test_each_request_of_a_commit_gets_its_own_ids(
 ) -> None:
     others = [spool.open(tmp_path / "space") for _ in range(4)]
     try:
-        with leading(leader):
+        with door.leading(leader):
             waits = [pool.submit(one.put_many, "orders", [f"{n} a", f"{n} b"]) for n, one in enumerate(others)]
             posted(leader, 4)
             published = door.counters(leader).published
@@ -120,7 +104,7 @@ def test_a_transaction_and_a_get_are_posted(
     tx = owner.transaction()
     tx.put("orders", f"reply to {tx.get('orders').body}", priority=7)
     with spool.open(tmp_path / "space") as third:
-        with leading(leader):
+        with door.leading(leader):
             commits = pool.submit(tx.commit)
             posted(leader)
             gets = pool.submit(third.get, "orders")
@@ -132,7 +116,7 @@ def test_a_transaction_and_a_get_are_posted(
 
 def test_two_processes_that_commit_in_turns_do_not_commit_together(leader: spool.Space, owner: spool.Space) -> None:
     """The answer of a leader costs more than the flush that it saves, so two processes need not meet at the lead."""
-    with leading(leader):
+    with door.leading(leader):
         pass
     for _ in range(100):  # (the owner has expected others since it opened the space)
         leader.put("orders", b"")
@@ -162,12 +146,13 @@ def test_a_process_that_meets_two_others_commits_together(
     leader: spool.Space, owner: spool.Space, tmp_path: Path, pool: ThreadPoolExecutor
 ) -> None:
     with spool.open(tmp_path / "space") as third:
-        door.combined(owner)._expected = door.combined(third)._expected = 0
+        door.expect_others(owner, 0)
+        door.expect_others(third, 0)
         owner.put("orders", b"")
         third.put("orders", b"")
         for _ in range(3):
             leader.put("orders", b"")
-        with leading(leader):
+        with door.leading(leader):
             wait_together = [pool.submit(one.put, "orders", b"") for one in (owner, third)]
             posted(leader, 2)
         assert all(one.result(PATIENT_SECONDS) for one in wait_together)
@@ -176,11 +161,11 @@ def test_a_process_that_meets_two_others_commits_together(
 def test_threads_of_one_process_are_posted_in_one_slot(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
-    with leading(leader):
+    with door.leading(leader):
         first = pool.submit(owner.put, "orders", 0)
         posted(leader)
         waits = [pool.submit(owner.put, "orders", n) for n in range(1, 6)]
-        until(lambda: door.core(owner).group_commit.queue.waiting == 5)
+        until(lambda: door.waiting(owner) == 5)
     ids = [one.result(PATIENT_SECONDS) for one in (first, *waits)]
     assert [leader.show(id).body for id in ids] == list(range(6))
 
@@ -191,7 +176,7 @@ def test_the_owner_of_a_request_that_fails_gets_the_error(
     """The other requests of the commit succeed."""
     leader.put("small", "there")
     with spool.open(tmp_path / "space") as third, spool.open(tmp_path / "space") as fourth:
-        with leading(leader):
+        with door.leading(leader):
             fits = pool.submit(owner.put, "small", "fits")
             posted(leader)
             full = pool.submit(third.put, "small", "too much")
@@ -273,11 +258,9 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     assert bodies(leader) == ["one", "two"]
     slots = slots_of(owner)
     slot = slots.own(A_MOMENT)
+    assert slot is not None
     run = next(iter(door.index(leader).messages.queues["orders"].in_order(time.time())))
-    addressed = [(run.number, run.first, 1)]
-    request = removal(None, addressed)
-    encoded = encode([request])
-    slots.post(slot, *encoded)
+    slots.post(slot, *door.posted_removal((run.number, run.first, 1)))
     slots.disown(slot)
     assert leader.get("orders").body == "one"
     assert slots.state(slot) == EMPTY
@@ -333,7 +316,7 @@ def test_a_process_that_looks_for_a_slot_owns_no_request_of_a_dead_process(
 
     command = [sys.executable, "-c", program, str(tmp_path / "space")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        with leading(leader):
+        with door.leading(leader):
             posted(leader)
         until(lambda: slots.are_calm)
         assert slots.try_lead()
@@ -344,30 +327,24 @@ def test_a_process_that_looks_for_a_slot_owns_no_request_of_a_dead_process(
         monkeypatch.undo()
     if not put_again:
         put_the_key()
-    with leading(owner):
+    with door.leading(owner):
         pass
     assert sorted(bodies(leader)) == ["again", "first"]
     assert slot == 1
 
 
-def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(
-    leader: spool.Space, owner: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(leader: spool.Space, owner: spool.Space) -> None:
     """Rule 20: otherwise its request would seem to be that of a live process, which keeps the key."""
+    slots, error = slots_of(leader), KeyboardInterrupt()
+    mark_delivered(error)  # the space remains open
 
-    def interrupt(combined: CombinedCommits, slot: int, *_: object) -> None:
-        assert slots_of(leader).join(slot)
-        raise KeyboardInterrupt
+    def interrupt() -> None:
+        assert slots.join(*slots.standing())
+        raise error
 
-    slots = slots_of(leader)
     assert slots.try_lead()
-    with monkeypatch.context() as patched:
-        patched.setattr(CombinedCommits, "_wait", interrupt)
-        request = puts(None, "orders", [([b""], {})])
-        combined = door.combined(owner)
-        with pytest.raises(KeyboardInterrupt):
-            combined.lead_or_post([request])
-    assert isinstance(request.error, CommitUnknown)
+    with door.before_step(owner, "wait", interrupt), pytest.raises(KeyboardInterrupt):
+        owner.put("orders", b"")
     [slot] = slots.standing()
     assert not slots.is_owned(slot)
     slots.end_lead()
@@ -390,11 +367,11 @@ def test_decisions_of_several_processes_share_a_head(
 ) -> None:
     """The owner gives its branch the committed name, because this leader ends before it does so."""
     manager = prepared(owner, b"one", b"two")
-    with leading(leader):
+    with door.leading(leader):
         decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
         posted(leader)
         again = pool.submit(manager.commit, xa.Xid(7, b"two", b""))
-        until(lambda: door.core(owner).group_commit.queue._requests)
+        until(lambda: door.waiting_requests(owner))
     assert decides.result(PATIENT_SECONDS) == again.result(PATIENT_SECONDS) == xa.XA_OK
     assert door.disk(owner).names(layout.PREPARED) == []
     assert sorted(bodies(leader)) == [b"one", b"two"]
@@ -402,33 +379,28 @@ def test_decisions_of_several_processes_share_a_head(
 
 
 def test_a_leader_moves_the_branches_of_others(
-    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
-    manager = prepared(owner, b"one")
-    slots, join = slots_of(leader), CombinedCommits.join
+    manager, decides = prepared(owner, b"one"), list[Future[int]]()
 
-    def join_behind_the_decision(combined: CombinedCommits) -> list[WriteSet]:
-        if combined is door.combined(leader):
-            decides.append(pool.submit(manager.commit, xa.Xid(7, b"one", b"")))
-            posted(leader)
-        return join(combined)
+    def decide() -> None:
+        decides.append(pool.submit(manager.commit, xa.Xid(7, b"one", b"")))
+        posted(leader)
 
-    decides = list[Future[int]]()
-    monkeypatch.setattr(CombinedCommits, "join", join_behind_the_decision)
-    monkeypatch.setattr(door.combined(leader), "_expected", 1)
-    leader.put("orders", b"beside it")
-    monkeypatch.undo()
+    door.expect_others(leader, 1)
+    with door.before_step(leader, "join", decide):
+        leader.put("orders", b"beside it")
     assert door.disk(leader).names(layout.PREPARED) == []
     assert decides[0].result(PATIENT_SECONDS) == xa.XA_OK
     assert sorted(bodies(owner)) == [b"beside it", b"one"]
-    assert slots.are_calm
+    assert slots_of(leader).are_calm
 
 
 def test_a_branch_that_was_rolled_back_meanwhile_is_refused_by_its_owner(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
     manager = prepared(owner, b"one")
-    with leading(leader):
+    with door.leading(leader):
         decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
         posted(leader)
         xa.ResourceManager(leader).rollback(xa.Xid(7, b"one", b""))
@@ -438,35 +410,34 @@ def test_a_branch_that_was_rolled_back_meanwhile_is_refused_by_its_owner(
     assert bodies(leader) == []
 
 
-def test_a_branch_that_another_process_cannot_read_is_committed_by_its_owner(
-    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+def test_a_decision_about_a_branch_commits_no_later_branch_of_the_same_xid(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
-    """The header has another checksum than the one in the request."""
-    manager, shared = prepared(owner, b"one"), WriteSet.shared
-    wrong = lambda one: (*(shared(one) or ())[:4], [(one.adopts[0].xid, one.adopts[0].size, 1)])  # noqa: E731
-    monkeypatch.setattr(WriteSet, "shared", wrong)
-    combined = door.combined(leader)
-    assert combined._try_lead()
-    decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
-    posted(leader)
-    assert combined.join() == []
-    combined.end_lead()
-    assert decides.result(PATIENT_SECONDS) == xa.XA_OK
-    assert bodies(leader) == [b"one"]
+    manager, later, xid = prepared(owner, b"one"), xa.ResourceManager(leader), xa.Xid(7, b"one", b"")
+    with door.leading(leader):
+        decides = pool.submit(manager.commit, xid)
+        posted(leader)
+        later.rollback(xid)
+        with voting(later, xid):
+            leader.put("orders", b"later")
+    with pytest.raises(xa.XAError) as refused:
+        decides.result(PATIENT_SECONDS)
+    assert refused.value.code == xa.XAER_NOTA
+    assert (bodies(leader), later.recover()) == ([], [xid])
 
 
 def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner: spool.Space) -> None:
     """Rule 21."""
     slots = slots_of(owner)
     slot = slots.own(A_MOMENT)
+    assert slot is not None
     leader.put("orders", "one")
     number = door.counters(leader).published
     slots.post(slot, b"", span_of([]))
     slots.join(slot)
     slots.take(slot, number, b"")
     name = layout.committed(number)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(CombinedCommits, "has_company", lambda *_: False)  # a leader would settle the slot
+    with door.alone(leader):  # a leader would settle the slot
         leader.get("orders")
         leader.put("orders", "two")
         door.reclaim(leader)
@@ -508,7 +479,7 @@ def test_reclaim_keeps_all_of_the_newest_numbers_that_it_shall_keep(leader: spoo
 def test_a_damaged_request_is_left_to_its_owner(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, damaged: bytes
 ) -> None:
-    with leading(leader):
+    with door.leading(leader):
         waits = pool.submit(owner.put, "orders", "whole")
         posted(leader)
         [slot] = slots_of(leader).standing()
@@ -521,7 +492,7 @@ def test_an_answer_that_was_overwritten_leaves_the_outcome_unknown(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RequestSlots, "answer", lambda *_: None)
-    with leading(leader):
+    with door.leading(leader):
         waits = pool.submit(owner.put, "orders", "once")
         posted(leader)
     with pytest.raises(CommitUnknown):
@@ -537,7 +508,7 @@ def test_a_commit_that_its_leader_could_not_publish_is_published_before_its_owne
     def fail(*_: object, **__: object) -> bool:
         raise OSError(5, "planted")
 
-    with leading(leader):
+    with door.leading(leader):
         waits = pool.submit(owner.put, "orders", "once")
         posted(leader)
         monkeypatch.setattr(door.store(leader).shared.counters, "publish_next", fail)
@@ -550,8 +521,7 @@ def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
     slots = slots_of(space)
     slot = slots.own(A_MOMENT)
     assert slot is not None
-    encoded = encode([puts(None, "orders", [([b"dead"], {})])])
-    slots.post(slot, *encoded)
+    slots.post(slot, *door.posted_put("orders", b"dead"))
     assert slots.join(slot)
     slots.take(slot, number, b"")
     slots.disown(slot)
@@ -566,7 +536,7 @@ def test_a_request_whose_number_is_empty_is_cancelled_for_a_put_of_its_key(
     door.store(leader).shared.counters.store_issued(number)
     taken_of_a_dead_process(leader, number)
     owner.put("orders", "again", deduplication_key="k")
-    with leading(leader):
+    with door.leading(leader):
         pass
     assert bodies(leader) == ["again"]
     assert slots_of(leader).are_calm
@@ -580,7 +550,7 @@ def test_a_request_whose_commit_is_damaged_is_not_committed_again(leader: spool.
     handle = disk.open(layout.committed(number), write=True)
     disk.write_at(handle, 40, b"damaged")
     disk.close(handle)
-    with leading(leader):
+    with door.leading(leader):
         pass
     assert bodies(leader) == ["one"]
     assert slots_of(leader).are_calm
@@ -612,14 +582,16 @@ def test_one_process_at_a_time_looks_for_a_slot(leader: spool.Space, owner: spoo
     assert slots_of(leader).own(A_MOMENT) == 0
 
 
-def test_a_request_of_an_unknown_outcome_tells_that_run_was_deleted(leader: spool.Space, owner: spool.Space) -> None:
-    slot = slots_of(owner).own(A_MOMENT)
-    assert slot is not None
-    request = WriteSet()
-    door.disk(owner).unlink(layout.CONTROL)
-    door.combined(owner)._give_up(slot, [request])
-    assert isinstance(request.error, CommitUnknown)
-    assert "run/control was deleted" in str(request.error)
+def test_a_request_of_an_unknown_outcome_tells_that_run_was_deleted(
+    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RequestSlots, "answer", lambda *_: None)
+    with door.before_step(owner, "read", lambda: door.disk(owner).unlink(layout.CONTROL)):
+        with door.leading(leader):
+            waits = pool.submit(owner.put, "orders", "once")
+            posted(leader)
+        with pytest.raises(CommitUnknown, match="run/control was deleted"):
+            waits.result(PATIENT_SECONDS)
 
 
 def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space) -> None:
@@ -671,7 +643,7 @@ def test_a_process_without_a_slot_waits_for_the_lead_of_a_live_leader(
     monkeypatch.setattr(combined, "_PATIENCE_SECONDS", patience)
     while slots_of(leader).own(A_MOMENT) is not None:
         pass
-    with leading(leader):
+    with door.leading(leader):
         put = pool.submit(owner.put, "orders", "one")
         assert asked.wait(PATIENT_SECONDS)
         assert patience > 1 or put.result(PATIENT_SECONDS), "it commits without the lead"

@@ -3,14 +3,12 @@
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import spool
 from spool.coordination.locks import NUMBER
-from spool.disk.disk import FlushFailed
-from spool.log.commit_file import CommitFileWriter
+from spool.disk.disk import Disk, FlushFailed
 from spool.model import layout
 from spool.store.store import WAIT_SECONDS
 from tests import door
@@ -162,15 +160,15 @@ def test_the_time_limit_of_a_commit_begins_when_its_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[spool.Space], object]
 ) -> None:
     """A slow write leaves a put all its time to wait for the number lock, which another process holds."""
-    clock, complete = SimulatedClock(), CommitFileWriter.complete
+    clock, create = SimulatedClock(), Disk.create
 
-    def slowly(self: CommitFileWriter, *arguments: Any, **options: Any) -> None:
+    def slowly(disk: Disk, name: str) -> int:
         clock.time += 60.0
-        complete(self, *arguments, **options)
+        return create(disk, name)
 
     with spool.create(timed(tmp_path / "space", clock)) as space, spool.open(tmp_path / "space") as other:
         space.create_queue("orders")
-        monkeypatch.setattr(CommitFileWriter, "complete", slowly)
+        monkeypatch.setattr(Disk, "create", slowly)
         door.store(other).shared.control.lock(NUMBER, door.deadline(other), "the number lock")
         begun = clock.time
         with pytest.raises(spool.TransactionTimeout):

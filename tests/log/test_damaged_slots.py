@@ -12,12 +12,10 @@ import spool
 from spool.coordination import requests
 from spool.coordination.requests import DAMAGED, DONE, EMPTY, JOINED, POSTED, SLOTS, TAKEN, RequestSlots
 from spool.errors import CommitUnknown
-from spool.log.combined import CombinedCommits
-from spool.log.posted import encode, encode_answer
-from spool.log.write_set import WriteSet, puts
+from spool.log.posted import encode_answer
 from tests import door
 from tests.held import PATIENT_SECONDS
-from tests.log.test_combined import A_MOMENT, leader, leading, owner, posted, slots_of, until
+from tests.log.test_combined import A_MOMENT, leader, owner, posted, slots_of, until
 from tests.shown import bodies
 
 __all__ = ["leader", "owner"]  # fixtures
@@ -47,10 +45,7 @@ def store_state(slots: RequestSlots, slot: int, state: int) -> None:
 
 
 def put(slots: RequestSlots, slot: int, body: bytes = b"posted") -> None:
-    request = puts(None, "orders", [([body], {})])
-    encoded = encode([request])
-    assert encoded is not None
-    slots.post(slot, *encoded)
+    slots.post(slot, *door.posted_put("orders", body))
 
 
 class Ring:
@@ -64,7 +59,7 @@ class Ring:
         self.slots.disown(slot)
         put(self.slots, slot)
         if state in ("empty", "done", "taken"):
-            with leading(space):
+            with door.leading(space):
                 pass
         if state == "taken":
             put(self.slots, slot)
@@ -83,7 +78,7 @@ class Ring:
 
     def judge(self) -> None:
         """A process leads: it commits no request of the slot, and leaves no request that stands."""
-        with leading(self.space):
+        with door.leading(self.space):
             pass
         assert bodies(self.space) == self.was_committed
         assert self.slots.standing() == []
@@ -117,7 +112,7 @@ def test_another_state_without_its_checksum_commits_no_request_of_a_slot(
 def test_a_whole_request_of_a_dead_process_is_committed(leader: spool.Space) -> None:
     """The test of the tests above."""
     ring = Ring(leader, "posted")
-    with leading(leader):
+    with door.leading(leader):
         pass
     assert bodies(leader) == [*ring.was_committed, b"posted"]
 
@@ -145,31 +140,27 @@ def test_no_changed_bit_makes_another_valid_word() -> None:
 
 
 @contextmanager
-def damage_before(step: str, state: int, patched: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def damage_before(step: str, state: int, leader: spool.Space) -> Iterator[list[int]]:
     """Damage the slot that stands before a step of the leader, and store a wrong state."""
-    original = getattr(CombinedCommits, step)
-    damaged = list[int]()
+    slots, damaged = slots_of(leader), list[int]()
 
-    def damage(combined: CombinedCommits, *args: object) -> object:
-        slots = combined._slots
-        if combined._leads and not damaged and slots.standing():
+    def damage() -> None:
+        if not damaged and slots.standing():
             damaged.extend(slots.standing())
             store_state(slots, damaged[0], state)
-        return original(combined, *args)
 
-    with patched.context() as patches:
-        patches.setattr(CombinedCommits, step, damage)
+    with door.before_step(leader, step, damage):
         yield damaged
 
 
 @pytest.mark.parametrize("wrong", STATES)
 @pytest.mark.parametrize("step", ["join", "take", "finish"])
 def test_the_owner_of_a_damaged_slot_does_not_know_the_outcome(
-    leader: spool.Space, owner: spool.Space, monkeypatch: pytest.MonkeyPatch, step: str, wrong: str
+    leader: spool.Space, owner: spool.Space, step: str, wrong: str
 ) -> None:
     is_true = STATES[wrong] == {"join": POSTED, "take": JOINED, "finish": TAKEN}[step]
     with ThreadPoolExecutor(1) as pool:
-        with damage_before(step, STATES[wrong], monkeypatch) as damaged, leading(leader):
+        with damage_before(step, STATES[wrong], leader) as damaged, door.leading(leader):
             waits: Future[str] = pool.submit(owner.put, "orders", "once")
             posted(leader)
         assert damaged
@@ -183,7 +174,7 @@ def test_the_owner_of_a_damaged_slot_does_not_know_the_outcome(
         assert isinstance(failed, CommitUnknown)
     assert bodies(leader) == (["once"] if step != "join" or failed is None else [])
     owner.put("orders", "later")
-    with leading(leader):
+    with door.leading(leader):
         pass
     assert bodies(leader).count("later") == 1
     assert bodies(leader).count("once") <= 1
@@ -193,16 +184,14 @@ def test_the_owner_of_a_damaged_slot_does_not_know_the_outcome(
 @pytest.mark.parametrize("place", range(0, WORD_BITS + ROW_BITS, 29))
 def test_an_owner_believes_no_changed_answer(leader: spool.Space, owner: spool.Space, place: int) -> None:
     """One bit is changed after the leader has marked the request as done, before its owner looks."""
-    read, changed = CombinedCommits._read_answer, list[int]()
+    changed = list[int]()
 
-    def change(combined: CombinedCommits, slot: int, found: list[WriteSet]) -> object:
-        flip(combined._slots, *bits_of(slot)[place])
-        changed.append(slot)
-        return read(combined, slot, found)
+    def change() -> None:
+        flip(slots_of(owner), *bits_of(0)[place])
+        changed.append(place)
 
-    with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(1) as pool:
-        patched.setattr(CombinedCommits, "_read_answer", change)
-        with leading(leader):
+    with door.before_step(owner, "read", change), ThreadPoolExecutor(1) as pool:
+        with door.leading(leader):
             waits = pool.submit(owner.put, "orders", "once")
             posted(leader)
         assert isinstance(waits.exception(PATIENT_SECONDS), CommitUnknown)
@@ -212,20 +201,16 @@ def test_an_owner_believes_no_changed_answer(leader: spool.Space, owner: spool.S
 
 
 @pytest.mark.parametrize("place", ["request", "answer"])
-def test_an_owner_and_a_leader_believe_no_changed_content(
-    leader: spool.Space, owner: spool.Space, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_and_a_leader_believe_no_changed_content(leader: spool.Space, owner: spool.Space, place: str) -> None:
     """A changed request is left to its owner. A changed answer leaves the outcome unknown."""
-    read, content = CombinedCommits._read_answer, requests._content_at(0)
+    content = requests._content_at(0)
 
-    def change(combined: CombinedCommits, slot: int, found: list[WriteSet]) -> object:
+    def change() -> None:
         if place == "answer":
-            flip(combined._slots, content + requests.BODY_BYTES + 1, 1)
-        return read(combined, slot, found)
+            flip(slots_of(owner), content + requests.BODY_BYTES + 1, 1)
 
-    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patched:
-        patched.setattr(CombinedCommits, "_read_answer", change)
-        with leading(leader):
+    with ThreadPoolExecutor(1) as pool, door.before_step(owner, "read", change):
+        with door.leading(leader):
             waits = pool.submit(owner.put, "orders", "whole")
             posted(leader)
             if place == "request":
@@ -247,14 +232,14 @@ def test_a_key_is_put_once_beside_a_damaged_slot(leader: spool.Space, owner: spo
     slots.disown(slot)
     put(slots, slot)
     with ThreadPoolExecutor(1) as pool:
-        with leading(leader) as combined:
-            joined = combined.join()
+        with door.leading(leader) as lead:
+            joined = lead.join()
             flip(slots, *bits_of(slot)[place])
             puts = pool.submit(owner.put, "orders", "again", deduplication_key="k")
             until(lambda: door.store(owner).shared.xids._held)
             assert not puts.done()
-            combined.joined.clear()
-            assert len(joined) == 1
+            lead.forget()
+            assert joined == 1
         puts.result(PATIENT_SECONDS)
     assert bodies(leader) == ["again"]
     assert slots.are_calm

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.log.group_commit import commit_submitted
 from tests import door
 from tests.spaces import path_with
 
@@ -97,19 +96,10 @@ def test_a_process_of_multiprocessing_commits_its_submissions(path: Path) -> Non
 
 
 @pytest.fixture
-def asleep(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> spool.Space:
+def asleep(space: spool.Space) -> Iterator[spool.Space]:
     """Submitted messages wait until no more are accepted."""
-    line, wakes = door.core(space).group_commit.queue, []
-    wake, end = line._wake, line.close
-
-    def end_and_wake(because: str) -> None:
-        end(because)
-        for _ in wakes:
-            wake()
-
-    monkeypatch.setattr(line, "_wake", lambda: wakes.append(None))
-    monkeypatch.setattr(line, "close", end_and_wake)
-    return space
+    with door.asleep_until_drained(space):
+        yield space
 
 
 def test_a_warning_counts_the_messages_that_cannot_be_committed_at_the_end(
@@ -117,14 +107,14 @@ def test_a_warning_counts_the_messages_that_cannot_be_committed_at_the_end(
 ) -> None:
     asleep.change_queue("q", max_messages=2)
     futures = [asleep.submit("q", n) for n in range(5)]
-    commit_submitted(door.core(asleep).group_commit)
+    door.end_program(asleep)
     assert [future.exception() is None for future in futures] == [True, True, False, False, False]
     assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [3]
 
 
 def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
     future = asleep.submit("q", 1)
-    commit_submitted(door.core(asleep).group_commit)
+    door.end_program(asleep)
     assert future.done()
     with pytest.raises(spool.NotOpen, match="the program is ending"):
         asleep.submit("q", 2)
@@ -132,10 +122,10 @@ def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
 
 def test_an_end_is_silent_if_all_was_committed(asleep: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     asleep.submit("q", 1)
-    commit_submitted(door.core(asleep).group_commit)
-    commit_submitted(door.core(asleep).group_commit)
+    door.end_program(asleep)
+    door.end_program(asleep)
     asleep.close()
-    commit_submitted(door.core(asleep).group_commit)
+    door.end_program(asleep)
     assert not caplog.records
 
 

@@ -3,6 +3,7 @@
 import errno
 import threading
 from concurrent.futures import CancelledError, Future, wait
+from itertools import product
 from unittest import mock
 
 import pytest
@@ -13,7 +14,6 @@ import spool
 from spool.disk.disk import FlushFailed
 from spool.format.reader import contents_of
 from spool.log import commit_queue as gathered
-from spool.log.commit_queue import CommitQueue
 from spool.model import layout
 from tests import door
 from tests.at_once import AT_ONCE
@@ -111,17 +111,18 @@ def test_requests_are_committed_in_order_of_arrival(gathering: Gathering) -> Non
     wait(futures, PATIENT_SECONDS)
     assert bodies(space) == ["first", "a", "b", "c", "d"]
     assert len(set(numbers(space)[1:])) == 1
-    assert [space.show(future.result()).body for future in (futures[0], *futures[2:])] == ["a", "c", "d"]
 
 
 def test_the_only_caller_leads_at_once_in_its_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer, no hand-over, no thread but the caller's."""
+    threads = set[int]()
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller does not wait for others"))
-    monkeypatch.setattr(CommitQueue, "wait", lambda *args: pytest.fail("a lone caller leads"))
-    for n in range(5):
-        gathering.space.put("orders", n)
-        gathering.space.get("orders")
-    assert door.core(gathering.space).group_commit._thread is None
+    with door.before_attempts(lambda _: threads.add(threading.get_ident())):
+        for n in range(5):
+            gathering.space.put("orders", n)
+            gathering.space.get("orders")
+    assert threads == {threading.get_ident()}
+    assert door.commit_thread(gathering.space) is None
 
 
 def test_on_a_full_disk_the_gets_of_a_group_are_committed_without_its_puts(gathering: Gathering) -> None:
@@ -141,22 +142,24 @@ def test_on_a_full_disk_the_gets_of_a_group_are_committed_without_its_puts(gathe
     assert bodies(space, "replies") == []
 
 
-def test_a_deleted_queue_fails_only_the_puts_into_it(gathering: Gathering) -> None:
+@pytest.mark.parametrize("count", [2, 3])
+def test_each_caller_of_a_commit_has_its_own_ids_or_its_own_refusal(gathering: Gathering, count: int) -> None:
+    """A queue is deleted before the commit. The others are then committed in a second attempt."""
     space = gathering.space
-    space.create_queue("gone")
-    space.create_queue("once", retries=0)
-    space.put("once", "taken")
-    with committed_here(space):
-        fine, late = space.submit("orders", 1), space.submit("gone", 2)
-        with space.transaction() as tx:
-            tx.get("once")
-            done = tx.commit_async()
-        with spool.open(space.path) as other:
-            other.delete_queue("gone")
-    assert fine.result(PATIENT_SECONDS)
-    assert done.result(PATIENT_SECONDS) is None
-    assert isinstance(late.exception(PATIENT_SECONDS), spool.QueueNotFound)
-    assert (space.stats("once").dequeued, space.stats("once").failed) == (1, 0)
+    for queues in product(("orders", "gone", "orders in a transaction", "gone in a transaction"), repeat=count):
+        space.create_queue("gone")
+        found = list[Future[str]]()
+        with committed_here(space):
+            for place, (queue, *in_transaction) in enumerate(map(str.split, queues)):
+                tx = space.transaction() if in_transaction else None
+                found.append(space.submit(queue, place, transaction=tx))
+                tx and tx.commit_async()
+            space.delete_queue("gone")
+        is_there = [future.exception(PATIENT_SECONDS) is None for future in found]
+        assert is_there == [queue.startswith("orders") for queue in queues]
+        accepted = [(future.result(), place) for place, future in enumerate(found) if is_there[place]]
+        assert [(message.id, message.body) for message in space.browse("orders")] == accepted
+        space.purge("orders")
 
 
 def test_a_transaction_that_does_not_fit_leaves_the_room_to_a_smaller_one(gathering: Gathering) -> None:
@@ -409,20 +412,20 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
     wait_for_room = gathered.threading.Condition.wait
 
     def waiting(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition is door.core(space).group_commit.queue._room:
+        if threading.current_thread() is producer and door.waiting_requests(space) == 4:
             blocked.set()
         return wait_for_room(condition, timeout)
 
     monkeypatch.setattr(gathered.threading.Condition, "wait", waiting)
+    producer = threading.Thread(target=lambda: [space.submit("orders", b"x") for n in range(50)])
     with gathering.held():
-        producer = threading.Thread(target=lambda: [space.submit("orders", b"x") for n in range(50)])
         producer.start()
         assert blocked.wait(PATIENT_SECONDS)
         assert producer.is_alive()
-        assert len(door.core(space).group_commit.queue._requests) == 4
+        assert door.waiting_requests(space) == 4
     producer.join(PATIENT_SECONDS)
     assert not producer.is_alive()
-    door.core(space).group_commit.drain()
+    door.drain(space)
     assert len(bodies(space)) == 51
 
 

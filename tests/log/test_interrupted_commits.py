@@ -13,8 +13,6 @@ import pytest
 import spool
 from spool.errors import CommitUnknown, NotOpen
 from spool.log import combined
-from spool.log.combined import CombinedCommits
-from spool.log.write_set import WriteSet
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS
@@ -79,20 +77,16 @@ class Case:
         self.planted = Planted(self.leader, place, error)
 
     def run(self) -> tuple[Future[str], list[Future[str]]]:
-        waits, join = list[Future[str]](), CombinedCommits.join
-        ours = door.combined(self.leader)
-        ours._expected = 64
+        waits = list[Future[str]]()
+        for space in (self.leader, *self.owners):
+            door.expect_others(space, 64)
 
-        def join_both(combined_commits: CombinedCommits) -> list[WriteSet]:
-            if combined_commits is ours and not waits:
-                for n, owner in enumerate(self.owners):
-                    door.combined(owner)._expected = 64
-                    waits.append(pool.submit(owner.put, "orders", f"owner's {n}"))
+        def post_both() -> None:
+            if not waits:
+                waits.extend(pool.submit(owner.put, "orders", f"owner's {n}") for n, owner in enumerate(self.owners))
                 posted(self.owners[0], 2)
-            return join(combined_commits)
 
-        with ThreadPoolExecutor(3) as pool, pytest.MonkeyPatch.context() as patched:
-            patched.setattr(CombinedCommits, "join", join_both)
+        with ThreadPoolExecutor(3) as pool, door.before_step(self.leader, "join", post_both):
             leads = pool.submit(put_as_leader, self.leader, self.planted)
             leads.exception(PATIENT_SECONDS)
         return leads, waits

@@ -3,7 +3,7 @@
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -11,8 +11,6 @@ import pytest
 
 import spool
 from spool.coordination.locks import NUMBER
-from spool.log.commit_queue import CommitQueue
-from spool.log.write_set import WriteSet
 from spool.runtime import calls
 from spool.runtime.tearing import mark_delivered
 from tests import door
@@ -40,7 +38,7 @@ def test_closing_commits_submitted_messages(gathering: Gathering) -> None:
 
 def test_closing_ends_the_store_s_thread(gathering: Gathering) -> None:
     gathering.space.submit("orders", "a").result(PATIENT_SECONDS)
-    thread = door.core(gathering.space).group_commit._thread
+    thread = door.commit_thread(gathering.space)
     assert thread is not None
     gathering.space.close()
     thread.join(PATIENT_SECONDS)
@@ -55,19 +53,16 @@ def test_closing_fails_submissions_in_an_open_transaction(gathering: Gathering) 
         future.result(0)
 
 
-def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering) -> None:
     """The leader's step is torn, as by a second Ctrl-C."""
-    space = gathering.space
-    with gathering.held():
-        attempt = door.core(space).group_commit._try
-        tears = iter([SystemExit()])
+    space, tears = gathering.space, iter([SystemExit()])
 
-        def torn(works: list[WriteSet]) -> Sequence[WriteSet]:
+    def tear(requests: int) -> None:
+        if requests > 1:
             for error in tears:
                 raise error
-            return attempt(works)
 
-        monkeypatch.setattr(door.core(space).group_commit, "_try", torn)
+    with door.before_attempts(tear), gathering.held():
         leader = gathering.join(lambda: space.put("orders", "torn"))
         follower = gathering.join(lambda: space.put("orders", "waits"))
         future = space.submit("orders", "submitted")
@@ -191,19 +186,16 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
 
 @pytest.mark.usefixtures("_the_usual_handler")
 def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
-    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+    gathering: Gathering,
 ) -> None:
     space, main = gathering.space, threading.main_thread()
     leads = threading.Event()
-    attempt = door.core(space).group_commit._try
 
-    def trying(works: list[WriteSet]) -> Sequence[WriteSet]:
+    def notice(requests: int) -> None:
         if threading.current_thread() is main and not leads.is_set():
-            assert len(works) == 3
+            assert requests == 3
             leads.set()
-        return attempt(works)
 
-    monkeypatch.setattr(door.core(space).group_commit, "_try", trying)
     futures: list[Future] = []
 
     def come() -> None:
@@ -214,7 +206,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
         assert leads.wait(PATIENT_SECONDS)
         signal.pthread_kill(main.ident, signal.SIGINT)
 
-    with spool.open(space.path) as other:
+    with door.before_attempts(notice), spool.open(space.path) as other:
         with gathering.held():
             door.store(other).shared.control.lock(NUMBER, door.deadline(other), "the number lock")
             gathering.came(main).clear()
@@ -223,29 +215,30 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
         assert bodies(other) == ["first", "follower", "submitted"]
 
 
-def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on() -> None:
-    woken: list[str] = []
-    waiting = CommitQueue(lambda: woken.append("the store's thread"))
-    first, second, third, fourth = (WriteSet() for _ in range(4))
-    assert waiting.join(first)
-    assert not waiting.join(second)
-    assert not waiting.join(third)
-    waiting.add(fourth)
-    assert waiting.take_batch() == [second, third, fourth], "the first one was taken when it came"
-    waiting.requeue([second, third, fourth])
+def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, guard, error = gathering.space, door.store(gathering.space).guard, TimeoutError()
+    check = guard.check
+    mark_delivered(error)  # the space remains open
 
     def give_up() -> None:
-        waiting.hand_over_lead()  # in the very moment
-        raise TimeoutError
+        if threading.current_thread() is second:
+            gathering.disk.go_on.set()
+            first.join(PATIENT_SECONDS)  # the lead is handed over in the very moment
+            raise error
+        check()
 
-    with pytest.raises(TimeoutError):
-        waiting.wait(second, give_up)
-    assert waiting.wait(third, give_up)
-    assert waiting.take_batch() == [third, fourth]
-    waiting.requeue([fourth])
-    assert woken == []
-    waiting.hand_over_lead()
-    assert woken == ["the store's thread"]
+    with gathering.held():
+        [first] = gathering.threads
+        second = gathering.join(lambda: space.put("orders", "second"))
+        third = gathering.join(lambda: space.put("orders", "third"))
+        submitted = space.submit("orders", "submitted")
+        monkeypatch.setattr(guard, "check", give_up)
+        assert gathering.disk.go_on.wait(PATIENT_SECONDS)
+    assert second.error is error
+    assert third.error is submitted.exception(PATIENT_SECONDS) is None
+    assert bodies(space) == ["first", "third", "submitted"]
 
 
 def test_a_space_without_references_is_closed(tmp_path: Path) -> None:

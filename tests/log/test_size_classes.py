@@ -7,12 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import spool
 from spool.disk import Disk
-from spool.format.header import CLASS_BYTES, MAX_HEADER_BYTES, Header, encode_header, pad_header
+from spool.format.header import CLASS_BYTES
 from spool.model import layout
 from tests import door
 
@@ -72,13 +70,3 @@ def test_commits_of_mixed_sizes_overwrite_files_without_a_change_of_their_sizes(
             space.get("q")
     assert disk.overwritten - before[0] >= 50
     assert disk.changed == before[1]
-
-
-@given(st.integers(0, 3 * CLASS_BYTES))
-def test_a_padded_header_and_its_sections_fill_the_class(beside: int) -> None:
-    header = Header(0, 1.5, {"pid": 1, "program": "p"})
-    padded, plain = encode_header(header, beside=beside), encode_header(header)
-    assert (len(padded) + beside) % CLASS_BYTES == 0
-    assert len(padded) - len(plain) < CLASS_BYTES < MAX_HEADER_BYTES
-    again = pad_header(padded, len(padded) + CLASS_BYTES)
-    assert again == encode_header(header, room=len(again)), "padding can be replaced by more padding"

@@ -22,7 +22,7 @@ MOST = {
     "xa": 2_719,
     "forwarder": 6_495,
     "scripts": 9_395,
-    "tests": 71_684,
+    "tests": 71_672,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 

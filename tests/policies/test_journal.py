@@ -9,7 +9,6 @@ import pytest
 
 import spool
 from spool.disk.disk import Disk
-from spool.log.group_commit import GroupCommit
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid, new_local_xid
 from spool.policies import claim_journal
@@ -112,16 +111,10 @@ def test_a_vote_takes_its_messages_out_of_the_journal(
         assert journals(path) == []
 
 
-def test_an_unknown_outcome_ends_the_attempt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_lost(group: GroupCommit, requests: Any) -> list[object]:
-        for request in requests:
-            request.error = spool.CommitUnknown("another process did not end the commit")
-        return []
-
+def test_an_unknown_outcome_ends_the_attempt(path: Path) -> None:
     def program(space: spool.Space) -> None:
-        monkeypatch.setattr(GroupCommit, "_try", is_lost)
-        with pytest.raises(spool.CommitUnknown), space.transaction() as transaction:
-            transaction.get("orders")
+        with door.unknown_attempts(happened=False), pytest.raises(spool.CommitUnknown), space.transaction() as begun:
+            begun.get("orders")
 
     let_die(lambda: program(spool.open(path)))
     assert attempts(path) == {"1": 0, "2": 0, "3": 0}

@@ -9,8 +9,6 @@ import pytest
 import spool
 from forwarder.dataframes.sink import BatchWriter
 from spool.coordination.locks import LockFile
-from spool.log.commit import commit_batch
-from spool.log.write_set import WriteSet
 from spool.remote import adoption
 from tests import door
 from tests.forwarder.dataframes.sink.writes import Attempts, job
@@ -168,10 +166,7 @@ def test_x08_a_commit_that_comes_behind_the_look_is_looked_at(
 
     def meanwhile(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
-        batch = WriteSet()
-        batch.fact("deduplication:orders:1", "0" * 32, 4e9)
-        with door.store(space).guard:
-            commit_batch(door.store(space), batch, door.deadline(space), flush=True)
+        door.commit(space, ("fact", "deduplication:orders:1", "0" * 32, 4e9))
         commit(*args, **options)
 
     monkeypatch.setattr(adoption.CoordinatedTransaction, "commit", meanwhile)
