@@ -21,8 +21,8 @@ MOST = {
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 6_495,
-    "scripts": 9_395,
-    "tests": 71_672,
+    "scripts": 9_389,
+    "tests": 71_671,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
@@ -40,7 +40,7 @@ GOALS = {
     "transactions and the journal of attempts": 2_600,
 }
 
-UNFORMATTED = 505
+UNFORMATTED = 480
 """The most places that the formatter leaves alone: they are for tables of data."""
 
 
