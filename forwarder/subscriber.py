@@ -31,19 +31,27 @@ class Subscriber:
         queues: the names of the queues; empty for all queues.
         expiry: the seconds after which the subscription ends unless it is renewed.
         go_on: the advice after a loss; None if the reader continues after a loss.
+        directory: the directory of an archive; "" for a query.
     """
 
-    def __init__(self, engine: "Engine", name: str, queues: Iterable[str], expiry: float, go_on: str | None) -> None:
-        self._engine, self._name, self._expiry, self._go_on = engine, name, expiry, go_on
-        self._queues = tuple(sorted(queues))
+    def __init__(
+        self, engine: "Engine", name: str, queues: Iterable[str], expiry: float, go_on: str | None, directory: str = ""
+    ) -> None:
+        self._engine, self.name, self._expiry, self._go_on = engine, name, expiry, go_on
+        self._queues, self._directory = tuple(sorted(queues)), directory
+        query = ("query", "query", "where the query is", "another query or with a later checkpoint")
+        archive = ("archive", "run", "the last one in the archive", "a run with a later record")
+        self._reader, self._visit, self._where, self._other = archive if directory else query
 
     def begin(self) -> int:
-        """Register the subscription for a query without a checkpoint; return the number of the commit that did this.
+        """Register the subscription for a reader without a checkpoint; return the number of the commit that did this.
 
-        InvalidArgument if a subscription of this name has read commits, unless the query may continue after a loss.
+        InvalidArgument if a subscription of this name belongs to the archive of another directory, or if it has read
+        commits and this reader may not continue after a loss.
         """
-        anew = self._go_on is None
-        return self._engine.register_subscription(self._name, self._queues, self._expiry, anew=anew)
+        return self._engine.register_subscription(
+            self.name, self._queues, self._expiry, anew=self._go_on is None, directory=self._directory
+        )
 
     def renew(self, start: Mapping[str, int]) -> int:
         """Return the commit that registered the subscription, for a query that continues after ``start``.
@@ -55,10 +63,10 @@ class Subscriber:
         if known is None:
             if self._go_on is not None:
                 raise InvalidArgument(wrong)
-            log.warning("%s. The subscription is registered again, and the query goes on", wrong)
+            log.warning("%s. The subscription is registered again, and the %s goes on", wrong, self._reader)
             return self.begin()
         if known.expires - self._engine.clock.now() < self._expiry / 2:
-            self._engine.advance_subscription(self._name, known.since, known.after, self._expiry)
+            self.read({SINCE: known.since, NUMBER: known.after})
         return known.since
 
     def places(
@@ -81,40 +89,42 @@ class Subscriber:
         # Check after the read, because a subscription that still exists has kept all commits that were read.
         known, wrong = self._check({**end, NUMBER: begin})
         if known is None or lost:
-            wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
+            wrong = wrong or f"commit {lost[0]} is kept for the subscription {self.name!r}, and cannot be read"
             if self._go_on is not None:
                 raise InvalidArgument(wrong) if known is None else CorruptedFile(f"{wrong}; {self._go_on}")
-            log.warning("%s. The query goes on with the readable messages", wrong)
+            log.warning("%s. The %s goes on with the readable messages", wrong, self._reader)
         return found
 
     def read(self, end: Mapping[str, int]) -> None:
-        """Record that the query has read all commits up to ``end``.
+        """Record that the reader has read all commits up to ``end``.
 
         If the subscription has ended, this method does nothing, and the next check reports the end.
         """
-        self._engine.advance_subscription(self._name, end[SINCE], end[NUMBER], self._expiry)
+        since, number = end[SINCE], end[NUMBER]
+        self._engine.advance_subscription(self.name, since, number, self._expiry, directory=self._directory)
 
     def _check(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
         """Return the subscription if it has kept all commits after ``start``; otherwise return None and the reason.
 
         ``start`` may lie before the registration; commits before the registration do not count.
         """
-        known, begin = self._engine.subscription(self._name), start[NUMBER]
+        known, begin = self._engine.subscription(self.name), start[NUMBER]
         if known is None:
-            wrong = "it was deleted, or it ended because no query came back in time"
+            wrong = f"it was deleted, or it ended because no {self._visit} came in time"
         elif SINCE not in start:
             wrong = "the query has read without a subscription until now"
         elif known.since != start[SINCE]:
             wrong = f"commit {known.since} registered it again"
         elif known.queues != self._queues:
-            wrong = f"it was registered for {_named(known.queues)}, and the query reads {_named(self._queues)}"
+            wrong = f"it was registered for {_named(known.queues)}, and the {self._reader} reads {_named(self._queues)}"
         elif known.after > max(begin, known.since):
-            wrong = f"it has been read up to commit {known.after}, by another query or with a later checkpoint"
+            where = f" in {known.directory}" if known.directory else ""
+            wrong = f"it has been read up to commit {known.after}, by {self._other}{where}"
         else:
             return known, ""
         wrong = (
-            f"the subscription {self._name!r} has not kept all messages that were put after commit {begin}, where the "
-            f"query is: {wrong}. Messages that were consumed since then may have been removed"
+            f"the subscription {self.name!r} has not kept all messages that were put after commit {begin}, "
+            f"{self._where}: {wrong}. Messages that were consumed since then may have been removed"
         )
         return None, wrong if self._go_on is None else f"{wrong}; {self._go_on}"
 

@@ -43,7 +43,7 @@ from spool.errors import (
     TransactionTimeout,
     UnknownCodec,
     UnsafeFileSystem,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from spool import aio as aio

@@ -68,3 +68,10 @@ def remove_by_hand(space: spool.Space, queue: str) -> None:
     file.write_text(before + bracket + after)
     door.housekeep(space)
     assert queue not in space.queues()
+
+
+def fail_one(space: spool.Space, queue: str) -> None:
+    """Take the next message of a queue, and count a failed attempt."""
+    with space.transaction() as tx:
+        tx.get(queue)
+        tx.rollback()

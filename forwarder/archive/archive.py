@@ -86,7 +86,8 @@ class Archive:
         self._space, self._engine, self._queue = space, space.engine, queue
         self._directory, self._row_group = directory, row_group
         self._missing = Missing.SKIP if after_loss else Missing.FAIL
-        self._subscriber = Subscriber(self._engine, subscription, [queue], expiry, None if after_loss else AFTER_LOSS)
+        advice, self._place = None if after_loss else AFTER_LOSS, os.path.realpath(directory)
+        self._subscriber = Subscriber(self._engine, subscription, [queue], expiry, advice, self._place)
         self._backlog = self._engine.backlog([queue])
         self._file = RecordFile(directory, subscription)
 
@@ -97,7 +98,8 @@ class Archive:
 
         Raises:
             InvalidArgument: the subscription has ended, so messages may be missing; or the directory has the archive of
-                another space or queue; or another run writes the archive now.
+                another space or queue; or the subscription belongs to another directory; or another run writes the
+                archive now.
             CorruptedFile: a kept message cannot be read.
             OSError: the directory cannot be written. The next run archives the same messages.
         """
@@ -119,12 +121,19 @@ class Archive:
         try:
             start = {NUMBER: 0, SINCE: self._subscriber.begin()}
         except InvalidArgument:
-            raise InvalidArgument(
-                f"{self._directory} has no archive of this subscription yet, and an archive in another directory has "
-                "read it: run the command with that directory, or give this archive another --subscription"
-            ) from None
+            raise InvalidArgument(self._taken()) from None
         self._save(start, ())
         return start
+
+    def _taken(self) -> str:
+        """Return why this directory cannot begin an archive with the subscription."""
+        known = self._engine.subscription(self._subscriber.name)
+        owner = known.directory if known is not None else ""
+        if owner == self._place:
+            return f"{owner} has lost the record of its archive: restore {self._file.path} from a backup; {AFTER_LOSS}"
+        reader = f"the archive in {owner}: name that directory with --to, or" if owner else "a query:"
+        belongs = f"the subscription {self._subscriber.name!r} belongs to {reader}"
+        return f"{self._directory} has no archive yet, and {belongs} begin a second archive with another --subscription"
 
     def _continue(self, record: Record) -> Offset:
         if (record.space, record.queue) != (self._engine.space_id, self._queue):
@@ -186,12 +195,11 @@ class Archive:
 
     def _batches(self, start: Offset, end: Offset) -> "Iterator[RecordBatch]":
         present, kept = self._subscriber.places(self._backlog, start, end)
-        rows = MessageRows(arrow_schema())
+        rows, path = MessageRows(arrow_schema()), self._engine.path
         for items, missing in ((present, Missing.RELOCATE), (kept, self._missing)):
-            with closing(self._reader(missing)) as reader:
+            reader = MessageReader(
+                path, lambda: spool.open(path), with_body=True, missing=missing, largest_body=LARGEST_BODY
+            )
+            with closing(reader):
                 for messages in reader.batches([item for item, _ in items]):
                     yield rows.batch(messages)
-
-    def _reader(self, missing: Missing) -> MessageReader:
-        path = self._engine.path
-        return MessageReader(path, lambda: spool.open(path), with_body=True, missing=missing, largest_body=LARGEST_BODY)

@@ -2,7 +2,7 @@
 
 import os
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import groupby
 from types import TracebackType
 from typing import Self
@@ -10,7 +10,7 @@ from typing import Self
 import pyarrow as pa
 from pyarrow import parquet
 
-from forwarder.archive.record import PART, flush_directory
+from forwarder.archive.record import PART, flush
 
 _MICROSECONDS_OF_A_DAY = 86_400_000_000
 _ROW_GROUP_BYTES = 64 << 20  # the largest row group in memory, unless one message is larger
@@ -40,7 +40,7 @@ class DatedFiles:
         times: list[int] = batch.column("enqueued_at").cast(pa.int64()).to_pylist()  # type: ignore[assignment]
         for day, rows in groupby(time // _MICROSECONDS_OF_A_DAY for time in times):
             count = sum(1 for _ in rows)
-            self._add(_date(day), batch.slice(first, count))
+            self._add(f"{datetime.fromtimestamp(day * 86_400, UTC):%Y-%m-%d}", batch.slice(first, count))
             first += count
 
     def _add(self, date: str, batch: pa.RecordBatch) -> None:
@@ -67,11 +67,7 @@ class DatedFiles:
         self._write_group()
         writer, self._writer = self._writer, None
         writer.close()
-        handle = os.open(os.path.join(self._directory, self._files[-1][0]), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        flush(os.path.join(self._directory, self._files[-1][0]))
 
     def finish(self, stem: str) -> tuple[tuple[str, str], ...]:
         """Make the files durable. Return the temporary and the final name of each file.
@@ -79,7 +75,7 @@ class DatedFiles:
         ``stem``: the beginning of the files' final names.
         """
         self._close_file()
-        flush_directory(self._directory)
+        flush(self._directory)
         return tuple(
             (name, f"date={date}/{stem}{f'-{place}' if place else ''}.parquet")
             for place, (name, date) in enumerate(self._files)
@@ -98,7 +94,3 @@ class DatedFiles:
         for name, _ in self._files:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._directory, name))
-
-
-def _date(day: int) -> str:
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).strftime("%Y-%m-%d")

@@ -38,58 +38,53 @@ class RecordFile:
 
     name: the name of the archive, as a part of file names.
     prefix: the beginning of the names of the archive's temporary files.
+    path: the file of the record.
     """
 
     def __init__(self, directory: str, subscription: str) -> None:
         self._directory = directory
         self.name = quote(subscription, safe="")[:_LONGEST_NAME]
         self.prefix = f".{self.name}."
-        self._path = os.path.join(directory, f"_{self.name}.json")
+        self.path = os.path.join(directory, f"_{self.name}.json")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Create the directory if it is missing, and keep other runs of this archive away."""
         os.makedirs(self._directory, exist_ok=True)
-        handle = os.open(os.path.join(self._directory, f"{self.prefix}lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        try:
+        with open(os.path.join(self._directory, f"{self.prefix}lock"), "ab") as lock:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                where = f"to {self._directory} now: wait for its end"
-                raise InvalidArgument(f"another run writes this archive {where}") from None
+                raise InvalidArgument(f"another run writes to {self._directory} now: wait for its end") from None
             yield
-        finally:
-            os.close(handle)
 
     def read(self) -> Record | None:
         """Return the record; None before the first run. CorruptedFile if the file is damaged."""
         try:
-            with open(self._path, encoding="utf-8") as file:
-                found = json.load(file)
+            found = json.loads(Path(self.path).read_bytes())
             files = tuple((str(temporary), str(final)) for temporary, final in found.pop("files"))
             return Record(**found, files=files)
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptedFile(f"{self._path} is no record of an archive: {error}: restore it from a backup") from None
+            raise CorruptedFile(f"{self.path} is no record of an archive: {error}: restore it from a backup") from None
 
     def check_new(self) -> None:
         """Raise InvalidArgument if the directory has files of this archive, although it has no record."""
         for found in Path(self._directory).glob(f"date=*/{glob.escape(self.name)}-*.parquet"):
             raise InvalidArgument(
                 f"{self._directory} has files of this archive, e.g. {found.name}, but not its record, without which "
-                f"messages would be archived again: restore {self._path} from a backup, or use another directory"
+                f"messages would be archived again: restore {self.path} from a backup, or begin a second archive with "
+                "another directory and --subscription"
             )
 
     def write(self, record: Record) -> None:
         """Replace the record. The new record is durable when this call returns."""
         part = os.path.join(self._directory, f"{self.prefix}json{PART}")
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(asdict(record), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, self._path)
-        flush_directory(self._directory)
+        Path(part).write_text(json.dumps(asdict(record)))
+        flush(part)
+        os.rename(part, self.path)
+        flush(self._directory)
 
     def finish(self, record: Record | None) -> None:
         """Give the files of the record their final names, and remove the files of a run that was killed earlier."""
@@ -104,11 +99,12 @@ class RecordFile:
             if name.startswith(self.prefix) and name.endswith(PART):
                 os.unlink(os.path.join(self._directory, name))
         for folder in sorted(folders, reverse=True):  # a partition before the directory that has its name
-            flush_directory(folder)
+            flush(folder)
 
 
-def flush_directory(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def flush(path: str) -> None:
+    """Flush a file or a directory."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

@@ -134,8 +134,7 @@ class RowsAsPuts:
             if bodies:
                 yield Put(first, self.queue, bodies, {})
             return
-        keys = columns.get(KEY, [None] * len(bodies))
-        own = (None if key is None else row for row, key in enumerate(keys))
+        own = (None if key is None else row for row, key in enumerate(columns.get(KEY, [None] * len(bodies))))
         start = 0
         for (values, _), same in groupby(zip(zip(*columns.values(), strict=True), own, strict=True)):
             stop = start + sum(1 for _ in same)

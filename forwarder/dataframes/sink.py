@@ -223,8 +223,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]
         assert self.coordinator is not None
-        query = query_id()
-        return replace(self.job.write(self.coordinator, iterator), query=query)
+        return replace(self.job.write(self.coordinator, iterator), query=query_id())
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Commit the branches, unless the batch was committed before. The errors are the same as in ``Job.commit``."""

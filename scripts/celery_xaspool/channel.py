@@ -372,7 +372,7 @@ class Channel(virtual.Channel):
 
     def _claim(self, queue: str, most: int, box: str | None, *, is_first: bool) -> list[spool.Message]:
         try:
-            messages: list[spool.Message] = self.claims.take(queue, most, correlation_id=box)
+            messages: list[spool.Message] = self.claims.take(queue, most, correlation_id=box, undecoded=True)
             return messages
         except spool.SpoolError:
             if is_first:

@@ -384,7 +384,8 @@ signals.task_prerun.connect(_note_begin)
 def _headers(state: str, request: Any) -> dict[str, str]:
     """Return the headers of a stored state or result, as far as they are known."""
     found = {"state": state, "worker": f"{socket.gethostname()}:{os.getpid()}"}
-    if isinstance(name := getattr(request, "task", None), str) and name:
+    name = getattr(request, "task", None) or getattr(request, "name", None)  # (of an unknown task, Celery gives a name)
+    if isinstance(name, str) and name:
         found["task"] = short_text(name)
     if state in states.READY_STATES and (began := getattr(request, "began", None)) is not None:
         found["runtime"] = f"{time.monotonic() - began:.3f}"

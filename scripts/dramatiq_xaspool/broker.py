@@ -208,13 +208,8 @@ class XaspoolConsumer(Consumer):
 
     def _take(self) -> Delivery | None:
         while self._claims.held < self._prefetch:
-            try:
-                if not (taken := self._claims.take(self._name)):
-                    return None
-            except spool.UnknownCodec as error:
-                log.error("a message is left for %g s: %s", _FOREIGN_SECONDS, error)
-                self._delay(error.message_id, time.time() + _FOREIGN_SECONDS)
-                continue
+            if not (taken := self._claims.take(self._name, undecoded=True)):
+                return None
             try:
                 message = decode(taken[0], self._queue)
             except Foreign as error:

@@ -67,8 +67,7 @@ class Administration:
             InvalidArgument: an option has a value that is not allowed.
         """
         self._store.check_usable()
-        made = add_queues(self._store, {name: options}, create_missing=create_missing, exist_ok=exist_ok)
-        return made[name]
+        return add_queues(self._store, {name: options}, create_missing=create_missing, exist_ok=exist_ok)[name]
 
     @public_call("creating queue {name}")
     def ensure_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueConfig:

@@ -55,8 +55,7 @@ def redrive_to(queue: str | None) -> Edit:
     """Move messages to the queue; if `queue` is None, each to its original queue. All attempts are permitted again."""
 
     def edit(run: Run) -> Mapping[str, Any]:
-        moved = _moved(run, queue or run.attributes["origin_queue"], "origin_attempts")
-        return moved | {"not_before": None}
+        return _moved(run, queue or run.attributes["origin_queue"], "origin_attempts") | {"not_before": None}
 
     return edit
 

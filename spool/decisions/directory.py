@@ -112,8 +112,7 @@ class LogDirectory:
         """Return the ids of the coordinators that have a log, living and dead."""
         with self.exclusive():  # some file systems do not list a file that is renamed during the listing
             names = self.disk.names("")
-        found = map(_LOG.fullmatch, names)
-        return sorted(bytes.fromhex(match[1]) for match in found if match is not None)
+        return sorted(bytes.fromhex(match[1]) for match in map(_LOG.fullmatch, names) if match is not None)
 
     def is_alive(self, coordinator: bytes) -> bool:
         """Return whether a coordinator lives. A stopped process counts as living. A coordinator without a log is

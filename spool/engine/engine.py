@@ -517,7 +517,9 @@ class Engine:
     # -- subscriptions: non-consuming readers, for which commits are kept ----------------------------------------------
 
     @public_call("registering a subscription")
-    def register_subscription(self, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
+    def register_subscription(
+        self, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False, directory: str = ""
+    ) -> int:
         """Durably register a subscription: later commits are kept until the subscription has read them (Rule 15).
 
         Args:
@@ -525,15 +527,16 @@ class Engine:
             queues: the names of the subscription's queues, sorted; none: all queues.
             seconds: the seconds after which the subscription ends unless it is renewed before.
             anew: whether to replace an existing subscription of this name that has already read commits.
+            directory: the directory of the archive that reads; "" for another reader.
 
         Returns:
             The number of the commit that registered the subscription. Successive subscriptions of one name have
             different numbers.
 
         Raises:
-            InvalidArgument: a subscription of this name has read commits, or has other queues.
+            InvalidArgument: a subscription of this name has read commits, or is of an archive in another directory.
         """
-        return subscriptions.register(self._store, name, queues, seconds, anew=anew)
+        return subscriptions.register(self._store, name, queues, seconds, anew, directory)
 
     @public_call("looking for a subscription")
     def subscription(self, name: str) -> Subscription | None:
@@ -542,13 +545,14 @@ class Engine:
         return subscriptions.subscription(self._store.view, name)
 
     @public_call("renewing a subscription")
-    def advance_subscription(self, name: str, since: int, after: int, seconds: float) -> bool:
+    def advance_subscription(self, name: str, since: int, after: int, seconds: float, *, directory: str = "") -> bool:
         """Record durably that a subscription has read all commits up to ``after``, and renew the subscription.
 
         Args:
             since: the number of the commit that registered the subscription.
             after: the number of the last commit that the subscription has read.
             seconds: the seconds after which the subscription ends unless it is renewed before.
+            directory: the present directory of the archive that reads; "" for another reader.
 
         Returns:
             False if the subscription has ended.
@@ -556,7 +560,7 @@ class Engine:
         Raises:
             InvalidArgument: the commit ``after`` does not exist yet.
         """
-        return subscriptions.advance(self._store, name, since, after, seconds)
+        return subscriptions.advance(self._store, name, since, after, seconds, directory)
 
 
 def examine(path: str) -> "list[Proof]":

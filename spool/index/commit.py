@@ -166,25 +166,27 @@ class Subscription(NamedTuple):
         while the number of the registering commit is not known.
     after: the reader has read all commits up to this commit.
     expires: the time from which any process may end the subscription, in seconds since the epoch.
+    directory: the directory of the archive that reads; "" for another reader.
     """
 
     queues: tuple[str, ...]
     since: int
     after: int
     expires: float
+    directory: str = ""
 
     @classmethod
     def of(cls, value: Any) -> Self | None:
         """Return the subscription that a fact's value describes; None if the value is no subscription."""
         match value:
-            case [list(queues), int(since), int(after), float(expires)]:
-                return cls(tuple(map(str, queues)), since, after, expires)
+            case [list(queues), int(since), int(after), float(expires), *rest]:
+                return cls(tuple(map(str, queues)), since, after, expires, *map(str, rest[:1]))
         return None
 
     @property
     def value(self) -> list[Any]:
         """The value of the fact that records the subscription."""
-        return [list(self.queues), self.since, self.after, self.expires]
+        return [list(self.queues), *self[1 : None if self.directory else -1]]
 
     def read_between(self, later: "Subscription") -> range:
         """Return the commits that the reader has read between two states of its subscription."""

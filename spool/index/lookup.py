@@ -99,7 +99,7 @@ class MessageTable:
         self.queues: dict[str, Queue] = {}
         self._cache = cache
         self.runs: dict[int, list[Run]] = {}  # the runs of each commit, sorted by their first ordinals
-        self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
+        self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=attrgetter("low"))
         self.segments_added = 0  # the number of segments that were added so far; each segment may have new messages
         self.branch_ids = BranchIds()
         self._configs = configs
@@ -482,10 +482,6 @@ def _is_sorted(keys: list[tuple[float, ...]]) -> bool:
 
 
 _first_of: Callable[[Run], int] = attrgetter("first")
-
-
-def _low_of(segment: Segment) -> int:
-    return segment.low
 
 
 _from: Callable[[tuple[int, bytes, int]], int] = itemgetter(0)

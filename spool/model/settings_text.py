@@ -168,7 +168,8 @@ def _with_blocks(text: str, configs: Mapping[str, QueueConfig], defaults: Mappin
         alike = repr(named(config, ""))
         if alike not in bodies:
             bodies[alike] = _body(config, defaults)
-        parts += [f"\n[queues.{_quoted(name)}]\n", bodies[alike]]
+        quoted = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+        parts += [f"\n[queues.{quoted}]\n", bodies[alike]]
     return "".join(parts)
 
 
@@ -208,10 +209,6 @@ def _find(text: str, name: str) -> _Block | None:
                 after = _TABLE.search(text, queue.end())
                 return _Block(name, begin, queue.end(), len(text) if after is None else after.start())
     return None
-
-
-def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def _body(config: QueueConfig, defaults: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from spool.log.commit import commit_if
 from spool.log.replay import read_commit
 from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet
-from spool.model.text import did_you_mean
+from spool.model.text import did_you_mean, shown
 from spool.store.parts import View
 from spool.store.store import Store, log
 
@@ -52,7 +52,7 @@ class SubscriptionState:
     kept_bytes: int
 
 
-def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, anew: bool = False) -> int:
+def register(store: Store, name: str, queues: Sequence[str], seconds: float, anew: bool, directory: str) -> int:
     """Register a subscription; return the number of the commit that registers it.
 
     The space keeps every message of a later commit for the subscription. If a subscription of this name exists, and its
@@ -62,29 +62,33 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, *, 
         queues: the names of the queues; empty for all queues.
         seconds: the number of seconds after which the subscription ends, unless ``advance`` is called earlier.
         anew: whether to replace an existing subscription of this name.
+        directory: the directory of the archive that reads; "" for another reader.
 
     Raises:
-        InvalidArgument: a subscription of this name exists, and its reader has read messages.
+        InvalidArgument: a subscription of this name exists, and its reader has read messages or is the archive of
+            another directory.
     """
     catch_up(store)
     applied, known = store.view.index.applied, subscription(store.view, name)
-    if known is not None and known.since and not anew:
-        if known.after != known.since:
+    is_other = known is not None and known.directory != directory
+    if known is not None and known.since and (is_other or not anew):
+        if is_other or known.after != known.since:
+            reader = f" of the archive in {shown(known.directory)}" if known.directory else ""
             raise InvalidArgument(
-                f"there is a subscription {name!r}, which has read up to commit {known.after}, and this query begins: "
-                f"give the query another subscription, or delete this one: spool-admin subscription delete {name}"
+                f"there is a subscription {name!r}{reader}, which has read up to commit {known.after}, and this query "
+                f"begins: give it another subscription, or delete this one: spool-admin subscription delete {name}"
             )
-        if known.queues == tuple(queues) and advance(store, name, known.since, known.after, seconds):
+        if known.queues == tuple(queues) and advance(store, name, known.since, known.after, seconds, directory):
             return known.since
     # A commit has no number before its file is written. So the first commit does not record its own number, but keeps
     # at least the needed files. A second commit records the number of the first commit.
-    first = Subscription(tuple(queues), 0, applied, store.clock.now() + seconds)
+    first = Subscription(tuple(queues), 0, applied, store.clock.now() + seconds, directory)
     since = _decide(store, name, known, first)
     if since is None or _decide(store, name, first, first._replace(since=since, after=since)) is None:
         catch_up(store)
         present = subscription(store.view, name)
         if present is None or not present.since:  # a process died between its two commits
-            return register(store, name, queues, seconds, anew=anew)
+            return register(store, name, queues, seconds, anew, directory)
         raise InvalidArgument(
             f"another query has registered the subscription {name!r} meanwhile: give each query another name"
         )
@@ -104,12 +108,13 @@ def progress(store: Store, name: str, since: int) -> Subscription | None:
     return known if known is not None and known.since == since else None
 
 
-def advance(store: Store, name: str, since: int, after: int, seconds: float) -> bool:
+def advance(store: Store, name: str, since: int, after: int, seconds: float, directory: str) -> bool:
     """Record durably that the reader has read all commits up to ``after``. Return False if the subscription has ended.
 
     Args:
         since: the number of the commit that registered the subscription.
         seconds: the number of seconds after which the subscription ends, unless ``advance`` is called earlier.
+        directory: the directory of the archive that reads, which the user may have moved; "" for another reader.
 
     Raises:
         InvalidArgument: the commit ``after`` does not exist yet, so no reader has read the commit.
@@ -120,7 +125,9 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float) -> 
                 f"the subscription {name!r} cannot have been read up to commit {after}: the last one is "
                 f"{store.view.index.applied}"
             )
-        renewed = known._replace(after=max(known.after, after), expires=store.clock.now() + seconds)
+        renewed = known._replace(
+            after=max(known.after, after), expires=store.clock.now() + seconds, directory=directory
+        )
         if _decide(store, name, known, renewed) is not None:
             return True
     return False

@@ -168,8 +168,7 @@ class Meters:
 
 def duration_keys(*key: str) -> tuple[Key, ...]:
     """Return the keys of a histogram: a key for each bucket, then the key of the sum in nanoseconds."""
-    labels = [*(f"{bound:g}" for bound in BOUNDS_SECONDS), "inf", "total"]
-    return tuple((*key, label) for label in labels)
+    return tuple((*key, label) for label in (*(f"{bound:g}" for bound in BOUNDS_SECONDS), "inf", "total"))
 
 
 _COMMIT_SECONDS, _FLUSH_SECONDS = duration_keys("commit_seconds"), duration_keys("flush_seconds")

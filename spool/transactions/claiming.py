@@ -49,7 +49,7 @@ class Wanted:
 
     ``timeout``: the seconds to wait; None: for ever. ``spread``: whether to claim at most one message of each group,
     because the caller does not handle the messages in order. ``passed``: the positions of messages that the get must
-    not take.
+    not take. ``only_shown``: whether a body that this process cannot decode is delivered as its stored bytes.
     """
 
     queue: str
@@ -59,6 +59,7 @@ class Wanted:
     timeout: float | None = 0
     spread: bool = False
     passed: Set[tuple[int, int]] = frozenset()
+    only_shown: bool = False
 
     @property
     def by_key(self) -> bool:

@@ -108,8 +108,9 @@ class Claims:
     # -- taking -------------------------------------------------------------------------------------------------------
 
     def take(
-        self, queue: str, max_messages: int = 1, *, message_id: str | None = None, correlation_id: str | None = None
-    ) -> list[Message]:
+        self, queue: str, max_messages: int = 1, *, message_id: str | None = None, correlation_id: str | None = None,
+        undecoded: bool = False,
+    ) -> list[Message]:  # fmt: skip
         """Claim messages that can be taken now, in the queue's order; return at most ``max_messages``, [] if none.
 
         The call does not wait for messages. Of a group, and of an ``ordered`` queue, the call takes at most one
@@ -119,18 +120,20 @@ class Claims:
             message_id: take only the message with this id, even before it is due.
             correlation_id: take only messages with this correlation id, even before they are due; excludes
                 ``message_id``.
+            undecoded: whether a message whose body this process cannot decode is taken, too, with the stored bytes as
+                its body, e.g. to reject the message.
 
         Raises:
             QueueNotFound: the queue does not exist.
             BadMessageId: ``message_id`` is no message id.
             InvalidArgument: another argument has a value that is not allowed.
-            UnknownCodec: this process cannot decode the body of the next message.
+            UnknownCodec: this process cannot decode the body of the next message, and ``undecoded`` is not set.
             SystemFailure: another process held a lock of the space for 30 s. No message was claimed.
         """
         wanted = check_wanted(queue, max_messages, message_id=message_id, correlation_id=correlation_id)
         taken: list[Message] = []
         with calls.deferred(partial(self._undo_take, taken)):  # a signal handler may raise as the call ends
-            taken += self._take(wanted)
+            taken += self._take(replace(wanted, spread=True, only_shown=undecoded))
             return taken
 
     def _undo_take(self, taken: list[Message]) -> None:
@@ -149,7 +152,6 @@ class Claims:
             return claim(store, self._core.owners, wanted, page, groups)
 
         self._check_open()
-        wanted = replace(wanted, spread=True)
         try:
             found, claimed = receive(store, wanted, 0.0, look, groups, store.guard.check)
             held = _first_of_groups(store, found, groups)
@@ -200,7 +202,7 @@ class Claims:
     @public_call("committing")
     def _remove(self, messages: list[Message]) -> "Future[None]":
         found = self._begin_ending(messages)
-        return self._submit(found, partial(self._removal, found))
+        return self._submit(found, lambda: removal(self._store.check_usable(), _ranges(found)))
 
     def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
         """Count a failed attempt, and release the message.
@@ -299,8 +301,7 @@ class Claims:
             )
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.held} messages"
-        return f"<claims of {self._store.files.disk.root}: {state}>"
+        return f"<claims of {self._store.files.disk.root}: {'closed' if self._closed else f'{self.held} messages'}>"
 
     # -- the held messages --------------------------------------------------------------------------------------------
 
@@ -443,9 +444,6 @@ class Claims:
             else:
                 seen = self._core.group_commit.translate_error(error)
                 calls.call_later(partial(request.future.set_exception, seen))
-
-    def _removal(self, found: Sequence[_Held]) -> WriteSet:
-        return removal(self._store.check_usable(), _ranges(found))
 
     def _failure(self, found: Sequence[_Held], reason: str, delay: float | None, *, is_final: bool) -> WriteSet:
         """Return the write set that records a failure of messages, under the current settings."""

@@ -146,9 +146,9 @@ def receive(
             try:
                 found: list[Message] = []
                 for number, first, count in got:
-                    found += read_messages(store, number, first, count)
+                    found += read_messages(store, number, first, count, only_shown=wanted.only_shown)
             except (CorruptedFile, UnknownCodec):
-                found, bad = messages_one_by_one(store, got)
+                found, bad = messages_one_by_one(store, got, wanted.only_shown)
         except BaseException as error:
             try:
                 if isinstance(error, OSError):
@@ -163,7 +163,7 @@ def receive(
             return found, got
 
 
-def messages_one_by_one(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
+def messages_one_by_one(store: Store, ranges: PositionRanges, only_shown: bool) -> tuple[list[Message], PositionRanges]:
     """Read claimed messages one by one, because some are unreadable.
 
     Returns the messages that were read, and the claims of the others.
@@ -179,7 +179,7 @@ def messages_one_by_one(store: Store, ranges: PositionRanges) -> tuple[list[Mess
     for at, (number, first, count) in enumerate(ranges):
         for ordinal in range(first, first + count):
             try:
-                found += read_messages(store, number, ordinal, 1)
+                found += read_messages(store, number, ordinal, 1, only_shown=only_shown)
             except CorruptedFile as error:
                 set_aside(store, Position(number, ordinal), str(error), store.deadline())
                 bad.append((number, ordinal, 1))

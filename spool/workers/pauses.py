@@ -47,10 +47,12 @@ class Streak:
 
     most: 0 for no pause.
     reason: the reason of the last failure.
+    is_probe: whether the last failure came after ``most`` others: the message was to show whether the service works.
     """
 
     most: int = 0
     reason: str = ""
+    is_probe: bool = False
     failed: set[Position] = field(default_factory=set)
 
     @property
@@ -60,14 +62,16 @@ class Streak:
     @property
     def text(self) -> str:
         """The reason for a pause."""
+        if self.is_probe:
+            return f"the service still fails: one more message failed with: {self.reason}"
         return f"{plural(self.most, 'message')} failed one after another, the last with: {self.reason}"
 
     def fail(self, reason: str, *positions: Position) -> None:
         """Record failed attempts of one kind."""
         if _kind_of(reason) != _kind_of(self.reason):
             self.failed.clear()
-        self.reason = reason
-        if not self.is_storm:
+        self.reason, self.is_probe = reason, self.is_storm
+        if not self.is_probe:
             self.failed.update(positions)
 
     def end(self) -> None:

@@ -24,7 +24,7 @@ from tests.children import living
 from tests.compaction import small_compactions
 from tests.conftest import in_memory
 from tests.meanwhile import elsewhere
-from tests.spaces import space_with
+from tests.spaces import fail_one, space_with
 
 XID = xa.Xid(7, b"order", b"1")
 
@@ -266,9 +266,7 @@ def _do(
         elif name == "move":
             deleted[queue] += space.redrive(queue, other)
         elif name == "fail":
-            with space.transaction() as transaction:
-                transaction.get(queue)
-                transaction.rollback()
+            fail_one(space, queue)
         elif name == "expire":
             space.put(queue, b"", time_to_live=0.0001)
             space.put(queue, b"", delay=1000)

@@ -12,7 +12,7 @@ import pytest
 import spool
 from spool.model.settings import roles
 from tests import children
-from tests.spaces import space_with
+from tests.spaces import fail_one, space_with
 
 Make = Callable[..., spool.QueueConfig]
 
@@ -36,9 +36,7 @@ def delays(config: spool.QueueConfig) -> tuple[float, float | None]:
 def test_a_new_queue_waits_longer_and_longer_between_attempts(space: spool.Space) -> None:
     assert delays(space.create_queue("q")) == (1, 300)
     space.put("q", "bad")
-    with space.transaction() as tx:
-        tx.get("q")
-        tx.rollback()
+    fail_one(space, "q")
     with pytest.raises(spool.Empty):
         space.get("q")
 

@@ -73,3 +73,6 @@ def test_a_failed_message_has_its_cause_as_its_reason(shop: Shop, task: str, rea
     [message] = shop.space.browse("failed", correlation_id=sent.id)
     assert (message.failure_reason or "").startswith(reason)
     assert message.headers["task"] == task
+    if task == "unknown":  # (its failure is stored after its rejection)
+        until(lambda: shop.space.find("celery.results", correlation_id=f"celery-task-meta-{sent.id}"), shop.worker)
+    assert [each.task for each in shop.space.metrics().failed if each.id == sent.id] == [task]

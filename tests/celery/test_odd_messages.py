@@ -118,9 +118,20 @@ def expect_good_worker(odd: Shop, queue: str = "odd") -> None:
 GEOJSON = json.dumps({"type": "Feature", "geometry": None, "properties": {"name": "Ulm"}})
 
 
+class Tea:
+    """A type that the worker does not know."""
+
+
+TEA = spool.Codec("application/x-tea", lambda _: b"tea", lambda _: Tea())
+
+
+@pytest.mark.parametrize("body", [GEOJSON, Tea()], ids=["a key properties", "an unknown codec"])
 @pytest.mark.parametrize("queue", ["odd", "aside"])
-def test_a_message_with_a_key_properties_does_not_end_the_worker(odd: Shop, queue: str) -> None:
-    id = odd.space.put(queue, GEOJSON)
+def test_a_message_of_another_program_neither_ends_the_worker_nor_holds_up_others(
+    odd: Shop, queue: str, body: object
+) -> None:
+    spool.register_codec("tea", TEA, Tea)
+    id = odd.space.put(queue, body)
     place = "failed" if queue == "odd" else queue
     until(lambda: [m for m in odd.space.browse(place) if m.id == id and m.failure_reason], odd.worker)
     expect_good_worker(odd, queue)

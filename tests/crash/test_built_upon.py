@@ -20,6 +20,7 @@ from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.meanwhile import Meanwhile, prepare
 from tests.simdisk import CHANGES, SimulatedDisk, repeatable
+from tests.spaces import fail_one
 from tests.survivors import Rules, survivors
 
 MADE = {Kind.FINISHED, Kind.TORN, Kind.EMPTY_NUMBER}
@@ -125,9 +126,7 @@ def _gone(space: spool.Space) -> None:
 def test_commits_that_reclaim_counts_as_flushed_survive_a_power_cut(rules: Rules) -> None:
     """A commit without a flush of its own, below one that says that all before it is durable."""
     machine, space = _opened(_with_one(rules), rules, 1)
-    with space.transaction() as transaction:
-        transaction.get("a")
-        transaction.rollback()
+    fail_one(space, "a")
     assert door.counters(space).durable == 1
     door.reclaim(space)
     assert door.counters(space).durable == 2

@@ -188,7 +188,7 @@ def test_a_message_with_an_eta_waits_in_the_space_and_takes_no_place_of_a_worker
     app.check(worker, ids, [""] * 20)
 
 
-def test_a_body_of_an_unknown_codec_waits_and_holds_up_no_other_message(odd: tuple[Odd, dramatiq.Worker]) -> None:
+def test_a_body_of_an_unknown_codec_is_dead_lettered(odd: tuple[Odd, dramatiq.Worker]) -> None:
     app, worker = odd
     app.done.clear()
 
@@ -197,6 +197,7 @@ def test_a_body_of_an_unknown_codec_waits_and_holds_up_no_other_message(odd: tup
         app.broker._declared("default").put("default", Tea(), priority=100, correlation_id="tea")
 
     assert children.exit_code_of(put) == 0
+    assert app.broker.space.find("default.XQ", correlation_id="tea", timeout=60)
     app.check(worker, [""], ["tea"])
 
 

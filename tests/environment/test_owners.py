@@ -17,8 +17,16 @@ from spool.intake import Intake
 from spool.watch.published import read_metrics
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.spaces import fail_one
 
 OWNER, GROUP = 1234, 65534
+
+
+def of_owner(root: Path) -> Path:
+    """Make a directory of the owner."""
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+    return root
 
 
 @pytest.fixture
@@ -96,9 +104,7 @@ def a_root_s_day(root: Path, new_queue: str) -> None:
         space.put("q", "of root")
         space.create_queue(new_queue)
         space.change_queue("q", retries=3, error_queue=new_queue)
-        with space.transaction() as tx:
-            tx.get("q")
-            tx.rollback()
+        fail_one(space, "q")
         space.get("q")
         space.submit("q", b"x" * 100_000).result(60)
         (root / "drop" / "q" / "a.txt").write_text("dropped")
@@ -151,9 +157,7 @@ def test_files_that_root_makes_in_a_space_belong_to_its_owner(directory: Path) -
 
 @pytest.mark.root
 def test_a_file_that_cannot_be_given_to_the_owner_is_not_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = directory / "space"
-    root.mkdir()
-    os.chown(root, OWNER, GROUP)
+    root = of_owner(directory / "space")
 
     def refused(path: str, *owner: object, **how: object) -> None:
         raise PermissionError(1, "Operation not permitted", path)
@@ -186,9 +190,7 @@ def test_a_user_who_may_not_make_the_directory_is_not_advised_to_take_the_one_ab
 
 @pytest.mark.root
 def test_a_file_of_another_user_is_named_with_the_way_to_give_it_to_the_owner(directory: Path) -> None:
-    root = directory / "space"
-    root.mkdir()
-    os.chown(root, OWNER, GROUP)
+    root = of_owner(directory / "space")
     assert as_owner(lambda: spool.create(root).close()) == "done"
     os.chown(root / "space.toml", 0, 0)
     said = as_owner(lambda: spool.open(root).close())
@@ -212,9 +214,7 @@ def test_a_directory_that_hides_the_space_is_named(directory: Path) -> None:
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["space.toml", "committed", "run/control"])
 def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, name: str) -> None:
-    root = directory / "space"
-    root.mkdir()
-    os.chown(root, OWNER, GROUP)
+    root = of_owner(directory / "space")
     spool.create(root).close()
     owned = {proof.what: proof for proof in examine(Disk(str(root)))}
     assert owned["owner"].outcome == "fine"
@@ -231,9 +231,7 @@ def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, 
 
 @pytest.mark.root
 def test_of_the_two_names_of_a_rename_the_one_with_another_owner_is_named(directory: Path) -> None:
-    root = directory / "space"
-    root.mkdir()
-    os.chown(root, OWNER, GROUP)
+    root = of_owner(directory / "space")
     assert as_owner(lambda: spool.create(root).close()) == "done"
     os.chown(root / "committed", 0, 0)
     (root / "committed").chmod(0o755)
@@ -252,9 +250,7 @@ def test_of_the_two_names_of_a_rename_the_one_with_another_owner_is_named(direct
 @pytest.mark.root
 def test_root_changes_nothing_in_a_mirror_of_another_user_s_than_the_space(directory: Path) -> None:
     """The owner of a space may write into its settings, and so name a directory in which only root may work."""
-    root, precious = directory / "space", directory / "precious"
-    root.mkdir()
-    os.chown(root, OWNER, GROUP)
+    root, precious = of_owner(directory / "space"), directory / "precious"
     assert as_owner(lambda: spool.create(root).close()) == "done"
     precious.mkdir()
     (precious / "0000000000000001.msgpack").write_bytes(b"root's")
@@ -300,9 +296,7 @@ def test_a_file_that_takes_a_name_while_root_gives_it_away_keeps_its_owner(
     directory: Path, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner may rename files in the space's directories between any two calls of a process of root."""
-    root, precious = directory / "space", directory / "precious"
-    root.mkdir()
-    os.chown(root, OWNER, GROUP)
+    root, precious = of_owner(directory / "space"), directory / "precious"
     disk = Disk(str(root))
     if make == "give_to_owner":
         (root / "name").touch()
@@ -324,9 +318,7 @@ def test_a_file_that_takes_a_name_while_root_gives_it_away_keeps_its_owner(
 
 @pytest.mark.root
 def test_a_file_with_another_name_is_not_given_away(directory: Path) -> None:
-    root = directory / "space"
-    root.mkdir()
-    os.chown(root, OWNER, GROUP)
+    root = of_owner(directory / "space")
     (directory / "precious").touch()
     os.link(directory / "precious", root / "name")
     Disk(str(root)).give_to_owner("name")

@@ -14,6 +14,7 @@ from spool.model import codecs
 from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
 from tests.features.conftest import Reopen, drained, edited, seen
+from tests.spaces import fail_one
 
 
 def test_q01_many_queues_one_storage_and_several_spaces_in_one_process(tmp_path: Path) -> None:
@@ -146,9 +147,7 @@ def test_q08_without_an_error_queue_it_is_dropped_logged_and_counted(
 ) -> None:
     space.create_queue("q", retries=0)
     space.put("q", "bad")
-    with space.transaction() as tx:
-        tx.get("q")
-        tx.rollback()
+    fail_one(space, "q")
     assert "was dropped" in caplog.text
     assert (space.stats("q").ready, space.stats("q").failed) == (0, 1)
 
@@ -158,9 +157,7 @@ def test_q08_the_spaces_error_queue_serves_every_queue_but_itself(tmp_path: Path
         space.create_queue("errors", retries=None)
         space.create_queue("q")
         space.put("q", "bad")
-        with space.transaction() as tx:
-            tx.get("q")
-            tx.rollback()
+        fail_one(space, "q")
         assert (space.queues()["q"].error_queue, space.queues()["errors"].error_queue) == ("errors", None)
         assert seen(space, "errors") == ["bad"]
 
@@ -171,16 +168,12 @@ def test_q08_an_error_queue_that_is_not_there_loses_nothing(
     space.create_queue("q", retries=0)
     edited(space, 'error_queue = "errors"')
     space.put("q", "bad")
-    with space.transaction() as tx:
-        tx.get("q")
-        tx.rollback()
+    fail_one(space, "q")
     assert "because queue errors does not exist: create it (spool-admin queue create errors)" in caplog.text
     assert (space.stats("q").delayed, space.stats("q").failed) == (1, 0)
     space.create_queue("errors")
     space.change(next(space.browse("q")).id, not_before=None)
-    with space.transaction() as tx:
-        tx.get("q")
-        tx.rollback()
+    fail_one(space, "q")
     assert drained(space, "errors") == ["bad"]
 
 

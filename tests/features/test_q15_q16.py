@@ -22,6 +22,7 @@ from tests.features.conftest import drained, seen
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, commit, prepare
 from tests.simdisk import SimulatedDisk
+from tests.spaces import fail_one
 
 
 @pytest.fixture
@@ -112,9 +113,7 @@ def _furnish(path: Path, clock: MovedClock) -> spool.Space:
     space.put("q", "gone soon", time_to_live=500, deduplication_key="k")
     for n in range(20):
         space.put("q", n, priority=10)
-    with space.transaction() as tx:
-        tx.get("q")
-        tx.rollback()
+    fail_one(space, "q")
     with small_compactions():
         sum(Compactor(door.store(space)).steps())
     with voting(xa.ResourceManager(space), _XID):

@@ -17,6 +17,7 @@ from tests import door
 from tests.clocks import MovedClock
 from tests.compaction import small_compactions
 from tests.features.conftest import Reopen, drained, edited, seen
+from tests.spaces import fail_one
 
 PATIENT_SECONDS = 60
 
@@ -74,9 +75,7 @@ def test_x07_an_expired_message_goes_to_the_error_queue_or_is_dropped_by_on_expi
     space.create_queue("errors")
     space.create_queue("q", error_queue="errors", on_expiry=on_expiry)
     space.put("q", "late", time_to_live=10)
-    with space.transaction() as tx:
-        tx.get("q")
-        tx.rollback()
+    fail_one(space, "q")
     clock.later += 11
     assert space.stats("q").expired == 1
     assert [message.body for message in space.browse("errors")] == kept
@@ -361,9 +360,7 @@ def test_x12_dead_letters_are_redriven_to_where_each_came_from(space: spool.Spac
     for queue in ("a", "b"):
         space.create_queue(queue, retries=0, error_queue="errors")
         message_id = space.put(queue, queue, headers={"from": queue}, time_to_live=1000)
-        with space.transaction() as tx:
-            tx.get(queue)
-            tx.rollback()
+        fail_one(space, queue)
     assert [message.origin_attempts for message in space.browse("errors")] == [1, 1]
     assert space.redrive("errors", dry_run=True) == 2
     assert space.redrive("errors", headers={"from": "a"}) == 1

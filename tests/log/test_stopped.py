@@ -13,6 +13,7 @@ from spool.log.visibility import catch_up
 from spool.model import layout
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, prepare
+from tests.spaces import fail_one
 
 
 def list_of(found: Callable[[spool.Space], object]) -> Callable[[spool.Space], object]:
@@ -203,9 +204,7 @@ def test_an_empty_queue_is_not_waited_for_where_the_lock_file_was_deleted(
 
 def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) -> None:
     space.put("orders", "one")
-    with space.transaction() as transaction:
-        transaction.get("orders")
-        transaction.rollback()
+    fail_one(space, "orders")
     door.disk(space).unlink(layout.claim_file(1))
     with pytest.raises(SpaceStopped):
         space.get("orders")

@@ -14,6 +14,7 @@ from spool.policies.claim_journal import clean_up_after_dead
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, elsewhere, prepare
 from tests.shown import bodies
+from tests.spaces import fail_one
 
 # -- cleaning up ------------------------------------------------------------------------------------------------------
 
@@ -36,9 +37,7 @@ def _adopt_a_branch(space: spool.Space) -> None:
 
 def _roll_back_a_get(space: spool.Space) -> None:
     space.put("orders", "one")
-    with space.transaction() as transaction:
-        transaction.get("orders")
-        transaction.rollback()
+    fail_one(space, "orders")
 
 
 @pytest.mark.parametrize("step", [_put, prepare, _commit_a_branch, _adopt_a_branch, _roll_back_a_get])

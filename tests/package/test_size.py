@@ -21,8 +21,8 @@ MOST = {
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 6_495,
-    "scripts": 9_389,
-    "tests": 71_671,
+    "scripts": 9_387,
+    "tests": 71_667,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
@@ -30,7 +30,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_266),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        3_132,
+        3_130,
     ),
 }
 """The most lines of code of some parts of the engine."""

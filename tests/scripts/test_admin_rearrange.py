@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
+from tests.spaces import fail_one
 from xaspool_console import reasons
 
 
@@ -110,9 +111,7 @@ def test_x12_message_redrive_sends_back_failed_messages(run: Run, path: Path) ->
         space.change_queue("orders", retries=0, error_queue="errors")
         space.put_many("orders", [1, 2])
         for _ in range(2):
-            with space.transaction() as tx:
-                tx.get("orders")
-                tx.rollback()
+            fail_one(space, "orders")
     assert run("message", "redrive", "errors", "--dry-run").out == b"2\n"
     assert run("message", "redrive", "errors").out == b"2\n"
     assert _bodies(path) == [1, 2]

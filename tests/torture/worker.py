@@ -24,6 +24,7 @@ from tests import door
 from tests.torture import history
 from tests.torture.history import Log, Record
 from tests.torture.windows import WindowDisk
+from xaspool_scripts.terminal.output import flush_directory
 
 QUEUES: dict[str, dict[str, Any]] = {"in": {}, "out": {}, "urgent": {"order": ("priority", "fifo")}}  # and options
 PRIORITIES = (10, 50, 50, 90)
@@ -148,14 +149,6 @@ class Dropper(Worker):
     def _take(self) -> None:
         self.log.tx = ""
         Intake(self.space).run(once=True)
-
-
-def flush_directory(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class Getter(Worker):

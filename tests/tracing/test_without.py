@@ -81,10 +81,12 @@ def test_an_opening_chooses_whether_calls_have_spans(tmp_path: Any) -> None:
 
 
 def test_each_method_of_the_table_is_replaced_once() -> None:
-    for place in METHODS:
-        import_module(place.partition(":")[0])
+    for module, name in (place.split(":") for place in METHODS):
+        assert hasattr(import_module(module), name)
     replace_methods()
+    replaced = spool.Space.replace
     replace_methods()
+    assert spool.Space.replace is replaced
     assert spool.Space.replace.__wrapped__.__globals__["__name__"] == "spool.space"
 
 

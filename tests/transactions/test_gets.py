@@ -30,7 +30,7 @@ def space(tmp_path: Path, clock: SimulatedClock) -> Any:
         yield made
 
 
-def cannot_be_read(*_: object) -> None:
+def cannot_be_read(*_: object, **__: object) -> None:
     raise CorruptedFile("it is damaged")
 
 
@@ -40,7 +40,7 @@ def test_the_time_of_a_get_goes_on_when_a_damaged_message_is_set_aside(
     """The get waits for a message after the damaged one, but not longer than its timeout."""
     begun = clock.time
 
-    def set_aside(store: Store, ranges: Any) -> Any:
+    def set_aside(store: Store, ranges: Any, only_shown: bool) -> Any:
         clock.time = begun + 7.0
         return [], ranges
 

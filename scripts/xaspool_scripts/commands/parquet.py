@@ -52,7 +52,9 @@ def archive(
         raise click.BadParameter("--row-group is a whole number from 1")
     with extra("parquet", "archive"):
         from forwarder.archive import Archive
-    directory = local_path(directory)
+    directory = local_path(directory, "an archive", "/archive/orders")
+    if subscription == "":
+        raise click.BadParameter("--subscription is empty: leave it out for archive-QUEUE, or write a name")
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise click.BadParameter(f"{printable(directory)} is a file: --to names a directory")
     with opened() as space:

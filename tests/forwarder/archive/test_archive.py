@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import copytree
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -268,9 +269,7 @@ def test_a_killed_run_of_ten_thousand_messages_is_finished_by_the_next(
     assert bodies(out) == [b"%d" % n for n in range(consumed_after, 10_000)]
 
 
-@pytest.mark.parametrize(
-    "where", ["pyarrow.parquet.ParquetWriter.write_table", "forwarder.archive.files.flush_directory"]
-)
+@pytest.mark.parametrize("where", ["pyarrow.parquet.ParquetWriter.write_table", "forwarder.archive.files.flush"])
 def test_a_full_disk_archives_nothing_and_the_next_run_everything(
     where: str, space: spool.Space, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,11 +318,28 @@ def test_a_run_after_the_end_of_the_subscription_fails_until_the_user_accepts_th
 
 
 def test_another_directory_does_not_continue_an_archive(space: spool.Space, out: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        space.put("orders", b"0")
+    for count in range(3):
+        space.put("orders", b"%d" % count)
         run(space, out)
-    with pytest.raises(spool.InvalidArgument, match="an archive in another directory has read it"):
-        run(space, tmp_path / "other")
+        with pytest.raises(spool.InvalidArgument, match=f"belongs to the archive in {out}: .* another --subscription"):
+            run(space, tmp_path / "mistyped", after_loss=count == 2)
+    assert bodies(out) == [b"0", b"1", b"2"]
+    space.put("orders", b"3")
+    out.rename(tmp_path / "moved")
+    assert run(space, tmp_path / "moved").messages == 1
+    with pytest.raises(spool.InvalidArgument, match=f"the archive in {tmp_path}/moved: "):
+        run(space, out)
+
+
+def test_an_older_copy_of_an_archive_is_refused_in_the_words_of_archives(
+    space: spool.Space, out: Path, tmp_path: Path
+) -> None:
+    run(space, out)
+    copytree(out, tmp_path / "older")
+    space.put("orders", b"1")
+    run(space, out)
+    with pytest.raises(spool.InvalidArgument, match=f"one in the archive: .* by a run with a later record in {out}"):
+        run(space, tmp_path / "older")
 
 
 def test_the_archive_of_another_space_or_queue_is_refused(space: spool.Space, out: Path, tmp_path: Path) -> None:
@@ -357,12 +373,16 @@ def test_after_a_loss_without_messages_the_next_runs_archive_each_message(space:
 
 
 def test_files_without_a_record_are_not_archived_again(space: spool.Space, out: Path) -> None:
+    run(space, out)
     space.put("orders", b"1")
     run(space, out)
     (out / "_archive-orders.json").unlink()
     with pytest.raises(spool.InvalidArgument, match=r"restore .*_archive-orders.json from a backup"):
         run(space, out, after_loss=True)
     assert bodies(out) == [b"1"]
+    next(out.glob("date=*/*")).unlink()
+    with pytest.raises(spool.InvalidArgument, match=f"lost the record .*_archive-orders.json .*{AFTER_LOSS}"):
+        run(space, out)
 
 
 def test_a_damaged_record_is_an_error_with_its_name(space: spool.Space, out: Path) -> None:
@@ -391,7 +411,7 @@ def test_the_command_prints_its_report(space: spool.Space, out: Path) -> None:
     ("args", "said"),
     [
         (["orders", "--row-group", "0"], "row-group"), (["orders", "--keep-for", "367d"], "366d"),
-        (["nothing"], "there is no queue 'nothing'"),
+        (["nothing"], "there is no queue 'nothing'"), (["orders", "--subscription", ""], "--subscription is empty"),
     ],
 )  # fmt: skip
 def test_the_command_refuses_other_values_in_one_line(
@@ -408,5 +428,6 @@ def test_the_command_refuses_a_file_a_url_and_a_directory_of_the_space(
     (tmp_path / "file").touch()
     spool.create(tmp_path / "other").close()
     place = f"{space.path}/drop/orders" if "drop" in directory else str(tmp_path / directory)
-    one_line(archive(space, "orders", "--to", directory if "s3" in directory else place), "directory")
+    said = "an archive is a directory of this machine" if "s3" in directory else "directory"
+    one_line(archive(space, "orders", "--to", directory if "s3" in directory else place), said)
     assert space.subscriptions() == {}
