@@ -380,15 +380,11 @@ def before_step(space: spool.Space, step: str, act: Callable[[], object]) -> Any
 
 def posted_put(queue: str, body: bytes) -> tuple[bytes, Any]:
     """Return a put as a process posts it: the arguments of ``RequestSlots.post`` after the slot."""
-    return _posted(puts(None, queue, [([body], {})]))
+    return encode([puts(None, queue, [([body], {})])])  # type: ignore[return-value]
 
 
 def posted_removal(*ranges: tuple[int, int, int]) -> tuple[bytes, Any]:
-    return _posted(removal(None, list(ranges)))
-
-
-def _posted(request: WriteSet) -> tuple[bytes, Any]:
-    return encode([request])  # type: ignore[return-value]
+    return encode([removal(None, list(ranges))])  # type: ignore[return-value]
 
 
 # -- files of messages, and commits ------------------------------------------------------------------------------------

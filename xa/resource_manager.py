@@ -44,7 +44,7 @@ from xa.codes import (
     XAER_RMERR,
     XAER_RMFAIL,
     XAError,
-)  # fmt: skip
+)
 
 _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
 

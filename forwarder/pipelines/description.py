@@ -48,7 +48,7 @@ _FUNCTIONS = ValueCheck(f"{_A_FUNCTION}, or a list of these", lambda value: tupl
 _CONDITION = ValueCheck(
     f"""headers with a text or a list of texts for each, e.g. {{ event = ["admitted", "moved"] }}, or {_A_FUNCTION}""",
     lambda value: () if value is None else _condition(value),
-)  # fmt: skip
+)
 _TEXT = ValueCheck("a text", text)
 _NAMES = ValueCheck("the name of a destination, or a list of names", _texts)
 _ROUTE_NAME = ValueCheck("a text of 1 to 127 characters", lambda value: text(value, 127))

@@ -141,9 +141,7 @@ class XaspoolRateLimiterBackend(RateLimiterBackend):
     def _store(self, target: spool.Space | spool.Transaction, key: str, shares: Shares) -> None:
         options: Any = {} if isinstance(target, spool.Transaction) else {"transaction": None}
         last = max((share[1] for share in shares.values()), default=time.time())
-        target.replace(
-            self.namespace, json.dumps(shares), correlation_id=short_text(key), expires_at=last, **options
-        )  # fmt: skip
+        target.replace(self.namespace, json.dumps(shares), correlation_id=short_text(key), expires_at=last, **options)
 
 
 def _holder() -> str:

@@ -389,9 +389,7 @@ class Download:
             raise HTTPException(404)
         data = message.body
         pieces = (data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES))
-        headers = {
-            "Content-Disposition": f'attachment; filename="{message.id}.bin"', "Content-Length": str(len(data))
-        }  # fmt: skip
+        headers = {"Content-Disposition": f'attachment; filename="{message.id}.bin"', "Content-Length": str(len(data))}
         return StreamingResponse(pieces, 200, headers, "application/octet-stream")
 
 

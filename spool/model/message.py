@@ -23,7 +23,7 @@ from spool.model.checks import (
     require,
     seconds,
     unwritable,
-)  # fmt: skip
+)
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
 from spool.model.settings import QUEUE_NAME, QueueConfig

@@ -184,17 +184,16 @@ class Journal:
         If the write fails, this removes the file and returns None.
         """
         become_owner(self._store)
-        now = self._store.clock.now()
-        slots = [
-            UNMARKED + _slot(number, ordinal, 1, _state(run.attributes.get("attempts", 0), run.queue.name), now)[1:]
-            for number, first, count in claims
-            for run, start, stop in self._runs(number, first, count)
-            for ordinal in range(start, stop)
-        ]
+        slots, now = bytearray(), self._store.clock.now()
+        for claim in claims:
+            for run, start, stop in self._runs(*claim):
+                state = _state(run.attributes.get("attempts", 0), run.queue.name)
+                slots += b"".join([_slot(run.number, ordinal, 1, state, now) for ordinal in range(start, stop)])
+        slots[::_SLOT_BYTES] = bytes(len(slots) // _SLOT_BYTES)  # no mark is set
         try:
             with self._mutex:
                 self._create()
-            self._store.files.disk.write_at(self._handle, self._first, b"".join(slots))
+            self._store.files.disk.write_at(self._handle, self._first, bytes(slots))
         except OSError as error:
             raise_if_torn(error)
             log.warning("claims cannot be recorded: %s", error)

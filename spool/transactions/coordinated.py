@@ -27,7 +27,7 @@ from spool.log.vote import Preparation, finish_vote
 from spool.maintenance.room import rooms
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
-from spool.model.xid import Xid
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.claim_journal import CallMarks, Journal, become_owner, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
 from spool.runtime.calls import public_call, step, within
@@ -232,11 +232,11 @@ class CoordinatedTransaction(Transaction):
                     self._end(TransactionState.COMMITTED)
                     return False
                 self._branch.lock_xid()
-                file = self._branch.new_file()
-                settings = self._store.settings.current(page)
-                check = None
-                if settings.config.has_limits:  # without limits, the vote needs no number lock
-                    check = partial(room_for(store, self._branch.tables), settings)
+                if self.xid.format_id in FORMATS_BOUND_TO_A_LIFE:  # the death of the coordinator counts no attempt
+                    self._branch.end_attempts()
+                file, settings = self._branch.new_file(), store.settings.current(page)
+                # (without limits, the vote needs no number lock)
+                check = partial(room_for(store, self._branch.tables), settings) if settings.config.has_limits else None
                 request = self._branch.batch
                 request.page, request.preparation = page, Preparation(file, check, partial(rooms, store), settled=True)
                 self._core.group_commit.commit(request)

@@ -30,7 +30,7 @@ from tests.corruption.hostile import (
     packed_fields,
     values,
     vouched,
-)  # fmt: skip
+)
 from tests.corruption.readers import OPTIONS, golden_table, little_memory, try_file, try_header, try_table
 from tests.strides import Stride
 

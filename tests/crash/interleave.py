@@ -28,7 +28,7 @@ from tests.crash.schedule import (
     Stop,
     Switch,
     scheduled_locks,
-)  # fmt: skip
+)
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import SimulatedDisk, few_slots, repeatable
 from tests.survivors import Rules, survivors

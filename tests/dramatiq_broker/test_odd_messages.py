@@ -161,8 +161,8 @@ def test_a_worker_lives_with_any_options_of_send_with_options(
 
 
 def test_a_failed_message_whose_next_attempt_cannot_be_put_is_dead_lettered_with_both_causes(
-    odd: tuple[Odd, dramatiq.Worker]
-) -> None:  # fmt: skip
+    odd: tuple[Odd, dramatiq.Worker],
+) -> None:
     app, worker = odd
     app.done.clear()
     message = app.act.send_with_options(args=("fail",), min_backoff="soon")
@@ -175,8 +175,8 @@ def test_a_failed_message_whose_next_attempt_cannot_be_put_is_dead_lettered_with
 
 
 def test_a_message_with_an_eta_waits_in_the_space_and_takes_no_place_of_a_worker(
-    odd: tuple[Odd, dramatiq.Worker]
-) -> None:  # fmt: skip
+    odd: tuple[Odd, dramatiq.Worker],
+) -> None:
     """Another broker has put the message, with its own way to delay it."""
     app, worker = odd
     app.done.clear()

@@ -89,7 +89,7 @@ SHAPES = {
     "a manifest with a time of another type": consistent([*_SPACE, ("drop/q/a", b"")], dropped={"drop/q/a": "now"}),
     "a manifest with counts of another type": consistent(_SPACE, messages={"q": NESTED.decode()}),
     "a dropped file of no queue": consistent([*_SPACE, ("drop/other/a", b"x")]),
-}  # fmt: skip
+}
 NAMES = [
     "", "/", "../outside", "/tmp/outside", "committed/../../outside", "committed/", "committed/.", "committed/..",
     "committed/stranger", "committed/0000000000000000.msgpack", "committed/9999999999999999.msgpack",

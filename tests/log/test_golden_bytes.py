@@ -248,7 +248,7 @@ def lines(directory: Path) -> Iterator[str]:
                 [*contents.values()],
                 [door.note(space, number) for number in numbers],
                 posted,
-            ]  # fmt: skip
+            ]
             yield " ".join((f"{step:03} {name}", *(digest(column) for column in found)))
         assert {finding.kind for finding in space.check()} <= {Kind.IN_DOUBT}
         with spool.open(timed(directory / "space", clock)) as other:

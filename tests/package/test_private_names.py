@@ -1,6 +1,7 @@
 """A name that begins with one underscore is its module's own: no other package uses it."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -96,3 +97,10 @@ def test_the_tests_look_into_a_space_through_one_module() -> None:
 def test_a_private_name_of_another_package_would_be_found() -> None:
     uses = _nodes("from spool import _a\nspace._store\nself._own\nsuper()._own\nx.__class__\ntable._replace(a=1)")
     assert [name for name, _ in _used(uses) if _is_private(name)] == ["_a", "_store", "_replace"]
+
+
+def test_few_tests_name_a_class_between_a_call_and_its_file():
+    """Other tests say what happens, by calls of a space or by ``tests/door.py``."""
+    named = re.compile(r"\b(GroupCommit|CombinedCommits|CommitQueue|CommitFileWriter|WriteSet|FileContents)\b")
+    found = {path.name for path in (ROOT / "tests").rglob("*.py") if named.search(path.read_text())}
+    assert found <= {"door.py", "led.py", "planted.py", "test_format.py", Path(__file__).name}

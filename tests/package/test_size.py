@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_565,
+    "spool": 23_563,
     "spool/watch": 1_051,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 6_495,
-    "scripts": 9_395,
-    "tests": 71_672,
+    "scripts": 9_389,
+    "tests": 71_671,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
@@ -30,7 +30,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_266),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        3_134,
+        3_132,
     ),
 }
 """The most lines of code of some parts of the engine."""
@@ -40,7 +40,7 @@ GOALS = {
     "transactions and the journal of attempts": 2_600,
 }
 
-UNFORMATTED = 505
+UNFORMATTED = 480
 """The most places that the formatter leaves alone: they are for tables of data."""
 
 

@@ -10,15 +10,17 @@ import pytest
 import spool
 from spool.disk.disk import Disk
 from spool.model import layout
-from spool.model.xid import new_local_xid
+from spool.model.xid import FORMAT_ROUND, Xid, new_local_xid
 from spool.policies import claim_journal
-from spool.policies.claim_journal import Journal, clean_up_after_dead
+from spool.policies.claim_journal import clean_up_after_dead
+from spool.transactions.branch import Branch
+from spool.transactions.two_phase import rollback_prepared
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.children import die, let_die
 from tests.corruption.readers import NOTE, note_bytes
 from tests.full import no_room
-from tests.meanwhile import prepare, rollback
+from tests.meanwhile import XID, prepare
 
 
 @pytest.fixture
@@ -94,21 +96,18 @@ def test_a_killed_count_is_finished_once(path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("is_decided_first", [False, True])
+@pytest.mark.parametrize("xid", [XID, Xid(FORMAT_ROUND, b"round", b"1")], ids=["foreign", "of our coordinator"])
 def test_a_vote_takes_its_messages_out_of_the_journal(
-    path: Path, monkeypatch: pytest.MonkeyPatch, is_decided_first: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, xid: Xid, is_decided_first: bool
 ) -> None:
-    """The process dies between its vote and the end of the slot."""
+    """The process dies right after its vote. Only the rollback of a foreign coordinator counts an attempt."""
     with spool.open(path) as space:
         with monkeypatch.context() as patch:
-            patch.setattr(Journal, "end", die)
-            let_die(lambda: prepare(spool.open(path), take=True))
-        if is_decided_first:
-            rollback(space)
-        clean_up_after_dead(door.store(space), door.deadline(space))
-        if not is_decided_first:
-            assert space.get("orders").body == "2"
-            rollback(space)
-        assert [message.attempts for message in space.browse("orders")] == [1, 0, 0][: 3 - (not is_decided_first)]
+            patch.setattr(Branch, "release", die)
+            let_die(lambda: prepare(spool.open(path), xid, take=True))
+        for act in (rollback_prepared, clean_up_after_dead)[:: 1 if is_decided_first else -1]:
+            act(door.store(space), *([xid] if act is rollback_prepared else []), door.deadline(space))
+        assert [message.attempts for message in space.browse("orders")] == [int(xid == XID), 0, 0]
         assert journals(path) == []
 
 

@@ -22,7 +22,7 @@ from xaspool_scripts.watch.top.figures import (
     ordered,
     quantiles,
     queue_rates,
-)  # fmt: skip
+)
 from xaspool_scripts.watch.top.keys import Decoder
 from xaspool_scripts.watch.top.model import FILTER, State, body_height, failed, page, pressed, resized
 from xaspool_scripts.watch.top.texts import cut, fit, number, rate

@@ -54,7 +54,7 @@ CASES = [
     (Interrupting(), "Interrupting"),
     (Ending(), "Ending"),
     (Nameless("tea"), "Nameless: tea"),
-]  # fmt: skip
+]
 IDS = ["a surrogate", "a long one", "raises", "no text", "interrupts", "ends the program", "hides its name"]
 
 

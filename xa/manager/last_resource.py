@@ -183,5 +183,5 @@ class LastResource:
                     "was rolled back: if the program has committed rows, they remain, and the taken messages return, "
                     "so the work is repeated. Leave the commit to the transaction manager (%s)",
                     reason,
-                )  # fmt: skip
+                )
             self._database.rollback()

@@ -48,9 +48,7 @@ def _host_names(context: click.Context, parameter: click.Parameter, given: tuple
     help="The file with the token for the login. The token is the first line with text, and has at least 16 "
     "characters. Only you may read the file. Without it, every user who reaches the address may read.",
 )  # fmt: skip
-@click.option(
-    "--allow-changes", is_flag=True, help="Add forms that change the space, for people who are logged in."
-)  # fmt: skip
+@click.option("--allow-changes", is_flag=True, help="Add forms that change the space, for people who are logged in.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without a token: everybody may read.")
 @published_option
 @json_option

@@ -19,7 +19,7 @@ from xaspool_scripts.terminal.options import (
     or_none,
     short_duration,
     yes_option,
-)  # fmt: skip
+)
 from xaspool_scripts.terminal.output import pairs, show, write_all, write_answer, write_json
 from xaspool_scripts.terminal.program import Commands, complete_queue, json_option, note, opened
 from xaspool_scripts.terminal.wording import on_terminal, plural

@@ -176,9 +176,7 @@ def test_one_connection_too_many_of_a_reader_is_refused_and_the_others_are_serve
     local = [("grpc.use_local_subchannel_pool", 1)]
     with contextlib.ExitStack() as stack:
         server = client(READER).address.server
-        *served, last = [
-            stack.enter_context(flight.FlightClient(server, generic_options=local)) for _ in range(3)
-        ]  # fmt: skip
+        *served, last = [stack.enter_context(flight.FlightClient(server, generic_options=local)) for _ in range(3)]
         for _ in range(2):
             for each in served:
                 assert list(each.do_action(health, options))

@@ -209,7 +209,7 @@ def test_a_client_with_an_unknown_token_learns_the_place_of_this_token(
         ((None, str(tmp_path / "token"), None), "the option tokenFile, .*/token"),
         (("y" * 32, None, None), "the option token"),
         ((None, None, None), "the environment variable XASPOOL_TOKEN"),
-    ):  # fmt: skip
+    ):
         monkeypatch.setenv("XASPOOL_TOKEN", "z" * 32)
         with pytest.raises(AccessDenied, match=rf"token is unknown: .*--token-file.*\(the token is from {place}\)"):
             Client.of(address, *given).act("health")
@@ -537,8 +537,7 @@ def test_a_read_sends_a_body_once_to_a_client_that_names_its_column_often(client
     with pytest.raises(InvalidArgument, match="the column body occurs 40 times: name it once"):
         client.plan(options={"queue": "orders"}, schema=columns_of(*["body"] * 40))
     with pytest.raises(InvalidArgument, match="the column body occurs 2 times"):
-        client.act("stream", call="initialOffset",
-                   options={}, schema=columns_of("body", "body"))  # fmt: skip
+        client.act("stream", call="initialOffset", options={}, schema=columns_of("body", "body"))
     assert_serves(client, space)
 
 

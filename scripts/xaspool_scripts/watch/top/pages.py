@@ -62,7 +62,7 @@ def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, Row], name: str, now:
         *_first(_consumers(metrics, name, now)),
         Text("Holders", HEADING),
         *_first(_holders(metrics, name, now)),
-    ]  # fmt: skip
+    ]
 
 
 def _first(lines: Iterator[Text]) -> list[Text]:

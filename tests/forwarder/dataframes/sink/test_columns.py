@@ -33,7 +33,7 @@ LATER = datetime(2099, 1, 1, tzinfo=UTC)
         ("timestamp", pa.timestamp("us", "UTC"), "expires_at", LATER, LATER.timestamp()),
         ("double", pa.float64(), "not_before", LATER.timestamp(), LATER.timestamp()),
     ],
-)  # fmt: skip
+)
 def test_a_column_is_the_option_of_put_of_its_name(
     space: spool.Space, attempts: Attempts, kind: str, arrow: Any, column: str, value: Any, expected: object
 ) -> None:
@@ -106,7 +106,7 @@ def test_rows_go_to_the_queues_that_they_name(space: spool.Space, attempts: Atte
         ("body string, codec string", [["{"], ["json"]], spool.InvalidArgument, "fix the body"),
         ("body string, codec string", [["{"], ["yaml"]], spool.UnknownCodec, "yaml"),
     ],
-)  # fmt: skip
+)
 def test_a_row_that_is_no_message_is_named(
     space: spool.Space, attempts: Attempts, columns: str, rows: list[Any], error: type[Exception], said: str
 ) -> None:
