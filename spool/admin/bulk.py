@@ -88,7 +88,7 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     wanted = Wanted(run.queue.name, message_id=message_id)
     claimed, groups = PositionRanges(), GroupLocks(store.shared.xids, [])
     try:
-        claimed = claiming.claim(store, owners, wanted, page, groups)
+        claimed = claiming.claim(store, owners, wanted, groups, page)
         if not claimed:
             error = claiming.nothing_free(store.view, store.clock, wanted)
             if isinstance(error, MessageInUse):

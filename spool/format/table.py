@@ -153,8 +153,7 @@ def encode_table(table: Table) -> bytes:
         "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
     }  # fmt: skip
     encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would also create a packer)
-    if len(encoded) <= MOST_KEPT_BYTES:
-        table.encoded = encoded
+    table.encoded = encoded if len(encoded) <= MOST_KEPT_BYTES else b""
     return encoded
 
 

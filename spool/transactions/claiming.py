@@ -35,7 +35,7 @@ from spool.store.parts import View
 from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.two_phase import resolve_orphans
-from spool.transactions.validation import check_timeout
+from spool.transactions.validation import check_queue, check_timeout
 
 PositionSet = set[tuple[int, int]]
 _NOTHING: Set[int] = frozenset()
@@ -105,21 +105,27 @@ next_of = lru_cache(maxsize=1024)(Wanted)
 
 
 def claim(
-    store: Store,
-    owners: Owners,
-    wanted: Wanted,
-    page: CounterPage,
-    groups: GroupLocks,
+    store: Store, owners: Owners, wanted: Wanted, groups: GroupLocks, page: CounterPage | None = None
 ) -> PositionRanges:
     """Claim messages that are free now, in the queue's order; return the claims.
 
-    The groups of these messages remain locked. ``page``: the counters, which the caller has just read.
+    The groups of these messages remain locked. ``page``: the counters, if the caller has just read them and has found
+    the queue.
 
     Raises:
+        QueueNotFound: the queue does not exist.
         SpaceStopped: no message is free, because ``run/`` was deleted.
         WaitExpired: a live process did not publish its commit in time.
         OSError: the disk is full, and only messages of dead processes are left, whose attempts must be counted first.
     """
+    if page is None:
+        if store.guard.closed:
+            store.guard.check()
+        page, settings = store.shared.counters.read(), store.settings.known
+        if page.is_stopped:
+            page.check()
+        if wanted.queue not in settings.config.queues or page.settings != settings.version:
+            check_queue(store.settings, wanted.queue, page)
     view = store.view
     view.was_read = True
     if page.published > view.index.applied or view.settings is not store.settings.known:

@@ -46,7 +46,6 @@ from spool.store.store import Store
 from spool.transactions.claiming import Wanted, check_wanted, claim, give_back, release, release_groups
 from spool.transactions.core import Core
 from spool.transactions.delivery import receive
-from spool.transactions.validation import check_queue
 
 _DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
 _CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
@@ -146,14 +145,10 @@ class Claims:
     def _take(self, wanted: Wanted) -> list[Message]:
         store, groups, claimed = self._store, GroupLocks(self._store.shared.xids, []), PositionRanges()
 
-        def look() -> PositionRanges:
-            page = store.check_usable()
-            check_queue(store.settings, wanted.queue, page)
-            return claim(store, self._core.owners, wanted, page, groups)
-
         self._check_open()
+        free = partial(claim, store, self._core.owners, wanted, groups)
         try:
-            found, claimed = receive(store, wanted, 0.0, look, groups, store.guard.check)
+            found, claimed = receive(store, wanted, 0.0, free, groups, store.guard.check)
             held = _first_of_groups(store, found, groups)
             with self._mutex:
                 self._check_open()

@@ -4,11 +4,11 @@ A damaged body is never delivered: its message goes to quarantine, with the reas
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
 from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
@@ -36,7 +36,6 @@ from spool.store.parts import Files, View
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, claim, give_back, nothing_free, release, release_groups
 from spool.transactions.core import Core
-from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
 
 # The advice of the error about a damaged message that was read without a claim.
@@ -73,26 +72,13 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         The errors of ``Space.get_many``. No failure counts an attempt.
     """
     store, groups, claimed = core.store, GroupLocks(core.store.shared.xids, []), PositionRanges()
-    page: CounterPage | None = None  # the counters of the last claim: the commit uses their durable mark
-
-    def look() -> PositionRanges:
-        nonlocal page
-        if store.guard.closed:
-            store.guard.check()
-        page, settings = store.shared.counters.read(), store.settings.known
-        if page.is_stopped:
-            page.check()
-        if wanted.queue not in settings.config.queues or page.settings != settings.version:
-            check_queue(store.settings, wanted.queue, page)
-        return claim(store, core.owners, wanted, page, groups)
-
     taken = False
     try:
         begun = store.clock.monotonic() if wanted.timeout else 0.0
-        found, claimed = receive(store, wanted, begun, look, groups, store.guard.check)
+        free = partial(claim, store, core.owners, wanted, groups)
+        found, claimed = receive(store, wanted, begun, free, groups, store.guard.check)
         before_commit()
-        assert page is not None
-        request = removal(page, claimed)
+        request = removal(store.shared.counters.read(), claimed)
         try:
             core.group_commit.commit(request)
         except (LockTimeout, WaitExpired) as error:

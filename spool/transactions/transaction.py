@@ -283,7 +283,7 @@ class Transaction:
         page, _ = self._check_queue(wanted.queue)
         if branch.journal is not None and not store.shared.claims.owner:
             become_owner(store)  # (before the claim, because this may wait for a lock)
-        got = claiming.claim(store, self._core.owners, wanted, page, branch.groups)
+        got = claiming.claim(store, self._core.owners, wanted, branch.groups, page)
         if not got:
             claiming.check_not_own(store.view, wanted, branch.claims)
         return got
