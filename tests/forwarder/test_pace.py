@@ -108,7 +108,7 @@ def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_lon
         forwarder._end_if_idle(messages)
         return forwarder._is_stopping
 
-    forwarder: Any = ThreadForwarder("", {"work": "queue:next"}, idle=10.0)
+    forwarder: Any = ThreadForwarder("a space", {"work": "queue:next"}, idle=10.0)
     forwarder._active_at = 100.0
     assert not is_over(109.0)
     assert not is_over(110.0, messages=1)
