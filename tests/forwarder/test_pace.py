@@ -115,7 +115,7 @@ def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_lon
     assert not is_over(119.0, is_busy=True), "a call of another route is in progress, or it pauses"
     assert not is_over(128.0)
     assert is_over(129.0)
-    forwarder = ThreadForwarder("", {"work": "queue:next"})
+    forwarder = ThreadForwarder("a space", {"work": "queue:next"})
     forwarder._active_at = 0.0
     assert not is_over(1e9)
 
