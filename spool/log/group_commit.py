@@ -47,7 +47,7 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 
-_IS_EMPTY = attrgetter("is_empty")
+_IS_EMPTY, _IS_VOTE = attrgetter("is_empty"), attrgetter("preparation")
 
 
 class GroupCommit:
@@ -202,12 +202,10 @@ class GroupCommit:
         threads of votes sleep until the end, so they do not take the interpreter from the leader at each call of the
         disk.
         """
-        combined, votes, left, combines = self._combined, list[WriteSet](), requests, False
-        for request in requests:
-            if request.preparation is not None:
-                votes += (request,)
+        combined, left, combines = self._combined, requests, False
+        votes = list(filter(_IS_VOTE, requests))
         if votes:
-            left = requests = [request for request in requests if request.preparation is None]
+            left = requests = list(filterfalse(_IS_VOTE, requests))
         rest = left
         try:
             if votes:

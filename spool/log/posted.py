@@ -43,8 +43,7 @@ def decode(encoded: bytes | None) -> list[WriteSet]:
 
 
 def encode_answer(places: Sequence[Place]) -> bytes:
-    encoded: bytes = msgpack.packb(places)
-    return encoded
+    return bytes(msgpack.packb(places))
 
 
 def decode_answer(encoded: bytes, count: int) -> list[Place]:

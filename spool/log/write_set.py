@@ -88,8 +88,6 @@ class WriteSet:
     future: the future that the caller got, if any.
     """
 
-    page: CounterPage | None = None
-    settings = -1
     branch, first = "", 0
     number: int | None = None
     error: BaseException | None = None
@@ -107,7 +105,8 @@ class WriteSet:
         self.adopted: list[FileContents] = []
         self.supersedes = supersedes
         self.branches: list[BranchEntry] = []
-        self.page = page
+        self.page: CounterPage | None = page
+        self.settings = -1 if page is None else page.settings
         self._shared: tuple[str, int] | None = None
         self._table = Table()
         self._bodies: list[bytes] = []
@@ -451,7 +450,6 @@ class WriteSet:
 def puts(page: CounterPage | None, queue: str, groups: Iterable[tuple[Sequence[bytes], Mapping[str, Any]]]) -> WriteSet:
     """Return the write set of messages for one queue, as ``validation.encode_bodies`` groups them."""
     found = WriteSet(page=page)
-    found.settings = -1 if page is None else page.settings
     for bodies, attributes in groups:
         found.put(queue, bodies, attributes)
     return found
@@ -460,7 +458,6 @@ def puts(page: CounterPage | None, queue: str, groups: Iterable[tuple[Sequence[b
 def removal(page: CounterPage | None, ranges: PositionRanges) -> WriteSet:
     """Return the write set of claimed messages that leave their queue. ``ranges``: (number, first ordinal, count)."""
     found = WriteSet(page=page)
-    found.settings = -1 if page is None else page.settings
     for number, first, count in ranges:
         found.remove(number, first, count, "dequeued")
     return found
@@ -476,8 +473,7 @@ def merged(write_sets: Sequence[WriteSet]) -> WriteSet:
         write_sets[0].stand_alone()
         return write_sets[0]
     whole = WriteSet(page=write_sets[-1].page)
-    if len(versions := {one.settings for one in write_sets}) == 1:
-        whole.settings = versions.pop()
+    whole.settings = min(one.settings for one in write_sets)  # (if it is not the present one, the commit looks)
     removals = [one for one in write_sets if one.removes_only]
     for one in sorted(removals, key=attrgetter("addressed")):
         for table in one.tables:

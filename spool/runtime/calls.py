@@ -510,7 +510,8 @@ def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     During the call the space is not closed, and signals wait. An error of the operating system is raised as an error of
     the library.
 
-    ``doing``: the beginning of the error's text; names in braces are replaced by the arguments of the call.
+    ``doing``: the beginning of the error's text; names in braces are replaced by the arguments of the call. The
+    attribute ``decorate`` of the result decorates another method in the same way.
     """
 
     def around(method: Callable[P, T]) -> Callable[P, T]:
@@ -525,6 +526,7 @@ def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                 except OSError as error:
                     _translate(store, doing, method, args, kwargs, error)
 
+        call.decorate = around  # type: ignore[attr-defined]
         return call
 
     return around
@@ -576,6 +578,7 @@ def later_if_busy(method: "Callable[P, Future[T]]") -> "Callable[P, Future[T]]":
         call_later(partial(_fulfil, future, partial(method, *args, **alone)))
         return future
 
+    call.decorate = later_if_busy  # type: ignore[attr-defined]
     return call
 
 

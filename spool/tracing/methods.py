@@ -207,6 +207,13 @@ _replaced: set[tuple[str, str]] = set()
 _mutex = Lock()
 
 
+def _inside(method: Any, wrap: Callable[[Method], Method]) -> Any:
+    """Wrap the method inside its decorators, because the exception of a signal handler must not reach the wrapper: the
+    wrapper would take it for an exception of OpenTelemetry."""
+    decorate = getattr(method, "decorate", None)
+    return wrap(method) if decorate is None else decorate(_inside(method.__wrapped__, wrap))
+
+
 def replace_methods() -> None:
     """Replace the methods of the table, each once. A module that is imported later needs a later call."""
     with _mutex:
@@ -217,7 +224,7 @@ def replace_methods() -> None:
             for method, wrap in wrappers.items() if owner is not None else ():
                 if (place, method) not in _replaced:
                     plain = getattr(owner, method)
-                    wrapper: Any = wrap(plain)
+                    wrapper: Any = _inside(plain, wrap)
                     wrapper.__wrapped__ = getattr(plain, "__wrapped__", plain)
                     setattr(owner, method, wrapper)
                     _replaced.add((place, method))

@@ -38,7 +38,7 @@ class Subscriber:
             store = door.store(space)
             if not self.since:
                 expires = store.clock.now() + _SECONDS
-                since = subscriptions.register(store, _NAME, (_QUEUE,), _SECONDS)
+                since = subscriptions.register(store, _NAME, (_QUEUE,), _SECONDS, False, "")
                 self.since, self.offset, self.operations, self.expires = since, since, len(log.operations), expires
             for _ in range(0 if self.lapsed else batches):
                 found = self._behind(store)
@@ -46,7 +46,7 @@ class Subscriber:
                     return
                 self.offset, self.read = max([self.offset, *found]), {**self.read, **found}
                 expires = store.clock.now() + _SECONDS
-                if not subscriptions.advance(store, _NAME, self.since, self.offset, _SECONDS):
+                if not subscriptions.advance(store, _NAME, self.since, self.offset, _SECONDS, ""):
                     self._told_that_it_has_ended(store)
                     return
                 self.expires = expires

@@ -193,7 +193,7 @@ def test_a_body_of_an_unknown_codec_is_dead_lettered(odd: tuple[Odd, dramatiq.Wo
     app.done.clear()
 
     def put() -> None:
-        spool.register_codec("tea", spool.Codec("application/x-tea", lambda _: b"tea", lambda _: Tea()), Tea)
+        spool.register_codec("chai", spool.Codec("application/x-chai", lambda _: b"tea", lambda _: Tea()), Tea)
         app.broker._declared("default").put("default", Tea(), priority=100, correlation_id="tea")
 
     assert children.exit_code_of(put) == 0

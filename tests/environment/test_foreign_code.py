@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import opentelemetry.trace  # noqa: F401  (so that the methods with spans are under test, too)
 import pytest
 
 import spool

@@ -258,7 +258,6 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     assert bodies(leader) == ["one", "two"]
     slots = slots_of(owner)
     slot = slots.own(A_MOMENT)
-    assert slot is not None
     run = next(iter(door.index(leader).messages.queues["orders"].in_order(time.time())))
     slots.post(slot, *door.posted_removal((run.number, run.first, 1)))
     slots.disown(slot)
