@@ -1,4 +1,4 @@
-"""What one caller asks of a commit, and then what became of it: new messages, commands on committed messages, facts.
+"""The content that a caller commits, and its way into a commit: new messages, commands on committed messages, facts.
 
 A put, a get, a transaction, a vote and an adoption are each one write set, and so is their common commit (``merged``).
 A write set touches no file. It closes each full section, so that a large branch streams to the disk while it grows.
