@@ -286,7 +286,10 @@ class XaspoolBackend(KeyValueStoreBackend):
         return short_text(self.get_key_for_group(group, f".{index}.{id}"))
 
     def _collect(self, request: Any, run: str) -> bool:
-        """Take the marks of all parts, so that this thread can read their results; return whether all results exist."""
+        """Take the marks and results of all parts, for the join in this thread; return whether all results exist.
+
+        Without its mark, a part can run again after it was counted. Its record is then only a state.
+        """
         if (group := GroupResult.restore(request.group, backend=self)) is None:
             return False
         for index, part in enumerate(group.results):
@@ -294,7 +297,8 @@ class XaspoolBackend(KeyValueStoreBackend):
             with suppress(spool.Empty):
                 mark = self._space.get(RESULTS, correlation_id=self._mark(request.group, index, part.id), timeout=0)
                 self._collected()[key] = mark.body[len(run) + 1 :]
-            if self.get(key) is None and not isinstance(part, GroupResult):
+            self._collected()[key] = self.get(key)
+            if not isinstance(part, GroupResult) and self.get_task_meta(part.id)["status"] not in states.READY_STATES:
                 return False
         return True
 

@@ -91,9 +91,13 @@ def create_queue(space: spool.Space) -> None:
 
 @contextmanager
 def transaction_manager(space: spool.Space) -> Iterator[xa.ResourceManager]:
-    """A transaction manager that rolls back the interrupted branch, as every transaction manager does."""
+    """A transaction manager with the work of a branch. It rolls back an interrupted branch, as all managers do."""
     rm = xa.ResourceManager(space)
     try:
+        rm.start(XID)
+        space.get("orders")
+        space.put_many("orders", NEW)
+        rm.end(XID)
         yield rm
     except BaseException:
         for call in (rm.end, rm.rollback):
@@ -102,42 +106,30 @@ def transaction_manager(space: spool.Space) -> Iterator[xa.ResourceManager]:
         raise
 
 
-def work(space: spool.Space, rm: xa.ResourceManager) -> None:
-    rm.start(XID)
-    space.get("orders")
-    space.put_many("orders", NEW)
-    rm.end(XID)
-
-
 def prepare(space: spool.Space) -> None:
     with transaction_manager(space) as rm:
-        work(space, rm)
         rm.prepare(XID)
 
 
 def two_phases(space: spool.Space) -> None:
     with transaction_manager(space) as rm:
-        work(space, rm)
         rm.prepare(XID)
         rm.commit(XID)
 
 
 def one_phase(space: spool.Space) -> None:
     with transaction_manager(space) as rm:
-        work(space, rm)
         rm.commit(XID, TMONEPHASE)
 
 
 def undo_a_vote(space: spool.Space) -> None:
     with transaction_manager(space) as rm:
-        work(space, rm)
         rm.prepare(XID)
         rm.rollback(XID)
 
 
 def decide_by_hand(space: spool.Space) -> None:
     with transaction_manager(space) as rm:
-        work(space, rm)
         rm.prepare(XID)
         rm.recover()
         rm.decide_heuristically(XID, commit=True)

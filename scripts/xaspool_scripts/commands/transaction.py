@@ -116,8 +116,7 @@ def commit(xid: "Xid") -> None:
     Example:
       spool-admin transaction commit 0.b3JkZXI.MQ
     """
-    _decide(xid, commit=True)
-    note(f"committed {xid}")
+    _decide(xid, "committed", commit=True)
 
 
 @transaction.command()
@@ -129,13 +128,13 @@ def rollback(xid: "Xid") -> None:
     Example:
       spool-admin transaction rollback 0.b3JkZXI.MQ
     """
-    _decide(xid, commit=False)
-    note(f"rolled back {xid}")
+    _decide(xid, "rolled back", commit=False)
 
 
-def _decide(xid: "Xid", *, commit: bool) -> None:
+def _decide(xid: "Xid", done: str, *, commit: bool) -> None:
     with _manager() as manager:
         manager.decide_heuristically(xid, commit=commit)
+    note(f"{done} {xid}")
 
 
 @transaction.command()
