@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from celery import Celery, signals
 from celery.exceptions import Reject
 
+import celery_xaspool.attempts  # noqa: F401 - its receiver of a signal runs before the one below
 import spool
 
 SPACE = "XASPOOL_TEST_SPACE"
@@ -121,7 +122,6 @@ def application(path: object, **settings: Any) -> Celery:
 
         @app.task(
             shared=False, name=name, bind=True, ignore_result=True, acks_late=late, reject_on_worker_lost=True,
-            Request="tests.celery.requests:LoggedRequest",
         )  # fmt: skip
         def logged(self: Any, seconds: float = 0.0) -> None:
             """Log the beginning and the end, with this process and the worker."""
@@ -149,6 +149,17 @@ def _log_publishing(step: str) -> Any:
     return log
 
 
+def _log_acceptance(request: Any, **_: Any) -> None:
+    """Log which process accepts the task, before the worker records the attempt: a kill can come between the two."""
+    record, id = request.on_accepted, request.id
+
+    def on_accepted(pid: int, time_accepted: float) -> Any:
+        write_line(os.environ[LOG], "accepted", id, pid)
+        return record(pid, time_accepted)
+
+    request.on_accepted = on_accepted
+
+
 LOGGING: dict[str, Any] = {
     "beat_schedule": {"tick": {"task": "logged", "schedule": 0.1, "args": (0.003,)}},
     "task_reject_on_worker_lost": True,
@@ -158,6 +169,7 @@ LOGGING: dict[str, Any] = {
 if LOG in os.environ:
     signals.before_task_publish.connect(_log_publishing("publishing"), weak=False)
     signals.after_task_publish.connect(_log_publishing("published"), weak=False)
+    signals.task_received.connect(_log_acceptance, weak=False)
 
 if SPACE in os.environ:
     app = application(os.environ[SPACE], **(LOGGING if LOG in os.environ else {}))
