@@ -23,7 +23,7 @@ from spool.model import layout
 from spool.model.text import plural
 from spool.model.xid import Xid
 from spool.store.store import Store, log
-from spool.transactions import claiming, delivery
+from spool.transactions import delivery
 from spool.transactions.two_phase import finish_moves
 
 from .check import find_problems, not_done
@@ -194,7 +194,7 @@ def _quarantine_messages(store: Store, problem: Decision) -> str:
                 delivery.set_aside(store, position, problem.detail, deadline)
                 done += 1
         finally:
-            claiming.release(store.shared.claims, [(position.number, first, count) for first, count in claimed])
+            store.shared.claims.release_all([(position.number, first, count) for first, count in claimed])
     held = len(problem.positions) - done
     return "" if held else f"{done} damaged messages moved to {layout.QUARANTINE}/"
 

@@ -27,8 +27,8 @@ from spool.transactions.arrivals import QueueArrivals, arrivals_in
 from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.claims import Claims
 from spool.transactions.core import Core
-from spool.transactions.delivery import get_alone
 from spool.transactions.finding import check_find, find
+from spool.transactions.hold import get_alone
 from spool.transactions.requests import PendingRequest, check_request, wait_for_reply
 from spool.transactions.transaction import Transaction, submit_alone
 from spool.transactions.validation import body_list, check_time_limit, put_request
@@ -86,7 +86,6 @@ class Space(Administration):
     ) -> None:
         """Applications call ``spool.open`` instead. ``check``, ``repair``: functions of a package above this one."""
         super().__init__(core)
-        self._core = core  # (no part of the core may refer to this space: see __del__)
         self._check, self._repair = check, repair
         self._recovery = report
         self._kept_figures: KeptFigures | None = None

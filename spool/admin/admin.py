@@ -44,7 +44,7 @@ class Administration:
 
     def __init__(self, core: Core) -> None:
         self._store = core.store
-        self._owners = core.owners
+        self._core = core  # (no part of the core may refer to the space: see ``Space.__del__``)
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class Administration:
     def delete(self, message_id: str) -> Message:
         """Delete a message, and return it. Raises BadMessageId, MessageInUse."""
         message = delivery.find_message(self._store, message_id)
-        bulk.act_on(self._store, self._owners, message_id, bulk.delete)
+        bulk.act_on(self._core, message_id, bulk.delete)
         return message
 
     @public_call("moving a message")
@@ -371,7 +371,7 @@ class Administration:
         Returns the changed message. Raises BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
-        bulk.act_on(self._store, self._owners, message_id, bulk.move_to(queue))
+        bulk.act_on(self._core, message_id, bulk.move_to(queue))
         return delivery.find_message(self._store, message_id)
 
     @public_call("changing a message")
@@ -397,7 +397,7 @@ class Administration:
             raise InvalidArgument("name a field to change: priority, not_before or expires_at")
         given = {name: value for name, value in changes.items() if value is not None}
         changes |= attributes_of(**given)
-        bulk.act_on(self._store, self._owners, message_id, bulk.change_to(changes))
+        bulk.act_on(self._core, message_id, bulk.change_to(changes))
         message = delivery.find_message(self._store, message_id)
         config = self._store.settings.known.config.queues.get(message.queue)
         if config is not None:

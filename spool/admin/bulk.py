@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.coordination.locks import ClaimLocks, GroupLocks
+from spool.coordination.locks import ClaimLocks
 from spool.disk.disk import is_full
 from spool.errors import BadMessageId, MessageInUse
 from spool.index.browse import Cursor, Filter
@@ -24,12 +24,12 @@ from spool.log.write_set import WriteSet
 from spool.maintenance.room import free_room
 from spool.model.message import parse_message_id
 from spool.model.position import PositionRanges, append_range, positions
-from spool.policies.claim_journal import Owners
 from spool.runtime.calls import deliver_pending_signals, outside_of_calls
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
-from spool.transactions import claiming
-from spool.transactions.claiming import Wanted
+from spool.transactions.claiming import Wanted, nothing_free
+from spool.transactions.core import Core
+from spool.transactions.hold import Hold
 from spool.transactions.validation import check_queue
 
 _AT_ONCE = 2_048  # the recycler keeps a file for a full disk; the removals of this many messages fit into the file
@@ -70,13 +70,14 @@ def waits_after_a_failure(now: float) -> Callable[[Mapping[str, Any]], bool]:
     return lambda attributes: attributes.get("attempts", 0) > 0 and attributes.get("not_before", 0.0) > now
 
 
-def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
+def act_on(core: Core, message_id: str, edit: Edit) -> None:
     """Apply ``edit`` to the message with this id.
 
     Raises:
         BadMessageId: the message does not exist.
         MessageInUse: a transaction holds the message.
     """
+    store, hold = core.store, Hold(core)
     page = store.shared.counters.read()
     store.view.was_read = True
     catch_up(store, page)
@@ -86,18 +87,16 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     if run is None or position is None:
         raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
     wanted = Wanted(run.queue.name, message_id=message_id)
-    claimed, groups = PositionRanges(), GroupLocks(store.shared.xids, [])
     try:
-        claimed = claiming.claim(store, owners, wanted, groups, page)
+        claimed = hold.claim(wanted, page)
         if not claimed:
-            error = claiming.nothing_free(store.view, store.clock, wanted)
+            error = nothing_free(store.view, store.clock, wanted)
             if isinstance(error, MessageInUse):
                 raise error
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, edit)
     finally:
-        claiming.give_back(store, claimed)
-        claiming.release_groups(store, groups)
+        hold.end(taken=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ def _change_free(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -
         revalidate(store, claimed)
         return _commit(store, claimed, edit, bulk)
     finally:
-        claiming.release(store.shared.claims, claimed)
+        store.shared.claims.release_all(claimed)
 
 
 def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None = None) -> int:

@@ -23,7 +23,7 @@ import logging
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from spool.disk.disk import Disk
@@ -365,6 +365,11 @@ class ClaimLocks:
             if not held:
                 del self.held[number]
 
+    def release_all(self, ranges: PositionRanges) -> None:
+        """Release exactly these ranges: (number, first, count). Claims that lie between them remain."""
+        for number, first, count in ranges:
+            self.release(number, first, count)
+
     def become_owner(self, owner: int) -> None:
         """Take the owner's byte in every claim file: the held bytes show that the owner of the claim journals lives."""
         with self._mutex:
@@ -438,39 +443,6 @@ class ClaimLocks:
 
 def _position_at(byte: int) -> Position:
     return Position(byte >> ORDINAL_BITS, byte & MAX_ORDINAL)
-
-
-class GroupLocks:
-    """The message groups that one transaction holds. No other transaction can have messages of these groups.
-
-    ``claims``: the list in which the transaction keeps its claims. (A reference to the branch would form a cycle, which
-    only Python's garbage collector can free.)
-    """
-
-    __slots__ = ("_claims", "_locks", "names")
-
-    def __init__(self, locks: LockFile, claims: PositionRanges) -> None:
-        self._locks = locks
-        self._claims = claims
-        self.names: dict[GroupName, int] = {}  # the held groups, and the byte of each
-
-    def claimed(self) -> set[Position]:
-        """Return the positions of all messages that the transaction has claimed."""
-        return set(positions(self._claims))
-
-    def acquire(self, name: GroupName) -> bool:
-        """Lock a group; return False if another transaction holds the group."""
-        if name not in self.names:
-            byte = group_byte(*name)
-            if not self._locks.try_lock(byte):
-                return False
-            self.names[name] = byte
-        return True
-
-    def release(self, but: Collection[GroupName] = ()) -> None:
-        """Unlock all groups except the groups in ``but``."""
-        for name in [name for name in self.names if name not in but]:
-            self._locks.unlock(self.names.pop(name))
 
 
 class OpenLock:

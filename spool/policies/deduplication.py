@@ -17,11 +17,14 @@ from spool.store.store import WAIT_SECONDS, Store
 
 
 class DeduplicationKeys:
-    """The deduplication keys that one transaction puts."""
+    """The deduplication keys that one transaction puts.
 
-    def __init__(self, store: Store) -> None:
+    ``locks``: the locked bytes of run/xids that the transaction unlocks at its end.
+    """
+
+    def __init__(self, store: Store, locks: list[int]) -> None:
         self._store = store
-        self._bytes: list[int] = []
+        self._locks = locks
         self._own: dict[str, str] = {}
 
     def seen(self, queue: str, key: str, seconds: float) -> str | None:
@@ -36,19 +39,19 @@ class DeduplicationKeys:
         if name in self._own:
             return self._own[name]
         byte, deadline = deduplication_byte(queue, key), store.deadline(max(0.0, min(seconds, WAIT_SECONDS)))
-        if byte in self._bytes:  # an earlier call locked the key, and then put no message
+        if byte in self._locks:  # an earlier call locked the key, and then put no message
             return None
         try:
             store.shared.xids.lock(byte, deadline, f"the deduplication key {key!r}")
         except WaitExpired as error:
             raise MessageInUse(f"{error}: try again later") from None
-        self._bytes.append(byte)
+        self._locks.append(byte)
         found: str | None = ""
         try:
             found = self._published(name, key)
         finally:
             if found is not None:
-                self._bytes.remove(byte)
+                self._locks.remove(byte)
                 store.shared.xids.unlock(byte)
         return found
 
@@ -69,12 +72,6 @@ class DeduplicationKeys:
         name = fact_key(config.name, key)
         batch.fact(name, message_id, self._store.clock.now() + config.deduplication_window)
         self._own[name] = message_id
-
-    def release(self) -> None:
-        """Release all keys, because the transaction has ended."""
-        held, self._bytes = self._bytes, []
-        for byte in held:
-            self._store.shared.xids.unlock(byte)
 
 
 def check_single(count: int) -> None:

@@ -35,7 +35,6 @@ from spool.policies.applications import BatchOf
 from spool.policies.deduplication import parse_fact_key
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import View
-from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 
@@ -92,11 +91,11 @@ def _adopt(core: Core, xids: Sequence[Xid], facts: WriteSet | None, check: Calla
         left_out = _put_before(store.view, store.clock.now(), xids, keys)
         copied = max((place for place, found in enumerate(left_out, 1) if found), default=0)
 
-        def record(branch: Branch) -> None:
+        def record() -> None:
             for xid, file, missing in zip(xids[:copied], contents, left_out, strict=False):
-                _copy(store.files.disk, branch, xid, file, missing)
+                _copy(store.files.disk, transaction, xid, file, missing)
             if facts is not None:
-                branch.batch.append(facts)
+                transaction.writes.append(facts)
 
         def recheck(_: object) -> None:
             check()
@@ -159,8 +158,11 @@ def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequ
     return found
 
 
-def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out: Set[int]) -> None:
-    """Copy the messages of a prepared branch, and their facts, into ``branch``, except the messages ``left_out``."""
+def _copy(
+    disk: Disk, transaction: CoordinatedTransaction, xid: Xid, contents: FileContents, left_out: Set[int]
+) -> None:
+    """Copy the messages of a prepared branch, and their facts, into a transaction, except the messages ``left_out``."""
+    writes = transaction.writes
     new_ids: dict[int, str] = {}
     ordinal = 0
     with opened(disk, layout.prepared(xid)) as handle:
@@ -171,16 +173,16 @@ def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out
                 rows = slice(row, stop)
                 bodies = read_bodies(disk, handle, ends[rows], table.lengths[rows], table.checksums[rows], bytes)
                 kept = [place for place in range(count) if ordinal + place not in left_out]
-                ids = branch.put(queue, [bodies[place] for place in kept], attributes) if kept else []
-                new_ids.update(zip((ordinal + place for place in kept), ids, strict=True))
+                first = writes.put(queue, [bodies[place] for place in kept], attributes) if kept else 0
+                new_ids |= {ordinal + place: f"{writes.branch}{new:08x}" for new, place in enumerate(kept, first)}
                 row, ordinal = stop, ordinal + count
-                if branch.batch.sections:
-                    branch.stream()
+                if writes.sections:
+                    transaction.stream()
     for table in contents.tables:
         for fact, value, expiry in table.facts:
             new_id = new_ids.get(int(str(value)[-8:], 16))
             if new_id is not None:
-                branch.batch.fact(fact, new_id, expiry)
+                writes.fact(fact, new_id, expiry)
 
 
 def _pieces(table: Table) -> Iterator[tuple[str, dict[str, object], int]]:

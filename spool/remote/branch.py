@@ -5,27 +5,29 @@ and prepares the branch. The coordinator's process holds the claims and decides.
 the next process that meets the branch rolls the branch back.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Unpack
 
-from spool.coordination.locks import coordinator_byte
+from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
+from spool.log.commit_file import CommitFileWriter
 from spool.log.vote import Preparation, finish_vote, vote_together
+from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
-from spool.model.message import Message, Origin, message_id, new_message, set_body, set_ordinal, set_origin
+from spool.model.message import Message, Origin, new_message, set_body, set_ordinal, set_origin
 from spool.model.options import PutOptions
 from spool.model.position import Position
-from spool.model.xid import Xid
+from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies.claim_journal import MARKED, UNMARKED, CallMarks
 from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.store.store import Store, attach_store
-from spool.transactions.branch import Branch
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
 from spool.workers.effects import Effect, OutcomePolicy, record
 from spool.workers.outcome import Outcome
@@ -154,8 +156,9 @@ class RemoteBranch:
         with calls.deferred(disk.close_all):
             self._store = _attached(disk)
             self._check_coordinator()
-            self._branch = Branch(self._store, xid, counted=False, journal=None)
-            if not self._branch.lock_xid_now():
+            self._writes, self._file = WriteSet(), CommitFileWriter(disk, xid)
+            self._writes.begin_branch(xid, os.urandom(BRANCH_ID_BYTES))
+            if not self._store.shared.xids.try_lock(xid_byte(xid)):
                 raise ProtocolError(f"another process is writing the branch {xid}")
 
     def _check_coordinator(self) -> None:
@@ -170,7 +173,7 @@ class RemoteBranch:
         adopted. Of several messages with one ``deduplication_key``, the branch keeps only the first. ``adoption``
         checks whether another commit has put the key. The option ``before`` needs an index, so it is refused.
         """
-        store, batch = self._store, self._branch.batch
+        store, batch = self._store, self._writes
         settings = store.settings.known
         if queue not in settings.config.queues:
             settings = check_queue(store.settings, queue, store.shared.counters.read())
@@ -185,11 +188,11 @@ class RemoteBranch:
                 return
             self._keys.add(name)
             window = settings.config.queues[queue].deduplication_window
-            batch.fact(name, message_id(self._branch.id, batch.messages), store.clock.now() + window)
+            batch.fact(name, f"{batch.branch}{batch.messages:08x}", store.clock.now() + window)
         for raws, fields in groups:
             batch.put(queue, raws, fields)
         if batch.sections:
-            self._branch.stream()
+            self._file.stream(batch)
 
     def now(self) -> float:
         """Return the time in seconds since the epoch."""
@@ -205,7 +208,7 @@ class RemoteBranch:
         Returns:
             The effect on the message, and the reason if the call failed.
         """
-        return record(self._branch.batch, policy, found.message, found.raw, outcome, at)
+        return record(self._writes, policy, found.message, found.raw, outcome, at)
 
     def conclude(
         self, policy: OutcomePolicy, calls: Iterable[EndedCall]
@@ -282,11 +285,10 @@ class RemoteBranch:
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
         """Vote yes, durably; returns the vote, or None if the branch is empty."""
-        if self._branch.batch.is_empty:
+        store, file, request = self._store, self._file, self._writes
+        if request.is_empty:
             return None
-        store, file = self._store, self._branch.new_file()
         try:
-            request = self._branch.batch
             request.preparation = Preparation(file, self._check_coordinator)
             vote_together(store, [request])
             finish_vote(store, request)
@@ -299,6 +301,6 @@ class RemoteBranch:
     def close(self) -> None:
         """Release the lock on the xid, and remove the branch's file unless the branch has voted."""
         try:
-            self._branch.abandon_file()
+            self._file.abandon()
         finally:
             self._store.guard.close()

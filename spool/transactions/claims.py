@@ -18,7 +18,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from spool.coordination.locks import GroupLocks
 from spool.errors import (
     BadMessageId,
     CommitUnknown,
@@ -42,10 +41,9 @@ from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import raise_if_torn
-from spool.store.store import Store
-from spool.transactions.claiming import Wanted, check_wanted, claim, give_back, release, release_groups
+from spool.transactions.claiming import Wanted, check_wanted
 from spool.transactions.core import Core
-from spool.transactions.delivery import receive
+from spool.transactions.hold import Hold
 
 _DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
 _CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
@@ -53,22 +51,17 @@ _CLOSED = "these claims were closed, which released their messages: call space.c
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last claims)
 
 
-class _Held:
-    """One held message.
+class _Held(Hold):
+    """The hold of one message.
 
-    groups: the lock of the message's group, or None. slots: the slot of the message in the journal, once an attempt has
-    begun. is_ending: whether a commit removes or changes the message at this moment. is_unknown: whether the outcome of
-    the last such commit is unknown.
+    is_ending: whether a commit removes or changes the message at this moment. is_unknown: whether the outcome of the
+    last such commit is unknown.
     """
 
-    __slots__ = ("groups", "id", "is_ending", "is_unknown", "position", "queue", "slots")
-
-    def __init__(self, message: Message) -> None:
-        self.id = message.id
-        self.queue = message.queue
-        self.position = message.position
-        self.groups: GroupLocks | None = None
-        self.slots: list[int] = []
+    def __init__(self, core: Core, message: Message) -> None:
+        super().__init__(core, core.journal)
+        self.id, self.queue, self.position = message.id, message.queue, message.position
+        self.claims.append((*message.position, 1))
         self.is_ending = self.is_unknown = False
 
 
@@ -143,25 +136,21 @@ class Claims:
 
     @public_call("taking from queue {wanted.queue}")
     def _take(self, wanted: Wanted) -> list[Message]:
-        store, groups, claimed = self._store, GroupLocks(self._store.shared.xids, []), PositionRanges()
-
         self._check_open()
-        free = partial(claim, store, self._core.owners, wanted, groups)
+        hold = Hold(self._core)
         try:
-            found, claimed = receive(store, wanted, 0.0, free, groups, store.guard.check)
-            held = _first_of_groups(store, found, groups)
+            found, _ = hold.take(wanted, 0.0, self._store.guard.check)
+            held = self._split(hold, found)
             with self._mutex:
                 self._check_open()
                 self._held.update(held)
-                claimed = subtract_ranges(claimed, _ranges(held.values()))
+                hold.claims = subtract_ranges(hold.claims, _ranges(held.values()))
             return found if len(found) == len(held) else [message for message in found if message.id in held]
         except (Empty, MessageInUse):
             return []
         finally:
-            if not store.guard.closed:  # else the descriptors may be closed, and their locks released
-                give_back(store, claimed)
-                if groups.names:  # of messages that are not taken
-                    release_groups(store, groups)
+            if not self._store.guard.closed:  # else the descriptors may be closed, and their locks released
+                hold.end(taken=False)  # (of messages that are not taken)
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +168,7 @@ class Claims:
         with self._mutex:
             held = self._find(message)
             if not held.slots:
-                held.slots = self._core.journal.begin([(*held.position, 1)], self._store.clock.now())
+                held.begin_attempts(held.claims)
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -252,7 +241,7 @@ class Claims:
 
     @public_call("releasing messages")
     def _release(self, messages: list[Message]) -> None:
-        self._give_back(self._begin_ending(messages, revalidates=False))
+        self._end(self._begin_ending(messages, revalidates=False))
 
     def close(self) -> None:
         """Release all messages, and count no attempt. Removals and failures under way are committed nevertheless.
@@ -272,7 +261,7 @@ class Claims:
                 return
             self._closed = True
             left = [held for held in self._held.values() if not held.is_ending]
-        self._give_back(left)
+        self._end(left)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -336,7 +325,7 @@ class Claims:
         except BaseException:
             self._undo_ending(found)
             raise
-        self._end(ended, is_removed=False)
+        self._end(ended, is_failed=True)
         return [held for held in found if held not in ended]
 
     def _ended_after_all(self, unknown: Sequence[_Held]) -> list[_Held]:
@@ -355,44 +344,41 @@ class Claims:
                 held.is_ending = False
             closed = self._closed
         if closed:
-            self._give_back(found)
+            self._end(found)
 
-    def _end(self, found: Sequence[_Held], *, is_removed: bool) -> None:
-        """Forget messages that a commit has removed or failed, and release their claims."""
-        self._forget(found, is_removed=is_removed)
+    def _end(self, found: Sequence[_Held], *, is_removed: bool = False, is_failed: bool = False) -> None:
+        """Forget messages, end their attempts, and release them: messages that a commit has removed or failed, or that
+        return to their places."""
+        whole = Hold(self._core, self._core.journal)
+        with self._mutex:
+            for held in found:
+                del self._held[held.id]
+                whole.groups |= held.groups
+                whole.slots += held.slots
         if self._store.guard.closed:
             return  # the descriptors may be closed, and their locks released
-        if is_removed:
-            release(self._store.shared.claims, _ranges(found))
-        else:
+        if is_failed:
             try:
                 catch_up(self._store)  # calls that wait for the error queue are woken, too
             except (OSError, SpoolError) as error:
                 raise_if_torn(error)
-            give_back(self._store, _ranges(found))
-        self._release_groups(found)
+        whole.claims = _ranges(found)
+        whole.end(taken=is_removed, removed=is_removed)
 
-    def _give_back(self, found: Sequence[_Held]) -> None:
-        """Release messages that return to their places, and wake calls that can take them."""
-        self._forget(found, is_removed=False)
-        if not self._store.guard.closed:
-            give_back(self._store, _ranges(found))
-            self._release_groups(found)
-
-    def _forget(self, found: Sequence[_Held], *, is_removed: bool) -> None:
-        """Remove messages from the table, and end their attempts."""
-        with self._mutex:
-            slots = list[int]()
-            for held in found:
-                del self._held[held.id]
-                slots += held.slots
-            if slots and not self._store.guard.closed:
-                self._core.journal.end(slots, removed=is_removed)
-
-    def _release_groups(self, found: Iterable[_Held]) -> None:
-        for held in found:
-            if held.groups is not None:
-                release_groups(self._store, held.groups)
+    def _split(self, hold: Hold, found: Sequence[Message]) -> dict[str, _Held]:
+        """Return the holds of the messages that one ``take`` may hold: of each group only the first, with the group's
+        lock. (A take by correlation id may find several messages of a group.)"""
+        split = {message.id: _Held(self._core, message) for message in found}
+        with self._store.view.mutex:
+            for held in list(split.values()) if hold.groups else ():
+                run = self._store.view.index.messages.find(held.position)
+                if run is not None and run.group is not None:
+                    name = held.queue, run.group
+                    if name in hold.groups:
+                        held.groups[name] = hold.groups.pop(name)
+                    else:
+                        del split[held.id]
+        return split
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
@@ -428,7 +414,7 @@ class Claims:
             error = again
         try:
             if error is None:
-                self._end(found, is_removed=request.removes_only)
+                self._end(found, is_removed=request.removes_only, is_failed=not request.removes_only)
             else:
                 for held in found:
                     held.is_unknown = isinstance(error, CommitUnknown)
@@ -465,26 +451,3 @@ def _ranges(found: Iterable[_Held]) -> PositionRanges:
     for number, ordinal in sorted(held.position for held in found):
         append_range(ranges, number, ordinal, 1)
     return ranges
-
-
-def _first_of_groups(store: Store, found: Sequence[Message], groups: GroupLocks) -> dict[str, _Held]:
-    """Return the messages that one ``take`` may hold: of each group only the first, with the group's lock.
-
-    Their locks move out of ``groups``. (A take by correlation id may find several messages of a group.)
-    """
-    held = {message.id: _Held(message) for message in found}
-    if not groups.names:
-        return held
-    with store.view.mutex:
-        for one in list(held.values()):
-            run = store.view.index.messages.find(one.position)
-            group = None if run is None else run.group
-            if group is None:
-                continue
-            byte = groups.names.pop((one.queue, group), None)
-            if byte is None:
-                del held[one.id]
-            else:
-                one.groups = GroupLocks(store.shared.xids, [])
-                one.groups.names[one.queue, group] = byte
-    return held

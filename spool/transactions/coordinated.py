@@ -24,9 +24,10 @@ from spool.index.stretch import Stretch
 from spool.log.adoption import move_adopted
 from spool.log.quota import room_for
 from spool.log.vote import Preparation, finish_vote
+from spool.log.write_set import WriteSet
 from spool.maintenance.room import rooms
 from spool.model import layout
-from spool.model.position import Position, PositionRanges, positions
+from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.claim_journal import CallMarks, Journal, become_owner, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
@@ -34,11 +35,9 @@ from spool.runtime.calls import public_call, step, within
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.store.settings import Settings
 from spool.transactions import delivery, two_phase
-from spool.transactions.branch import Branch
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import Core
 from spool.transactions.transaction import Transaction, TransactionState
-from spool.transactions.waiting import wait_for
 
 T = TypeVar("T")
 
@@ -75,12 +74,21 @@ class CoordinatedTransaction(Transaction):
         """Whether the branch is prepared, and this process has neither committed the branch nor rolled it back."""
         return self.state is TransactionState.PREPARED
 
+    @property
+    def writes(self) -> WriteSet:
+        """The messages and commands that the commit will have."""
+        return self._writes
+
+    def stream(self) -> None:
+        """Write the complete sections of ``writes`` to a file in ``active/``."""
+        self._hold.open_file(self._xid).stream(self._writes)
+
     def lock_xid_now(self) -> bool:
         """Lock the xid of a new branch; returns False if another process holds the xid.
 
         The caller is inside a public call.
         """
-        return self._branch.lock_xid_now()
+        return self._hold.try_lock_xid(self._xid)
 
     @public_call("taking from queue {queue}")
     def hold(
@@ -118,18 +126,11 @@ class CoordinatedTransaction(Transaction):
             self._check_active()
             check()
 
-        def look() -> PositionRanges:
-            check()
-            return self._claim(wanted)
-
         with self._lock:
             try:
-                got = wait_for(
-                    self._store, wanted, self._store.clock.monotonic(), look, self._branch.groups, check_both
-                )
+                got = self._hold.wait_for(wanted, self._store.clock.monotonic(), check_both)
             except (LockTimeout, WaitExpired) as error:
                 raise self._give_up(error) from None
-            self._branch.claims += got
             return delivery.held_stretches(self._store, got)
 
     @public_call("recording that a call begins")
@@ -137,19 +138,18 @@ class CoordinatedTransaction(Transaction):
         """Record that a call with the held messages begins. If this process dies in the call, an attempt is counted."""
         with self._lock:
             become_owner(self._store)
-            self._branch.journal, self._since = self._core.journal, self._store.clock.now()
-            self._branch.slots = self._core.journal.begin(self._branch.claims, self._since)
+            self._hold.journal = self._core.journal
+            self._hold.begin_attempts(self._hold.claims)
 
     @public_call("recording that a call has ended")
     def end_call(self) -> None:
         """Record that the call has ended. If this process dies afterwards, no attempt is counted."""
         with self._lock:
-            self._branch.end_attempts()
-            self._branch.journal = None
+            self._hold.end_attempts()
 
     @step("committing")
-    def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:
-        """Commit the commands that ``record`` adds to the branch; returns the result of ``record``.
+    def conclude(self, record: Callable[[], T], *, failed: bool) -> T:
+        """Commit the commands that ``record`` adds to ``writes``; returns the result of ``record``.
 
         Raises like ``commit``.
 
@@ -161,9 +161,9 @@ class CoordinatedTransaction(Transaction):
                 self._lost = None
             self._check_ending()
             try:
-                result = record(self._branch)
-                if self._branch.batch.sections:
-                    self._branch.stream()
+                result = record()
+                if self._writes.sections:
+                    self.stream()
             except BaseException as error:
                 self._fail("recording the outcome of a call", error)
             self.commit()
@@ -172,16 +172,22 @@ class CoordinatedTransaction(Transaction):
     def begin_anew(self, settings: Settings, own: Position, reason: str) -> None:
         """Undo all gets and puts, and count an attempt for each claimed message except ``own``.
 
-        Only the function ``record`` of ``conclude`` may call this method.
+        Only the function ``record`` of ``conclude`` may call this method. The caller has got the ids of the forgotten
+        messages, so messages that are put afterwards get other ids.
         """
-        store, branch = self._store, self._branch
-        branch.begin_anew()
+        store, hold = self._store, self._hold
+        hold.abandon_file()
+        hold.file = self._keys = self._replacements = None
+        self._begin_branch(self._xid)
+        hold.unlock_keys()
+        hold.give_back(list(hold.replaced))
+        hold.replaced = ()
         if self._promises is not None:
             self._promises.roll_back(reason)
         with store.view.mutex:
-            for position in positions(branch.attempted):
+            for position in positions(hold.claims):
                 if position != own:
-                    add_failure_outcome(branch.batch, store, settings, position, reason)
+                    add_failure_outcome(self._writes, store, settings, position, reason)
 
     def bar(self, reason: str | None) -> None:
         """Make puts and gets raise ProtocolError with this reason; None allows them again. The messages remain held."""
@@ -189,13 +195,12 @@ class CoordinatedTransaction(Transaction):
 
     def work(self) -> tuple[int, int]:
         """Return how many messages the transaction has put and taken."""
-        return self._branch.batch.messages, sum(count for _, _, count in self._branch.claims)
+        return self._writes.messages, sum(count for _, _, count in self._hold.claims)
 
     def delays_others(self) -> bool:
         """Return whether other callers can do more after the commit than before: get the messages that the transaction
         put, get messages of its groups, or put messages into a queue that was full. Called before the vote."""
-        branch = self._branch
-        return bool(branch.batch.messages or branch.groups.names or self._store.settings.known.config.has_limits)
+        return bool(self._writes.messages or self._hold.groups or self._store.settings.known.config.has_limits)
 
     def refuse(self, reason: str) -> None:
         """Make later calls raise ProtocolError. A call in progress ends as soon as it checks the transaction."""
@@ -228,16 +233,16 @@ class CoordinatedTransaction(Transaction):
         with self._lock:
             try:
                 page = self._check_ending()
-                if self._branch.is_empty:
+                if self._is_empty:
                     self._end(TransactionState.COMMITTED)
                     return False
-                self._branch.lock_xid()
-                if self.xid.format_id in FORMATS_BOUND_TO_A_LIFE:  # the death of the coordinator counts no attempt
-                    self._branch.end_attempts()
-                file, settings = self._branch.new_file(), store.settings.current(page)
+                file = self._hold.open_file(self._xid)
+                if self._xid.format_id in FORMATS_BOUND_TO_A_LIFE:  # the death of the coordinator counts no attempt
+                    self._hold.end_attempts()
+                settings = store.settings.current(page)
                 # (without limits, the vote needs no number lock)
-                check = partial(room_for(store, self._branch.tables), settings) if settings.config.has_limits else None
-                request = self._branch.batch
+                check = partial(room_for(store, self._tables), settings) if settings.config.has_limits else None
+                request = self._writes
                 request.page, request.preparation = page, Preparation(file, check, partial(rooms, store), settled=True)
                 self._core.group_commit.commit(request)
                 finish_vote(store, request)
@@ -250,7 +255,7 @@ class CoordinatedTransaction(Transaction):
     def commit(
         self,
         adopt: Sequence[Xid] = (),
-        record: Callable[[Branch], object] | None = None,
+        record: Callable[[], object] | None = None,
         check: Callable[[Settings], object] | None = None,
         copied: Sequence[Xid] = (),
     ) -> None:
@@ -260,7 +265,7 @@ class CoordinatedTransaction(Transaction):
 
         Args:
             adopt: the xids of the prepared branches.
-            record: a function that adds commands to this branch before the commit.
+            record: a function that adds to ``writes`` before the commit.
             check: a function that raises if the commit must not happen. ``check`` is called under the number lock, once
                 every issued number is settled.
             copied: the xids of the prepared branches whose contents ``record`` copies into this branch.
@@ -268,15 +273,14 @@ class CoordinatedTransaction(Transaction):
         if not adopt and record is None and check is None:
             within(Transaction.commit)(self)
             return
-        store, branch = self._store, self._branch
+        store = self._store
         with self._lock:
             try:
                 self._check_ending()
-                self._branch.lock_xid()
+                file = self._hold.open_file(self._xid)
                 if record is not None:
-                    record(branch)
-                deadline = store.deadline()
-                self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, deadline, check, copied)
+                    record()
+                self.number = two_phase.adopt(store, file, self._writes, adopt, store.deadline(), check, copied)
                 move_adopted(store, self.number, enumerate(adopt, 1))
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
@@ -323,7 +327,7 @@ class Coordinator(CoordinatedTransaction):
         """
         with self._lock:
             self._calls = Journal(self._store)
-            return self._calls.reserve(self._branch.claims)
+            return self._calls.reserve(self._hold.claims)
 
     @public_call("recording that calls have ended")
     def clear_marks(self, marks: CallMarks, count: int) -> None:

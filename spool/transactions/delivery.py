@@ -3,20 +3,18 @@
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
 from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
 from spool.index.run import Run
 from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
-from spool.log.write_set import WriteSet, removal
+from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
 from spool.model.message import (
     Message,
@@ -29,14 +27,11 @@ from spool.model.message import (
     set_origin,
     with_defaults,
 )
-from spool.model.position import Position, PositionRanges, subtract_ranges
-from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
+from spool.model.position import Position, PositionRanges
+from spool.runtime.clock import Deadline
 from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import Files, View
 from spool.store.store import Store
-from spool.transactions.claiming import Wanted, claim, give_back, nothing_free, release, release_groups
-from spool.transactions.core import Core
-from spool.transactions.waiting import wait_for
 
 # The advice of the error about a damaged message that was read without a claim.
 WHAT_TO_DO = "spool-admin check --repair moves damaged messages to quarantine, with the reason"
@@ -60,93 +55,6 @@ def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
                 found.append(whole.part(ordinal, stop - ordinal))
                 ordinal = stop
     return found
-
-
-def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -> list[Message]:
-    """Get messages without a transaction: claim and read messages, and commit their removal.
-
-    Args:
-        before_commit: called once the messages are read; an exception from it releases the messages.
-
-    Raises:
-        The errors of ``Space.get_many``. No failure counts an attempt.
-    """
-    store, groups, claimed = core.store, GroupLocks(core.store.shared.xids, []), PositionRanges()
-    taken = False
-    try:
-        begun = store.clock.monotonic() if wanted.timeout else 0.0
-        free = partial(claim, store, core.owners, wanted, groups)
-        found, claimed = receive(store, wanted, begun, free, groups, store.guard.check)
-        before_commit()
-        request = removal(store.shared.counters.read(), claimed)
-        try:
-            core.group_commit.commit(request)
-        except (LockTimeout, WaitExpired) as error:
-            _take_later(core, wanted, begun, request, error)
-        taken = True
-        return found
-    except WaitExpired as error:
-        raise LockTimeout(f"{error}; the transaction was rolled back") from None
-    finally:
-        if not store.guard.closed:  # else the descriptors may be closed, and their locks released
-            if taken:
-                release(store.shared.claims, claimed)
-            else:
-                give_back(store, claimed)
-            if groups.names:
-                release_groups(store, groups)
-
-
-def _take_later(core: Core, wanted: Wanted, begun: float, request: WriteSet, error: LockTimeout | WaitExpired) -> None:
-    """Repeat a removal that did not get the locks of the space. Raise the last error when the time of the get is
-    over."""
-    clock = core.store.clock
-    while request.number is None and (wanted.timeout is None or clock.monotonic() < begun + wanted.timeout):
-        request.renew()
-        try:
-            return core.group_commit.commit(request)
-        except (LockTimeout, WaitExpired) as again:
-            error = again
-    raise error
-
-
-def receive(
-    store: Store, wanted: Wanted, begun: float, look: Callable[[], PositionRanges], groups: GroupLocks,
-    check: Callable[[], object],
-) -> tuple[list[Message], PositionRanges]:  # fmt: skip
-    """Wait for messages, claim and read them. For the arguments see ``wait_for``.
-
-    Returns:
-        The messages, and their claims.
-
-    Raises:
-        Empty: no message became free in time.
-        MessageInUse: the get names a message by id, and a transaction held that message all the time.
-    """
-    while True:
-        got = look() if wanted.timeout == 0 else wait_for(store, wanted, begun, look, groups, check)
-        if not got:
-            raise nothing_free(store.view, store.clock, wanted)
-        bad: PositionRanges = []
-        try:
-            try:
-                found: list[Message] = []
-                for number, first, count in got:
-                    found += read_messages(store, number, first, count, only_shown=wanted.only_shown)
-            except (CorruptedFile, UnknownCodec):
-                found, bad = messages_one_by_one(store, got, wanted.only_shown)
-        except BaseException as error:
-            try:
-                if isinstance(error, OSError):
-                    store.fail(f"reading messages of queue {wanted.queue}", error)  # a failed flush stops the space
-                raise
-            finally:
-                give_back(store, got)
-        if bad:
-            give_back(store, bad)
-            got = subtract_ranges(got, bad)
-        if found:
-            return found, got
 
 
 def messages_one_by_one(store: Store, ranges: PositionRanges, only_shown: bool) -> tuple[list[Message], PositionRanges]:

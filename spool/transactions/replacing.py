@@ -5,7 +5,7 @@ So two transactions never put two new messages in place of one, even if the queu
 transactions wait for each other's correlation ids, only their deadlines end the wait.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from spool.coordination.locks import replacement_byte
@@ -18,7 +18,8 @@ from spool.model.position import PositionRanges, positions
 from spool.model.text import shown
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
-from spool.transactions.claiming import Wanted, check_wanted, give_back
+from spool.transactions.claiming import Wanted, check_wanted
+from spool.transactions.hold import Hold
 from spool.transactions.waiting import repeat_when_arrived
 
 
@@ -34,13 +35,11 @@ def check_replace(queue: str, timeout: float | None, options: Mapping[str, Any])
 class Replacements:
     """The correlation ids that one transaction holds, the messages that it has replaced, and those that it has put."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._bytes: list[int] = []
+    def __init__(self, hold: Hold) -> None:
+        self._hold, self._store = hold, hold.store
         self._ordinals: dict[tuple[str, str | None], int] = {}
-        self.taken: PositionRanges = []
 
-    def hold(self, wanted: Wanted, deadline: Deadline) -> None:
+    def lock(self, wanted: Wanted, deadline: Deadline) -> None:
         """Lock the correlation id until the transaction ends.
 
         Raises:
@@ -48,7 +47,8 @@ class Replacements:
         """
         assert wanted.correlation_id is not None
         xids, byte = self._store.shared.xids, replacement_byte(wanted.queue, wanted.correlation_id)
-        if byte in self._bytes:
+        locks = self._hold.locks
+        if byte in locks:
             return
         what = f"the correlation id {shown(wanted.correlation_id)} of queue {wanted.queue}"
         try:
@@ -57,29 +57,23 @@ class Replacements:
             raise MessageInUse(f"{error}: try again later") from None
         try:
             revalidate(self._store)  # the last holder may have died before the publication of its numbered commit
-            self._bytes.append(byte)
+            locks.append(byte)
         finally:
-            if byte not in self._bytes:
+            if byte not in locks:
                 xids.unlock(byte)
 
-    def take(
-        self, wanted: Wanted, claims: PositionRanges, claim: Callable[[], PositionRanges], deadline: Deadline
-    ) -> PositionRanges:
-        """Claim all messages with the correlation id, and wait for those that other transactions hold.
-
-        Args:
-            claims: the messages that this transaction has claimed before.
-            claim: a function that claims the messages that are free now.
+    def take(self, wanted: Wanted, deadline: Deadline) -> PositionRanges:
+        """Claim all messages with the correlation id, and wait for those that other transactions hold. No attempts are
+        recorded, because the program does not see these messages.
 
         Raises:
             MessageInUse: another transaction held a message all the time.
         """
-        got: PositionRanges = []
+        hold, got = self._hold, PositionRanges()
 
         def look() -> bool:
-            nonlocal got
-            got += claim()
-            return not _others_hold(self._store, wanted, {*positions(claims), *positions(got)})
+            got.extend(hold.claim(wanted))
+            return not _others_hold(self._store, wanted, set(positions(hold.claims)))
 
         try:
             if not look() and not repeat_when_arrived(self._store, (wanted.sought,), lambda: True, look, deadline):
@@ -88,9 +82,9 @@ class Replacements:
                     "by a transaction: try again later"
                 )
         except BaseException:
-            give_back(self._store, got)
+            hold.give_back(got)
             raise
-        self.taken += got
+        hold.replaced = [*hold.replaced, *got]
         return got
 
     def own(self, wanted: Wanted, batch: WriteSet) -> int | None:
@@ -111,12 +105,6 @@ class Replacements:
     def remember(self, wanted: Wanted, ordinal: int) -> None:
         """Remember the message that the transaction has put."""
         self._ordinals[wanted.queue, wanted.correlation_id] = ordinal
-
-    def release(self) -> None:
-        """Release all correlation ids, because the transaction has ended."""
-        held, self._bytes = self._bytes, []
-        for byte in held:
-            self._store.shared.xids.unlock(byte)
 
 
 def _others_hold(store: Store, wanted: Wanted, own: set[Any]) -> bool:

@@ -24,7 +24,7 @@ from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
-from spool.transactions.delivery import get_alone
+from spool.transactions.hold import get_alone
 from spool.transactions.validation import check_queue, check_timeout
 from spool.transactions.waiting import repeat_when_arrived
 

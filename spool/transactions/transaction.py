@@ -9,7 +9,9 @@ outcome in every future of a submitted message. If its file has a number already
 """
 
 import enum
+import os
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -21,17 +23,17 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar, Unpack
 from spool.coordination.counters import CounterPage
 from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
 from spool.format.commands import REPLACED
+from spool.format.table import Table
 from spool.log import quota
 from spool.log.commit import commit
 from spool.log.futures import Promises
+from spool.log.visibility import catch_up, list_prepared
 from spool.log.write_set import WriteSet
 from spool.model.message import Message, MessageId
 from spool.model.options import GetOptions, PutOptions
-from spool.model.position import PositionRanges
 from spool.model.text import LONGEST_REASON, class_name, storable
-from spool.model.xid import Xid
-from spool.policies.claim_journal import become_owner
-from spool.policies.deduplication import check_single
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
+from spool.policies.deduplication import DeduplicationKeys, check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
@@ -39,11 +41,10 @@ from spool.runtime.context import Block, Joinable, associate, dissociate, joined
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.store.settings import Settings
-from spool.transactions import claiming, delivery
-from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
-from spool.transactions.replacing import check_replace
+from spool.transactions.hold import Hold
+from spool.transactions.replacing import Replacements, check_replace
 from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
 
 T = TypeVar("T")
@@ -89,15 +90,17 @@ class Transaction:
         self.number: int | None = None
         self._core = core
         self._store = store = core.store
-        self._branch = Branch(store, xid, counted=counted, journal=core.journal if counted and journaled else None)
+        self._hold = hold = Hold(core, core.journal if counted and journaled else None)
+        hold.counted = counted
+        self._xid = self._begin_branch(xid)
         self._timeout = timeout
         self._until = inf if timeout is None else store.clock.monotonic() + timeout
-        self._since = 0.0  # when the program got the first message, in seconds since the epoch
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
         self._lost: str | None = None
         self._barred: str | None = None  # why puts and gets are refused; see ``CoordinatedTransaction.bar``
-        self._page: CounterPage | None = None  # the counters that the last successful check read
+        self._keys: DeduplicationKeys | None = None
+        self._replacements: Replacements | None = None
         self.ended_elsewhere: Block | None = None
         self._blocks: list[Block] = []
         self._left = False
@@ -105,12 +108,20 @@ class Transaction:
         self._guard: DropGuard | None = None
         if guarded:
             self._promises = Promises(store.at_end)
-            self._guard = DropGuard(store, self._branch, self._promises)
+            self._guard = DropGuard(hold, self._promises)
+
+    def _begin_branch(self, xid: Xid | None) -> Xid:
+        """Begin an empty branch with a new id of its messages; return its xid, a new one if left out."""
+        id_bytes = os.urandom(BRANCH_ID_BYTES)
+        xid = xid or tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
+        self._writes = WriteSet()
+        self._writes.begin_branch(xid, id_bytes)
+        return xid
 
     @property
     def xid(self) -> Xid:
         """The id of the transaction. ``spool-admin transaction`` shows this id once the transaction is prepared."""
-        return self._branch.xid
+        return self._xid
 
     @property
     def is_active(self) -> bool:
@@ -135,8 +146,9 @@ class Transaction:
     def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """Add a message; returns its id. Options and errors: see ``Space.put``."""
         with self._lock:
-            _, settings = self._check_queue(queue)
-            config, branch = settings.config, self._branch
+            self._check_queue(queue)
+            settings, writes = self._store.settings.known, self._writes
+            config = settings.config
             of_queue = config.queues[queue]
             if (
                 options
@@ -148,10 +160,10 @@ class Transaction:
                 return self._put(settings, queue, [body], **options)[0]
             if len(body) > config.max_body_bytes:
                 check_size(len(body), config.max_body_bytes)
-            ordinal = branch.batch.put(queue, (body,), {})
-            if branch.batch.sections:
+            ordinal = writes.put(queue, (body,), {})
+            if writes.sections:
                 self._stream()
-            return f"{branch.prefix}{ordinal:08x}"
+            return f"{writes.branch}{ordinal:08x}"
 
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids. Options and errors: see ``Space.put``."""
@@ -161,35 +173,54 @@ class Transaction:
     @public_call("putting into queue {queue}")
     def _put_list(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         with self._lock:
-            _, settings = self._check_queue(queue)
-            return self._put(settings, queue, bodies, **options)
+            self._check_queue(queue)
+            return self._put(self._store.settings.known, queue, bodies, **options)
 
     def _put(self, settings: Settings, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages to an existing queue, according to these settings. The caller holds the lock."""
-        store, content_type = self._store, options.pop("content_type", None)
+        store, writes, content_type = self._store, self._writes, options.pop("content_type", None)
         attributes = control_fields(store, settings, queue, options)
         key = options.get("deduplication_key")
         if key is not None:
             check_single(len(bodies))
-            if (known := self._branch.keys.seen(queue, key, self._until - store.clock.monotonic())) is not None:
+            self._keys = self._keys or DeduplicationKeys(store, self._hold.locks)
+            if (known := self._keys.seen(queue, key, self._until - store.clock.monotonic())) is not None:
                 return [MessageId(known, duplicate=True)]
         raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
         if settings.config.has_limits:
-            self._branch.check_room(settings, queue, raws_of)
+            self._check_room(settings, queue, [raw for raws, _ in raws_of for raw in raws])
         ids: list[str] = []
         for raws, fields in raws_of:
-            ids += self._branch.put(queue, raws, fields)
-            if self._branch.batch.sections:
+            first = writes.put(queue, raws, fields)
+            ids += map(f"{writes.branch}%08x".__mod__, range(first, first + len(raws)))
+            if writes.sections:
                 self._stream()
-        if key is not None:
-            self._branch.keys.remember(self._branch.batch, settings.config.queues[queue], key, ids[0])
+        if self._keys is not None and key is not None:
+            self._keys.remember(writes, settings.config.queues[queue], key, ids[0])
             return [MessageId(ids[0])]
         return ids
 
+    def _check_room(self, settings: Settings, queue: str, raws: Sequence[bytes]) -> None:
+        """Raise Full if these bodies do not fit now. The exact check follows at the commit or vote."""
+        catch_up(self._store, list_prepared(self._store))
+        more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
+        change = quota.change_by(self._store.view, self._tables)
+        quota.check_room(self._store.view, settings, quota.combined(change, more))
+
+    @property
+    def _tables(self) -> list[Table]:
+        """All tables of contents of the transaction."""
+        file = self._hold.file
+        return [*(file.tables if file is not None else ()), *self._writes.tables]
+
+    @property
+    def _is_empty(self) -> bool:
+        return self._writes.is_empty and self._hold.file is None
+
     def _stream(self) -> None:
-        """Write the complete sections to the disk, because the branch has become large."""
+        """Write the complete sections to a file in ``active/``, because the transaction has become large."""
         try:
-            self._branch.stream()
+            self._hold.open_file(self._xid).stream(self._writes)
         except BaseException as error:
             self._fail("writing the transaction's messages", error)
 
@@ -215,28 +246,27 @@ class Transaction:
         at = None if wanted.timeout is None else begun + wanted.timeout
         deadline = Deadline(self._store.clock, wanted.timeout, at, self._check_active)
         with self._lock:
-            _, settings = self._check_queue(wanted.queue)
-            branch, content_type = self._branch, options.pop("content_type", None)
+            self._check_queue(wanted.queue)
+            settings, writes, content_type = self._store.settings.known, self._writes, options.pop("content_type", None)
             attributes = control_fields(self._store, settings, wanted.queue, options)
             [(raws, fields)] = encode_bodies([body], content_type, attributes, settings.config.max_body_bytes)
-            replacements = branch.replacements
-            own = replacements.own(wanted, branch.batch)
+            self._replacements = replacements = self._replacements or Replacements(self._hold)
+            own = replacements.own(wanted, writes)
             try:
-                replacements.hold(wanted, deadline)
-                got = replacements.take(wanted, branch.claims, partial(self._claim, wanted), deadline)
+                replacements.lock(wanted, deadline)
+                got = replacements.take(wanted, deadline)
             except (LockTimeout, WaitExpired) as error:
                 raise self._give_up(error) from None
-            branch.claims += got  # (without attempts, because the program does not see these messages)
             for number, first, count in got:
-                branch.batch.remove(number, first, count, REPLACED)
+                writes.remove(number, first, count, REPLACED)
             if own is None:
-                own = int(branch.put(wanted.queue, raws, fields)[0].removeprefix(branch.prefix), 16)
+                own = writes.put(wanted.queue, raws, fields)
                 replacements.remember(wanted, own)
             else:
-                branch.batch.replace(own, raws[0], fields)
-            if branch.batch.sections:
+                writes.replace(own, raws[0], fields)
+            if writes.sections:
                 self._stream()
-            return f"{branch.prefix}{own:08x}"
+            return f"{writes.branch}{own:08x}"
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -251,21 +281,16 @@ class Transaction:
         return self._get(check_wanted(queue, max_messages, **options))
 
     def _get(self, wanted: Wanted) -> list[Message]:
-        store, branch = self._store, self._branch
         # (the timeout includes the wait for another thread's call in this transaction)
-        begun = store.clock.monotonic() if wanted.timeout else 0.0
+        begun = self._store.clock.monotonic() if wanted.timeout else 0.0
         with self._lock:
-            look = partial(self._claim, wanted)
+            page = self._check_queue(wanted.queue)
             try:
-                found, got = delivery.receive(store, wanted, begun, look, branch.groups, self._check_active)
+                found, got = self._hold.take(wanted, begun, self._check_active, page)
             except (LockTimeout, WaitExpired) as error:
                 raise self._give_up(error) from None
-            branch.claims += got
-            if branch.journal is not None:
-                self._since = self._since or store.clock.now()
-                branch.slots += branch.journal.begin(got, self._since)
             for number, first, count in got:
-                branch.batch.remove(number, first, count, "dequeued")
+                self._writes.remove(number, first, count, "dequeued")
             return found
 
     def _give_up(self, error: LockTimeout | WaitExpired) -> LockTimeout:
@@ -274,38 +299,24 @@ class Transaction:
         self._drop(str(error))
         return error if isinstance(error, LockTimeout) else LockTimeout(f"{error}; the transaction was rolled back")
 
-    def _claim(self, wanted: Wanted) -> PositionRanges:
-        """Claim messages that are free now; returns [] if none is free.
-
-        The caller is inside a public call, which translates errors.
-        """
-        store, branch = self._store, self._branch
-        page, _ = self._check_queue(wanted.queue)
-        if branch.journal is not None and not store.shared.claims.owner:
-            become_owner(store)  # (before the claim, because this may wait for a lock)
-        got = claiming.claim(store, self._core.owners, wanted, branch.groups, page)
-        if not got:
-            claiming.check_not_own(store.view, wanted, branch.claims)
-        return got
-
-    def _check_queue(self, queue: str) -> tuple[CounterPage, Settings]:
-        """Return the current counters and settings; raises unless the transaction is active and the queue exists."""
+    def _check_queue(self, queue: str) -> CounterPage:
+        """Return the current counters; raises unless the transaction is active and the queue exists. Afterwards the
+        known settings are the current ones."""
         store = self._store
         page, settings = store.shared.counters.read(), store.settings.known
-        if not (
-            page is self._page  # unchanged since the last call
-            and self.state is TransactionState.ACTIVE
-            and self._lost is None
-            and self._barred is None
-            and not store.guard.closed
-            and store.clock.monotonic() < self._until
-            and queue in settings.config.queues
+        if (
+            self.state is not TransactionState.ACTIVE
+            or store.clock.monotonic() >= self._until
+            or self._lost is not None
+            or self._barred is not None
+            or page.is_stopped
+            or store.guard.closed
+            or store.misplaced
         ):
-            self._page = None
             page = self._check_active()
-            settings = check_queue(store.settings, queue, page)
-            self._page = page
-        return page, settings
+        if queue not in settings.config.queues or page.settings != settings.version:
+            check_queue(store.settings, queue, page)
+        return page
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -319,16 +330,14 @@ class Transaction:
             CommitUnknown: the transaction may or may not have been committed.
         """
         with self._lock:
-            store, branch = self._store, self._branch
+            store, request = self._store, self._writes
             try:
-                page = self._check_ending()
-                if (file := branch.file) is not None:  # a part of the messages is written
+                request.page = page = self._check_ending()
+                if (file := self._hold.file) is not None:  # a part of the messages is written
                     limited = store.settings.known.config.has_limits
-                    room = quota.room_for(store, branch.tables)
-                    self.number = commit(store, file, branch.batch, check=room, settled=limited, page=page)
-                while not branch.is_empty and branch.file is None:
-                    request = branch.batch
-                    request.page = page
+                    room = quota.room_for(store, self._tables)
+                    self.number = commit(store, file, request, check=room, settled=limited, page=page)
+                while file is None and not request.is_empty:
                     try:
                         self._core.group_commit.commit(request)
                         break
@@ -356,11 +365,11 @@ class Transaction:
         future.set_running_or_notify_cancel()
         with self._lock:
             page = self._check_ending()
-            if self._branch.file is not None or self._branch.is_empty:
+            if self._hold.file is not None or self._is_empty:
                 within(Transaction.commit)(self)
                 future.set_result(result)
                 return future
-            request = self._branch.batch
+            request = self._writes
             request.page, request.future, request.on_done = page, future, partial(self._on_committed, result)
             self.state = TransactionState.COMMITTING
             try:
@@ -412,7 +421,7 @@ class Transaction:
 
     def _drop(self, reason: str) -> None:
         """Undo all gets and puts, and count no attempt."""
-        self._branch.abandon_file()
+        self._hold.abandon_file()
         self._end(TransactionState.ROLLED_BACK, reason)
 
     def _waits_on(self, _error: Exception) -> bool:
@@ -421,7 +430,7 @@ class Transaction:
 
     def _undo(self, reason: str) -> None:
         try:
-            self._branch.undo(reason)
+            self._hold.undo(reason)
         finally:
             self._end(TransactionState.ROLLED_BACK, reason)
 
@@ -451,7 +460,7 @@ class Transaction:
             self._store.guard.tear(error)
         seen = self._store.translate_error(doing, error) if isinstance(error, OSError) else error
         if self.state in (TransactionState.ACTIVE, TransactionState.COMMITTING) and not self._store.closed:
-            file = self._branch.file
+            file = self._hold.file
             numbered = self.number is not None or (file is not None and file.number is not None)
             if numbered or isinstance(seen, CommitUnknown):
                 self._end(TransactionState.UNKNOWN, storable(seen, LONGEST_REASON))
@@ -460,7 +469,7 @@ class Transaction:
             else:
                 self._undo(f"{doing} failed: {storable(seen, LONGEST_REASON)}")
         if isinstance(seen, CommitUnknown):
-            seen.ids = tuple(f"{self._branch.prefix}{place:08x}" for place in range(self._branch.batch.messages))
+            seen.ids = tuple(f"{self._writes.branch}{place:08x}" for place in range(self._writes.messages))
         if isinstance(seen, WaitExpired):
             raise LockTimeout(f"{seen}; the transaction was rolled back") from None
         if seen is error:
@@ -475,7 +484,7 @@ class Transaction:
             self._guard = None  # freed in this call: Python ignores a signal handler's exception in ``__del__``
         self._end_promises(why)
         removed = state is TransactionState.COMMITTED and self._removes_all
-        self._branch.release(taken=state is not TransactionState.ROLLED_BACK, removed=removed)
+        self._hold.end(taken=state is not TransactionState.ROLLED_BACK, removed=removed)
 
     def _check_ending(self) -> CounterPage:
         """Before a commit or vote, check as ``_check_active`` does; roll back if the transaction is rollback-only."""
@@ -488,9 +497,12 @@ class Transaction:
 
     def _check_active(self) -> CounterPage:
         """Return the current counters; raises unless the transaction is active."""
-        page = self._store.check_usable()
+        store = self._store
+        page = store.shared.counters.read()
+        if page.is_stopped or store.guard.closed or store.misplaced:
+            page = store.check_usable()
         if self.state is TransactionState.ACTIVE:
-            if self._store.clock.monotonic() >= self._until:
+            if store.clock.monotonic() >= self._until:
                 self._undo("its transaction took too long")
                 raise TransactionTimeout(
                     f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
@@ -522,6 +534,52 @@ class Transaction:
                 raise
             finally:
                 leave(self)
+
+
+# -- dropped transactions --------------------------------------------------------------------------------------------
+
+_DROPPED = "its transaction was dropped without a commit or a rollback"
+
+_warn = warnings.warn  # (at its end, the interpreter may remove the module ``warnings`` before the last transaction)
+
+
+class DropGuard:
+    """A transaction's guard. If the program drops a transaction that has not ended, the housekeeper rolls it back.
+
+    Python can delete an object between any two instructions of any thread, so ``__del__`` takes no lock and touches no
+    file.
+    """
+
+    __slots__ = ("_hold", "_promises")
+
+    def __init__(self, hold: Hold, promises: Promises) -> None:
+        self._hold: Hold | None = hold
+        self._promises = promises
+
+    def dismiss(self) -> None:
+        """Disarm the guard, because the transaction has ended."""
+        self._hold = None
+
+    def __del__(self) -> None:
+        hold = getattr(self, "_hold", None)  # (it is missing after an exception inside ``__init__``)
+        if hold is None or hold.store.closed:
+            return
+        hold.store.dropped.append(partial(_undo, hold, self._promises))
+        _warn(
+            f"a transaction of {hold.store.files.disk.root} was dropped without a commit or a rollback, and is rolled "
+            "back within seconds: use it in a with statement",
+            ResourceWarning,
+            2,
+        )
+
+
+def _undo(hold: Hold, promises: Promises) -> None:
+    """Undo a dropped transaction: count an attempt for each message that it took, and fail its futures."""
+    try:
+        hold.undo(_DROPPED)
+    finally:
+        promises.roll_back(_DROPPED)
+        hold.end(taken=False)
 
 
 # -- for workers, tasks and the intake ------------------------------------------------------------------------------
@@ -571,7 +629,7 @@ def record_captured_file(transaction: Transaction, directory: str, name: bytes) 
     """
     with transaction._lock:
         transaction._check_active()
-        transaction._branch.batch.record_captured_file(directory, name)
+        transaction._writes.record_captured_file(directory, name)
 
 
 def _reason(kind: type[BaseException], error: BaseException | None) -> str:

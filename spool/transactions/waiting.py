@@ -14,16 +14,12 @@ from collections.abc import Callable, Collection, Generator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from spool.coordination.locks import GroupLocks
 from spool.log.visibility import catch_up
-from spool.model.position import PositionRanges
 from spool.runtime import calls
 from spool.runtime.clock import POLL_MAX_SECONDS, POLL_MIN_SECONDS, Deadline, LockTimeout, WaitExpired
-from spool.runtime.greenlets import check_threads
 from spool.runtime.tearing import only_waits
 from spool.store.sought import Sought
 from spool.store.store import Store
-from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.two_phase import resolve_orphans
 
 log = logging.getLogger("spool")
@@ -34,7 +30,7 @@ T = TypeVar("T")
 IDLE_SECONDS = 0.1
 # The same for a thread that sleeps on shared memory and was not notified for a time. So it notices a dead holder within
 # a second. The times grow up to this one, because each attempt costs a process the work to apply all new commits.
-_UNHEARD_SECONDS = 1.0
+UNHEARD_SECONDS = 1.0
 # The longest time for which a thread waits without a check. Ctrl-C or a close can be delayed by this time.
 LONGEST_SECONDS = 0.25
 # The shortest time between two attempts of a call that was notified and claimed nothing.
@@ -102,19 +98,19 @@ def repeat(
     ``listen``: a function that waits for an arrival, for so many seconds, and returns whether a message arrived.
     """
     arrived: bool | None = None
-    while not (got := _attempt(look, deadline)) and deadline.remaining() > 0:
+    while not (got := attempt(look, deadline)) and deadline.remaining() > 0:
         pause = steps.send(arrived)
         if pause.deaf:
             _sleep(store, pause.deaf)
-        _check_waiting(deadline)
+        check_waiting(deadline)
         until, arrived = store.deadline(pause.seconds), False
         while not arrived and (left := until.remaining()) > 0:
-            arrived = bool(_attempt(partial(listen, min(left, LONGEST_SECONDS)), deadline))
-            _check_waiting(deadline)
+            arrived = bool(attempt(partial(listen, min(left, LONGEST_SECONDS)), deadline))
+            check_waiting(deadline)
     return got
 
 
-def _attempt(look: Callable[[], T], deadline: Deadline) -> T | None:
+def attempt(look: Callable[[], T], deadline: Deadline) -> T | None:
     """Attempt a claim, or listen. Return None if a lock of the space did not become free, and the caller waits longer
     than that. Nothing happened then."""
     try:
@@ -126,7 +122,7 @@ def _attempt(look: Callable[[], T], deadline: Deadline) -> T | None:
         return None
 
 
-def _check_waiting(deadline: Deadline) -> None:
+def check_waiting(deadline: Deadline) -> None:
     """Run the handlers of pending signals, because this call only waits. Raise if waiting has become pointless."""
     calls.deliver_pending_signals()
     if deadline.check is not None:
@@ -139,62 +135,8 @@ def _sleep(store: Store, seconds: float) -> None:
 
 
 @only_waits
-def _wait(store: Store, woken: Callable[[float], bool], seconds: float) -> bool:
+def wait(store: Store, woken: Callable[[float], bool], seconds: float) -> bool:
     return store.clock.wait(woken, seconds)
-
-
-# -- the arrivals for which a thread waits ----------------------------------------------------------------------------
-
-
-def wait_for(
-    store: Store, wanted: Wanted, begun: float, look: Callable[[], PositionRanges], groups: GroupLocks,
-    check: Callable[[], object],
-) -> PositionRanges:  # fmt: skip
-    """Repeat the claim ``look`` until it gets messages or the time of the get is over.
-
-    If several threads of this process wait for one queue, one of them holds the queue's poll lock and repeats its
-    attempts. The others wait for the lock, so that a commit wakes one thread and not all.
-
-    Args:
-        begun: the time when the get began, by the monotonic clock.
-        check: a function that raises if waiting has become pointless. It is called during the wait.
-    """
-    at = None if wanted.timeout is None else begun + wanted.timeout
-    deadline = Deadline(store.clock, wanted.timeout, at, check)
-    got = _attempt(look, deadline) or []
-    if got or deadline.remaining() <= 0:
-        return got
-    check_threads()  # they may have been replaced after the opening
-    if wanted.by_key:
-        return _wait_alone(store, wanted, look, deadline)
-    with store.meters.consumers.waiting(wanted.queue):
-        return _wait_for_head(store, wanted, look, deadline, groups)
-
-
-def _wait_for_head(
-    store: Store, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline, groups: GroupLocks
-) -> PositionRanges:
-    """Repeat the claim of a queue's first messages, in one thread of the process at a time."""
-    if groups.names:  # (only this transaction can take more messages of its groups)
-        return _wait_alone(store, wanted, look, deadline)
-    polling = store.view.poll_locks.setdefault(wanted.queue, threading.RLock())
-    while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
-        _check_waiting(deadline)
-        if deadline.remaining() <= 0:
-            return look()
-    try:
-        return _wait_alone(store, wanted, look, deadline)
-    finally:
-        polling.release()
-
-
-def _wait_alone(store: Store, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
-    arrivals = store.shared.counters.arrivals
-    if arrivals.wakes and not wanted.by_key:  # even the release of a claim ends a pause
-        steps = pauses(store, wanted.queue, lambda: False, deadline, longest=_UNHEARD_SECONDS)
-        return repeat(store, steps, look, deadline, partial(_wait, store, arrivals.expect(wanted.queue))) or []
-    held = partial(is_there, store.view, store.clock, wanted)
-    return repeat_when_arrived(store, (wanted.sought,), held, look, deadline, wanted.head) or []
 
 
 def repeat_when_arrived(
@@ -235,7 +177,7 @@ def listen_for_all(store: Store, arrived: threading.Event, seconds: float) -> bo
         finally:
             sought.listener.release()
     else:
-        _wait(store, arrived.wait, seconds)
+        wait(store, arrived.wait, seconds)
     if not arrived.is_set():
         return False
     arrived.clear()

@@ -24,7 +24,6 @@ from spool.policies.retries import queue_config
 from spool.runtime.calls import step
 from spool.store.store import Store
 from spool.transactions import delivery
-from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 from spool.transactions.transaction import TransactionState, enter, leave
@@ -236,15 +235,15 @@ class Attempt:
             self._move(Event.COMMITTED)
             return Conclusion(effect, reason, failed=isinstance(outcome, Retried))
 
-    def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
-        """Add the effects of the outcome to the branch. The current settings decide the effects."""
+    def _record(self, message: Message, outcome: Outcome) -> tuple[Effect, str]:
+        """Add the effects of the outcome to the transaction. The current settings decide the effects."""
         settings = self._store.settings.current()
         policy = OutcomePolicy.of(settings.config, message.queue, self._handler.on_failure)
         raw = delivery.stored_body(self._store.files, self._store.view, message) if isinstance(outcome, Passed) else b""
         outcome = effective_outcome(policy, message, raw, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
-        return record(branch.batch, policy, message, raw, outcome, self._store.clock.now())
+        return record(self.transaction.writes, policy, message, raw, outcome, self._store.clock.now())
 
     def _note_rollback(self) -> None:
         """Record the effect of the rollback. If no attempt is left, the rollback has moved or dropped the message."""

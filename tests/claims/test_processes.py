@@ -15,7 +15,7 @@ from spool.model import layout
 from spool.policies.claim_journal import Journal
 from spool.runtime import calls
 from spool.runtime.tearing import mark_delivered
-from spool.transactions import claims as public_claims
+from spool.transactions.hold import Hold
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.beside.company import two_that_commit
@@ -255,8 +255,8 @@ def test_x14_a_signal_handler_that_raises_in_a_take_leaves_no_message_held(
 ) -> None:
     with spool.open(path) as space, space.claims() as claims:
         space.put_many("orders", range(3), group="a")
-        for name in ("receive", "_first_of_groups"):
-            _signals_in(monkeypatch, public_claims, name)
+        for owner, name in ((Hold, "take"), (spool.Claims, "_split")):
+            _signals_in(monkeypatch, owner, name)
             with pytest.raises(Pressed):
                 claims.take("orders", 3)
             assert (claims.held, space.stats("orders").claimed) == (0, 0)
@@ -274,7 +274,7 @@ def test_x14_a_signal_handler_that_raises_in_a_removal_does_not_undo_the_removal
         _signals_in(monkeypatch, *door.SUBMISSION)
         with pytest.raises(Pressed):
             claims.remove(taken[:1])
-        _signals_in(monkeypatch, spool.Claims, "_give_back")
+        _signals_in(monkeypatch, spool.Claims, "_end")
         with pytest.raises(Pressed):
             claims.release(taken[1:])
         space.put("orders", "last")  # after the removal

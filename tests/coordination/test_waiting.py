@@ -24,7 +24,7 @@ from spool.disk.stat import overwrites_in_place
 from spool.model.options import PutOptions
 from spool.model.position import PositionRanges
 from spool.runtime.clock import POLL_MAX_SECONDS, POLL_MIN_SECONDS, Clock
-from spool.transactions import delivery
+from spool.transactions.hold import Hold
 from spool.transactions.waiting import BUSY_SECONDS, IDLE_SECONDS, LONGEST_SECONDS, pauses
 from tests import door
 from tests.at_once import AT_ONCE
@@ -300,13 +300,13 @@ def test_a_claimed_message_is_attempted_within_a_second(
     disk = SimulatedDisk(machine)
     other = spool.open(timed(disk, clock))
     other.transaction().get("orders")
-    attempts, attempt = list[float](), delivery.claim
+    attempts, attempt = list[float](), Hold.claim
 
     def record(*args: Any) -> PositionRanges:
         attempts.append(clock.monotonic())
         return attempt(*args)
 
-    monkeypatch.setattr(delivery, "claim", record)
+    monkeypatch.setattr(Hold, "claim", record)
     with pytest.raises(spool.Empty):
         space.get("orders", timeout=10.0)
     assert len(attempts) < 20, "a process that waits leaves the processor to others"

@@ -12,7 +12,8 @@ import pytest
 import spool
 import spool.aio
 from spool.store.sought import Sought
-from spool.transactions import claiming, delivery
+from spool.transactions.claiming import Wanted
+from spool.transactions.hold import Hold
 from spool.transactions.waiting import repeat_when_arrived, wake_arrived
 from tests import door
 from tests.clocks import LONG, PatientClock, timed
@@ -66,13 +67,13 @@ def test_unrelated_commits_cost_a_waiting_call_no_search(
     path: Path, pool: ThreadPoolExecutor, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str | None] = []
-    claim = claiming.claim
+    claim = Hold.claim
 
-    def counted(*args: object) -> object:
-        looks.append(args[2].correlation_id)  # type: ignore[attr-defined]
-        return claim(*args)  # type: ignore[arg-type]
+    def counted(hold: Hold, wanted: Wanted) -> object:
+        looks.append(wanted.correlation_id)
+        return claim(hold, wanted)
 
-    monkeypatch.setattr(delivery, "claim", counted)
+    monkeypatch.setattr(Hold, "claim", counted)
     clock = PatientClock(2)
     with spool.open(timed(path, clock)) as space:
         found = [pool.submit(space.get, "orders", correlation_id=id, timeout=WHEN_WOKEN) for id in ("one", "two")]

@@ -58,7 +58,7 @@ def a_vote_that_names_a_lost_commit(rules: Rules) -> None:
     story = Story(rules)
     story.space.put("lossy", "lost")
     vote = branch(story.space)
-    vote._branch.journal = None  # (a journal would name the message, too)
+    vote._hold.journal = None  # (a journal would name the message, too)
     vote.get("lossy")
     assert vote.prepare()
     lost = []

@@ -75,7 +75,7 @@ def _claims(space: spool.Space) -> None:
     """A claim, its journal, and the beginning of a large branch."""
     tx = space.transaction()
     tx.get("a")
-    tx._branch.lock_xid()
+    tx._hold.open_file(tx.xid)
     door.disk(space).create(layout.active(tx.xid))
 
 

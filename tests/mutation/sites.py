@@ -31,7 +31,6 @@ _STAND_INS = {
     "trying": "__import__('contextlib').nullcontext(True)",
     "flock": "True",
     "lock_xid_now": "True",
-    "lock_xid": _NOTHING,
     "with_number_lock": "{first}._held.setdefault(0)",
     "number_locked": "__import__('contextlib').nullcontext()",
     "holding": "__import__('contextlib').nullcontext()",
@@ -164,8 +163,8 @@ def _value_without(call: ast.Call) -> str | None:
         return f"({receiver})"  # of the flag that says that a flush failed
     if name in ("is_held_elsewhere", "claims_elsewhere"):
         return "False" if call.args else "[]"
-    if name in ("_still_needed", "still_there"):
-        return ast.unparse(call.args[-2]) if len(call.args) > 2 else "True"  # (.., claims, groups)
+    if name in ("_still_needed", "_still_there"):
+        return ast.unparse(call.args[-1]) if name == "_still_there" else "True"  # the locked messages
     pattern = _STAND_INS.get(name)
     if pattern is None or (name == "lock" and receiver.endswith("_mutex")):
         return None

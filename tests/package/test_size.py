@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_548,
+    "spool": 23_422,
     "spool/watch": 1_051,
     "recovery": 1_237,
     "xa": 2_719,
@@ -30,7 +30,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_258),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        3_118,
+        3_010,
     ),
 }
 """The most lines of code of some parts of the engine."""

@@ -13,7 +13,7 @@ from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid, new_local_xid
 from spool.policies import claim_journal
 from spool.policies.claim_journal import clean_up_after_dead
-from spool.transactions.branch import Branch
+from spool.transactions.hold import Hold
 from spool.transactions.two_phase import rollback_prepared
 from tests import door
 from tests.at_once import AT_ONCE
@@ -103,7 +103,7 @@ def test_a_vote_takes_its_messages_out_of_the_journal(
     """The process dies right after its vote. Only the rollback of a foreign coordinator counts an attempt."""
     with spool.open(path) as space:
         with monkeypatch.context() as patch:
-            patch.setattr(Branch, "release", die)
+            patch.setattr(Hold, "end", die)
             let_die(lambda: prepare(spool.open(path), xid, take=True))
         for act in (rollback_prepared, clean_up_after_dead)[:: 1 if is_decided_first else -1]:
             act(door.store(space), *([xid] if act is rollback_prepared else []), door.deadline(space))

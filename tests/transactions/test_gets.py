@@ -12,7 +12,7 @@ from spool.disk.disk import FlushFailed
 from spool.errors import CorruptedFile
 from spool.maintenance import schedule
 from spool.store.store import Store
-from spool.transactions import delivery
+from spool.transactions import hold
 from tests import door
 from tests.clocks import SimulatedClock, timed
 from tests.held import PATIENT_SECONDS
@@ -44,10 +44,10 @@ def test_the_time_of_a_get_goes_on_when_a_damaged_message_is_set_aside(
         clock.time = begun + 7.0
         return [], ranges
 
-    monkeypatch.setattr(delivery, "read_messages", cannot_be_read)
-    monkeypatch.setattr(delivery, "messages_one_by_one", set_aside)
+    monkeypatch.setattr(hold, "read_messages", cannot_be_read)
+    monkeypatch.setattr(hold, "messages_one_by_one", set_aside)
     space.put("orders", "damaged")
-    monkeypatch.setattr(delivery, "give_back", lambda store, ranges: None)  # it stays claimed: nothing else is there
+    monkeypatch.setattr(hold.Hold, "give_back", lambda *_: None)  # it stays claimed: nothing else is there
     with pytest.raises(spool.Empty):
         space.get("orders", timeout=10)
     assert 10.0 <= clock.time - begun < 11.0
@@ -97,8 +97,8 @@ def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(
     def fails(*_: object) -> None:
         raise FlushFailed(5, "it fails")
 
-    monkeypatch.setattr(delivery, "read_messages", cannot_be_read)
-    monkeypatch.setattr(delivery, "messages_one_by_one", fails)
+    monkeypatch.setattr(hold, "read_messages", cannot_be_read)
+    monkeypatch.setattr(hold, "messages_one_by_one", fails)
     monkeypatch.setattr(Store, "stop", lambda store: (seen.append("stop"), stop(store)))
     monkeypatch.setattr(ClaimLocks, "release", note_release)
     space.put("orders", "one")

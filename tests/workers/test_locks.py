@@ -16,7 +16,7 @@ from spool.log import commit, deciding
 from spool.log.sequence import with_number_lock
 from spool.model.position import PositionRanges
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
-from spool.transactions import claiming, delivery
+from spool.transactions.hold import Hold
 from spool.workers.states import Event, State, next_state
 from spool.workers.worker import Worker
 from tests import door
@@ -149,9 +149,9 @@ def test_a_get_whose_time_is_over_does_not_wait_on_for_a_lock(space: spool.Space
     assert space.get("orders").body == "x"
 
 
-def expiring(times: int, monkeypatch: pytest.MonkeyPatch, *modules: object) -> None:
+def expiring(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first claims fail, because another process holds a lock for 30 seconds."""
-    claim, left = claiming.claim, times
+    claim, left = Hold.claim, times
 
     def expire(*args: Any) -> PositionRanges:
         nonlocal left
@@ -160,12 +160,11 @@ def expiring(times: int, monkeypatch: pytest.MonkeyPatch, *modules: object) -> N
             raise WaitExpired("commit 7 is held by another process")
         return claim(*args)
 
-    for module in modules:
-        monkeypatch.setattr(module, "claim", expire)
+    monkeypatch.setattr(Hold, "claim", expire)
 
 
 def test_a_claim_without_a_time_limit_waits_on_for_a_lock(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    expiring(2, monkeypatch, claiming, delivery)
+    expiring(2, monkeypatch)
     with space.transaction() as tx:
         assert tx.get("orders", timeout=None).body == "x"
     assert attempts(space) == []
@@ -177,14 +176,14 @@ async def get_in_a_task(path: Path) -> None:
 
 
 def test_a_task_without_a_time_limit_waits_on_for_a_lock(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    expiring(2, monkeypatch, delivery)
+    expiring(2, monkeypatch)
     asyncio.run(get_in_a_task(Path(space.path)))
 
 
 def test_a_claim_that_waits_no_longer_rolls_the_transaction_back(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expiring(1, monkeypatch, claiming)
+    expiring(1, monkeypatch)
     tx = space.transaction()
     tx.put("replies", "y")
     with pytest.raises(spool.TransactionTimeout, match="held by another process; the transaction was rolled back"):
