@@ -28,10 +28,10 @@ from spool.log import write_set
 from spool.log.adoption import adoption, voted_contents
 from spool.log.commit import commit_batch
 from spool.log.commit_file import CommitFileWriter
-from spool.log.commit_queue import CommitQueue
-from spool.log.group_commit import GroupCommit, commit_submitted
-from spool.log.posted import encode
+from spool.log.leader import Leader, commit_submitted
+from spool.log.ring import posted
 from spool.log.visibility import catch_up
+from spool.log.write import Write
 from spool.log.write_set import WriteSet, puts, removal
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
@@ -204,7 +204,7 @@ def _noticed(
 
 def before_attempts(act: Callable[[int], object]) -> Any:
     """Call ``act`` before each attempt to commit, with the number of requests. If it raises, the attempt fails."""
-    return _noticed(GroupCommit, "_try", before=lambda _, requests: act(len(requests)))
+    return _noticed(Write, "name", before=lambda write: act(len(write.write_sets)))
 
 
 @contextmanager
@@ -224,20 +224,19 @@ def failing_attempts(fail: Callable[[], object], times: float = math.inf) -> Ite
 @contextmanager
 def unknown_attempts(*, happened: bool) -> Iterator[None]:
     """Let each request have an unknown outcome. ``happened``: whether it is committed."""
-    attempt = GroupCommit._try
+    commit = Leader._commit
 
-    def trying(group: GroupCommit, requests: Sequence[WriteSet]) -> Sequence[WriteSet]:
+    def committing(leader: Leader, left: Sequence[WriteSet]) -> None:
         if happened:
-            attempt(group, requests)
-        for request in requests:
+            commit(leader, left)
+        for request in left:
             request.error = spool.CommitUnknown("another process did not end the commit")
-        return []
 
-    with mock.patch.object(GroupCommit, "_try", trying):
+    with mock.patch.object(Leader, "_commit", committing):
         yield
 
 
-SUBMISSION = GroupCommit, "submit"  # the function that hands a request to the thread that commits
+SUBMISSION = Leader, "submit"  # the function that hands a request to the thread that commits
 
 
 def waiting(space: spool.Space) -> int:
@@ -246,12 +245,12 @@ def waiting(space: spool.Space) -> int:
 
 
 def waiting_requests(space: spool.Space) -> int:
-    return len(space._core.group_commit.queue._requests)
+    return len(space._core.group_commit._waiting)
 
 
 def is_led(space: spool.Space) -> bool:
     """Return whether a thread commits, or is about to."""
-    return space._core.group_commit.queue._led
+    return space._core.group_commit._led
 
 
 def commit_thread(space: spool.Space) -> threading.Thread | None:
@@ -269,22 +268,40 @@ def end_program(space: spool.Space) -> None:
     commit_submitted(space._core.group_commit)
 
 
+def put_of(queue: str, body: bytes) -> WriteSet:
+    return puts(None, queue, [([body], {})])
+
+
+@contextmanager
+def beside(space: spool.Space, other: WriteSet | None) -> Iterator[None]:
+    """Let a write set, unless it is None, be written together with the next one."""
+    group, others = space._core.group_commit, [one for one in [other] if one is not None]
+    write = group._write
+
+    def write_both(write_sets: list[WriteSet], own: WriteSet | None = None) -> None:
+        both, others[:] = [*others, *write_sets], []
+        write(both, own)
+
+    with mock.patch.object(group, "_write", write_both):
+        yield
+
+
 @contextmanager
 def without_commit_thread(space: spool.Space) -> Iterator[None]:
     """Let submissions wait until a test leads."""
     group = space._core.group_commit
-    with mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
+    with mock.patch.object(group, "_start"), mock.patch.object(group, "_wakes"):
         yield
 
 
 @contextmanager
 def asleep_until_drained(space: spool.Space) -> Iterator[None]:
     """Let submitted messages wait until no more are accepted."""
-    queue, wakes = space._core.group_commit.queue, list[None]()
-    wake = queue._wake
+    group, wakes = space._core.group_commit, list[None]()
+    wake = group._wakes.release
     with (
-        _noticed(queue, "close", after=lambda: [wake() for _ in wakes]),
-        mock.patch.object(queue, "_wake", partial(wakes.append, None)),
+        _noticed(group, "_join", before=lambda *_: [wake() for _ in wakes]),
+        mock.patch.object(group._wakes, "release", partial(wakes.append, None)),
     ):
         yield
 
@@ -298,15 +315,15 @@ def lead(space: spool.Space) -> None:
 @contextmanager
 def noticing_joins(came: Callable[[], object]) -> Iterator[None]:
     """Call ``came`` in each thread whose request has joined the line."""
-    with _noticed(CommitQueue, "join", after=came), _noticed(CommitQueue, "add", after=came):
+    with _noticed(Leader, "_join", after=came), _noticed(Leader, "_add", after=came):
         yield
 
 
 @contextmanager
 def full_line(space: spool.Space, wait: Callable[..., object]) -> Iterator[None]:
     """Let the line of waiting requests have no room. ``wait`` is called in place of waiting for room."""
-    queue = space._core.group_commit.queue
-    with mock.patch.object(queue, "has_room", return_value=False), mock.patch.object(queue, "wait_for_room", wait):
+    group = space._core.group_commit
+    with mock.patch.object(group, "_has_room", return_value=False), mock.patch.object(group, "_wait_for_room", wait):
         yield
 
 
@@ -315,17 +332,17 @@ def full_line(space: spool.Space, wait: Callable[..., object]) -> Iterator[None]
 
 def expect_others(space: spool.Space, commits: int) -> None:
     """Let this process look for company in so many commits; 0: until it meets others."""
-    space._core.group_commit._combined._expected = commits
+    space._core.group_commit.ring.expected = commits
 
 
 def alone(space: spool.Space) -> Any:
     """Let this process look for no company."""
-    return mock.patch.object(space._core.group_commit._combined, "has_company", return_value=False)
+    return mock.patch.object(space._core.group_commit.ring, "expects_others", return_value=False)
 
 
 def unmoved_branches() -> Any:
     """Let a process die, as it seems to others, before it moves the branches that it has committed."""
-    return mock.patch("spool.log.group_commit.move_adopted")
+    return mock.patch("spool.log.write.move_adopted")
 
 
 class Lead:
@@ -333,31 +350,38 @@ class Lead:
 
     def __init__(self, space: spool.Space) -> None:
         self._group = space._core.group_commit
-        self._combined = self._group._combined
-        assert self._combined._try_lead()
+        self._ring = self._group.ring
+        assert self._ring._try_lead()
 
     def join(self) -> int:
         """Join the posted requests. Return the number of those that this process can commit."""
-        return len(self._combined.join())
+        return len(self._ring._join())
 
     def forget(self) -> None:
         """Leave the joined requests as they are, as a process that dies does."""
-        self._combined.joined.clear()
+        self._ring.joined.clear()
 
     def commit(self) -> None:
         """Commit the posted requests, and end the lead."""
-        with mock.patch.multiple(self._combined, has_company=lambda _: True, _try_lead=lambda: True):
-            self._group._commit([WriteSet()])
+        commit_posted(self._group, self._ring._join)
 
 
 def commit_as_another(store: Store) -> None:
     """Take the lead, and commit the posted requests, as another process that has met the owners of the requests."""
-    group = GroupCommit(store, partial(rooms, store))
-    group._combined._expected = 1
+    group = Leader(store, partial(rooms, store))
+    group.ring.expected = 1
     try:
-        group._commit([WriteSet()])
+        commit_posted(group, partial(group.ring.exchange, []))
     finally:
         group._forget_name()
+
+
+def commit_posted(group: Any, exchange: Callable[[], list[WriteSet]]) -> None:
+    """Commit the posted requests, and end the lead."""
+    try:
+        group.ring.end(group._commit(exchange()))
+    finally:
+        group.ring.end(None)
 
 
 @contextmanager
@@ -369,22 +393,22 @@ def leading(space: spool.Space) -> Iterator[Lead]:
         lead.commit()
 
 
-_STEPS = {"join": "join", "take": "take", "finish": "finish", "wait": "_wait", "read": "_read_answer"}
+_STEPS = {"join": "_join", "take": "take", "finish": "end", "wait": "_wait", "read": "_read_answer"}
 
 
 def before_step(space: spool.Space, step: str, act: Callable[[], object]) -> Any:
     """Call ``act`` before each such step of this process: a leader joins the posted requests, takes them for a number,
     and finishes them; an owner waits for the answer, and reads it."""
-    return _noticed(space._core.group_commit._combined, _STEPS[step], before=lambda *_: act())
+    return _noticed(space._core.group_commit.ring, _STEPS[step], before=lambda *_: act())
 
 
 def posted_put(queue: str, body: bytes) -> tuple[bytes, Any]:
     """Return a put as a process posts it: the arguments of ``RequestSlots.post`` after the slot."""
-    return encode([puts(None, queue, [([body], {})])])  # type: ignore[return-value]
+    return posted([put_of(queue, body)])  # type: ignore[return-value]
 
 
 def posted_removal(*ranges: tuple[int, int, int]) -> tuple[bytes, Any]:
-    return encode([removal(None, list(ranges))])  # type: ignore[return-value]
+    return posted([removal(None, list(ranges))])  # type: ignore[return-value]
 
 
 # -- files of messages, and commits ------------------------------------------------------------------------------------
@@ -475,7 +499,7 @@ def commit_branches(space: spool.Space, xids: Sequence[Xid]) -> None:
     """Commit prepared branches in one file, as threads do that decide at the same time."""
     requests = [adoption(voted_contents(space._store, xid)) for xid in xids]
     with space._store.guard:
-        space._core.group_commit._commit([*requests])
+        space._core.group_commit._write([*requests])
     for request in requests:
         if request.error is not None:
             raise request.error

@@ -13,7 +13,7 @@ change the locks, the recovery and the closing that tests are about.
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from unittest import mock
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.requests import RequestSlots
-from spool.log import commit
-from spool.log.combined import CombinedCommits
+from spool.log import write
+from spool.log.ring import Ring
 from spool.log.write_set import WriteSet
 from spool.store.store import Store
 from tests import door
@@ -60,26 +60,24 @@ def another_process_leads(counts: Counter[str] | None = None) -> Iterator[None]:
     """
     counts = Counter() if counts is None else counts
     leaders: dict[RequestSlots, Leader] = {}
-    has_company, lead_or_post, try_lead = (
-        CombinedCommits.has_company, CombinedCommits.lead_or_post, CombinedCommits._try_lead
-    )  # fmt: skip
-    wait, keep = RequestSlots.wait, commit._keep
+    has_company, exchange, try_lead = Ring.expects_others, Ring.exchange, Ring._try_lead
+    wait, keep = RequestSlots.wait, write.keep
 
-    def expect_others(self: CombinedCommits, page: CounterPage | None) -> bool:
+    def expect_others(self: Ring, page: CounterPage | None) -> bool:
         return has_company(self, page) or (self._slots.exist and not _turn.runs)
 
-    def post(self: CombinedCommits, requests: list[WriteSet]) -> list[WriteSet]:
+    def post(self: Ring, requests: list[WriteSet]) -> list[WriteSet]:
         if _turn.runs:
-            return lead_or_post(self, requests)
+            return exchange(self, requests)
         leaders[self._slots] = Leader(door.store(self))
         try:
-            left = lead_or_post(self, requests)
+            left = exchange(self, requests)
             counts.update(posted=len(requests) - len(left), owner=len(left))
             return left
         finally:
             del leaders[self._slots]
 
-    def lead_unless_led(self: CombinedCommits) -> bool:
+    def lead_unless_led(self: Ring) -> bool:
         leader = leaders.get(self._slots)
         return (leader is None or not leader.leads) and try_lead(self)
 
@@ -94,12 +92,13 @@ def another_process_leads(counts: Counter[str] | None = None) -> Iterator[None]:
         if not _turn.runs:  # else the process under test reads the commit, as a commit of another process
             keep(*args)
 
-    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
-        (CombinedCommits, "has_company", expect_others),
-        (CombinedCommits, "lead_or_post", post),
-        (CombinedCommits, "_try_lead", lead_unless_led),
+    replaced: list[tuple[Any, str, Any]] = [
+        (Ring, "expects_others", expect_others),
+        (Ring, "last", property(lambda _: -1, lambda *_: None)),  # others have always committed
+        (Ring, "exchange", post),
+        (Ring, "_try_lead", lead_unless_led),
         (RequestSlots, "wait", wait_for_turn),
-        (commit, "_keep", keep_unless_led),
+        (write, "keep", keep_unless_led),
     ]
     patches = [mock.patch.object(target, name, function) for target, name, function in replaced]
     for patch in patches:

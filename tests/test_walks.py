@@ -145,7 +145,7 @@ def opening(path: Path, opened: ExitStack) -> Action:
 
 # (walk, the function that does it, functions of the walk that other threads, other processes or other options call)
 TRACED = [
-    ("A put", put, {"Transaction.put", "check_room", "Mirror.flush_commit", "write_empty"}),
+    ("A put", put, {"Transaction.put", "refuse_full", "Mirror.flush_commit", "write_empty"}),
     ("A put that another process commits", posted_put, set()),
     ("A get", get, {"read_commit", "SoughtMessages.wake"}),
     ("A claim, and its acknowledgement", claims, set()),

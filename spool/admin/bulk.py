@@ -18,7 +18,6 @@ from spool.errors import BadMessageId, MessageInUse
 from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
 from spool.log.commit import commit_batch
-from spool.log.quota import room_for
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet
 from spool.maintenance.room import free_room
@@ -210,8 +209,7 @@ def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None
                 batch.update(run.number, first, count, changes)
             done += count
     if done:
-        limited, room = store.settings.known.config.has_limits, room_for(store, batch.tables)
-        commit_batch(store, batch, store.deadline(), flush=True, check=room, settled=limited)
+        commit_batch(store, batch, store.deadline(), limited=True)
     return done
 
 

@@ -87,6 +87,15 @@ def refusal(
     return None
 
 
+def refuse_decided(store: Store, page: CounterPage, write_sets: Iterable[WriteSet]) -> None:
+    """Set the error of each write set with a branch that must not be adopted. For the page, see ``refusal``."""
+    others = set[Xid]()
+    for one in write_sets:
+        for adopted, contents in zip(one.adopts, one.adopted, strict=True):
+            one.error = refusal(store, page, adopted.xid, contents, others) or one.error
+            others.add(adopted.xid)
+
+
 def _is_there(store: Store, page: CounterPage, xid: Xid, contents: FileContents) -> bool:
     """Return whether the branch's file exists, unchanged since it was read."""
     disk, prepared = store.files.disk, store.view.prepared

@@ -7,13 +7,14 @@ lock, if this process already knows that the messages do not fit. A failed messa
 error queue is full, because no message is lost by a limit.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spool.errors import Full
 from spool.format.commands import Addressing, addressing
 from spool.format.table import Table
 from spool.log.deciding import settle_and_catch_up
+from spool.log.write_set import WriteSet
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.text import plural
 from spool.model.xid import FORMAT_ROUND
@@ -121,34 +122,50 @@ def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] =
     return found
 
 
-def room_for(store: Store, tables: Sequence[Table], coordinators: Collection[bytes] = ()) -> Callable[[Settings], None]:
-    """Return the quota check for a branch or a commit. The check is called under the number lock.
+def usages_of(store: Store, write_sets: Iterable[WriteSet]) -> list[UsageByQueue]:
+    """Return the usage that each write set adds.
 
-    The usage is computed now, because a branch may have millions of messages. The usage is still right under the lock,
-    because the branch holds the messages that it removes or moves.
-
-    Args:
-        tables: the contents that count as new here: those of the branch; of a commit that adopts branches, those of its
-            own file and of branches that voted without a check, as tasks of a forwarding round do.
-        coordinators: the gtrids of these tasks. Other prepared branches with these gtrids do not count, because they
-            are never committed. These branches belong to further attempts at the same work, or to messages that the
-            commit's own file copies.
+    The usage is computed without the number lock, because a branch may have millions of messages. The usage is still
+    right under the lock, because the owner of a write set holds the messages that it removes or moves.
     """
-    view, change = store.view, None
-    if store.settings.known.config.has_limits:
-        change = change_by(view, tables)
-        with view.mutex:
-            prepared_usage(view.prepared)  # computed once for each prepared branch
+    settle_and_catch_up(store, store.deadline())  # (write sets may remove messages that other processes have put)
+    with store.view.mutex:
+        prepared_usage(store.view.prepared)  # computed once for each prepared branch
+    return [change_by(store.view, _counted_in(one)) for one in write_sets]
 
-    def check(settings: Settings) -> None:
-        if settings.config.has_limits:
-            settle_and_catch_up(store, store.deadline())
-            more = change_by(view, tables) if change is None else change  # (None: a limit was set a moment ago)
-            with view.mutex:
-                prepared = prepared_usage(view.prepared, coordinators)
-            check_room(view, settings, more, prepared)
 
-    return check
+def _counted_in(one: WriteSet) -> list[Table]:
+    """Return the tables of contents that count as new: those of the write set, and those of adopted branches that voted
+    without a check, as tasks of a forwarding round do."""
+    written = one.file.tables if one.file is not None and one.file.streamed else []
+    adopted = [found for found in one.adopted if found.header.branches[0].xid.format_id == FORMAT_ROUND]
+    return [*written, *one.tables, *(table for found in adopted for table in found.tables)]
+
+
+def refuse_full(
+    store: Store, settings: Settings, write_sets: Sequence[WriteSet], usages: Sequence[UsageByQueue] | None
+) -> None:
+    """Set the error of each write set that does not fit into a quota beside the accepted write sets.
+
+    The caller holds the number lock. Prepared branches of the same rounds as adopted branches do not count, because
+    they are never committed: they belong to further attempts at the same work, or to copied messages.
+
+    ``usages``: the result of ``usages_of``; None if a limit was set a moment ago.
+    """
+    settle_and_catch_up(store, store.deadline())
+    view, added = store.view, dict[str, Usage]()
+    rounds = {adopted.xid.gtrid for one in write_sets for adopted in one.adopts}
+    with view.mutex:
+        prepared = prepared_usage(view.prepared, rounds.union(*(one.rounds for one in write_sets)))
+    for one, change in zip(write_sets, usages or usages_of(store, write_sets), strict=True):
+        if one.error is None:
+            grown = combined(added, change)
+            try:
+                if any(usage.messages > 0 for usage in change.values()):
+                    check_room(view, settings, grown, prepared)
+                added = grown
+            except Full as error:
+                one.error = error
 
 
 def room_in(view: View, settings: Settings, queue: str) -> int | None:

@@ -7,7 +7,7 @@ A write set touches no file. It closes each full section, so that a large branch
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
@@ -81,7 +81,10 @@ class WriteSet:
         branch, ``first`` is the place of this branch among those that the commit adopts, from 1.
     number: the number of the commit, once the commit has a number.
     error: the error of a write set that was not committed, or whose outcome is unknown.
-    preparation: the ``log.vote.Preparation`` of a write set that is prepared and not committed; else None.
+    is_large: whether the messages fill a section.
+    is_vote: whether the write set is prepared, and not committed.
+    file: the ``CommitFileWriter`` of a branch that votes, or that has streamed a part of its content; else None.
+    rounds: the gtrids whose prepared branches do not count for quotas, because their content was copied.
     caller: the thread that waits, or 0. ``signal``: held until the waiting thread may go on.
     begin: called when the write set is taken; returns False if its caller cancelled it.
     on_done: called once for all write sets that share this function and are done together.
@@ -91,7 +94,9 @@ class WriteSet:
     branch, first = "", 0
     number: int | None = None
     error: BaseException | None = None
-    preparation: Any = None
+    is_large = is_vote = False
+    file: Any = None
+    rounds: Collection[bytes] = ()
     caller, stage = 0, Stage.WAITING
     signal: "threading.Lock | None" = None
     begin: Callable[[], bool] | None = None
@@ -123,11 +128,6 @@ class WriteSet:
         for section in self.sections:
             size += section.entry.size
         return size
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the messages fill a section."""
-        return bool(self.sections) or self._bytes >= SECTION_BYTES
 
     @property
     def tables(self) -> list[Table]:
@@ -190,19 +190,6 @@ class WriteSet:
         self.error = self.signal = None
         self.stage = Stage.WAITING
 
-    def stand_alone(self) -> None:
-        """Give the messages of a put, or the adopted branch, their place in a commit without other write sets.
-
-        Earlier, they may have had a place in a commit that did not happen.
-        """
-        if self.adopts:
-            self.first = 1
-        if self.messages and (self._shared is not None or not self.branches):
-            id_bytes = os.urandom(BRANCH_ID_BYTES)
-            self.branch, self.first = self._shared = id_bytes.hex(), 0
-            xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
-            self.branches = [BranchEntry(xid, id_bytes, 0, self.messages)]
-
     def adopt(self, contents: FileContents) -> None:
         """Add a prepared branch that the file commits. The branch's messages follow the present messages of the
         batch."""
@@ -224,7 +211,7 @@ class WriteSet:
         size = sum(lengths)
         while count:
             if self._bytes + size >= SECTION_BYTES or len(self._bodies) + count > SECTION_MESSAGES:
-                piece = self._next_piece(bodies)
+                piece, self.is_large = self._next_piece(bodies), True
                 lengths = list(map(len, piece))
                 size, left = sum(lengths), count - len(piece)
                 count -= left
@@ -470,8 +457,16 @@ def merged(write_sets: Sequence[WriteSet]) -> WriteSet:
     adopted messages have the last ordinals. The messages of neighbouring puts share a branch.
     """
     if len(write_sets) == 1:
-        write_sets[0].stand_alone()
-        return write_sets[0]
+        (one,) = write_sets
+        if one.adopts:
+            one.first = 1
+        # (earlier, the messages of a put may have had a place beside others, in a commit that did not happen)
+        if one.messages and (one._shared is not None or not one.branches):
+            id_bytes = os.urandom(BRANCH_ID_BYTES)
+            one.branch, one.first = one._shared = id_bytes.hex(), 0
+            xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
+            one.branches = [BranchEntry(xid, id_bytes, 0, one.messages)]
+        return one
     whole = WriteSet(page=write_sets[-1].page)
     whole.settings = min(one.settings for one in write_sets)  # (if it is not the present one, the commit looks)
     removals = [one for one in write_sets if one.removes_only]

@@ -40,9 +40,9 @@ from spool.errors import SystemFailure
 from spool.format.writer import writer_name
 from spool.index.index import Index
 from spool.index.run import Run
-from spool.log.commit import Rooms, no_rooms
 from spool.log.sequence import number_locked, settle_all
 from spool.log.visibility import catch_up, list_prepared
+from spool.log.write import Rooms, no_rooms
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid, new_local_xid

@@ -15,8 +15,9 @@ from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
+from spool.log.commit import commit
 from spool.log.commit_file import CommitFileWriter
-from spool.log.vote import Preparation, finish_vote, vote_together
+from spool.log.write import PREPARED
 from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
 from spool.model.message import Message, Origin, new_message, set_body, set_ordinal, set_origin
@@ -288,13 +289,7 @@ class RemoteBranch:
         store, file, request = self._store, self._file, self._writes
         if request.is_empty:
             return None
-        try:
-            request.preparation = Preparation(file, self._check_coordinator)
-            vote_together(store, [request])
-            finish_vote(store, request)
-        except BaseException:
-            file.abandon()
-            raise
+        commit(store, file, request, into=PREPARED, check=lambda _: self._check_coordinator())
         header = file.contents(0).header
         return Vote(self.xid, header.size, header.checksum)
 

@@ -1,6 +1,5 @@
 """The messages that a get asks for, and how they stand in the queues: free, held, or not there."""
 
-
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -142,5 +141,3 @@ def nothing_free(view: View, clock: Clock, wanted: Wanted) -> SpoolError:
     if wanted.correlation_id is not None:
         return Empty(f"queue {wanted.queue} has no free message with the correlation id {shown(wanted.correlation_id)}")
     return Empty(f"queue {wanted.queue} has no message that can be taken now")
-
-

@@ -14,18 +14,13 @@ import threading
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import NoReturn, TypeVar
 
 from spool.coordination.locks import LockFile, OpenLock, coordinator_byte
 from spool.disk.disk import Disk
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError
 from spool.index.stretch import Stretch
-from spool.log.adoption import move_adopted
-from spool.log.quota import room_for
-from spool.log.vote import Preparation, finish_vote
 from spool.log.write_set import WriteSet
-from spool.maintenance.room import rooms
 from spool.model import layout
 from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
@@ -229,7 +224,6 @@ class CoordinatedTransaction(Transaction):
 
         Raises like ``commit``; the transaction is then rolled back.
         """
-        store = self._store
         with self._lock:
             try:
                 page = self._check_ending()
@@ -239,13 +233,10 @@ class CoordinatedTransaction(Transaction):
                 file = self._hold.open_file(self._xid)
                 if self._xid.format_id in FORMATS_BOUND_TO_A_LIFE:  # the death of the coordinator counts no attempt
                     self._hold.end_attempts()
-                settings = store.settings.current(page)
-                # (without limits, the vote needs no number lock)
-                check = partial(room_for(store, self._tables), settings) if settings.config.has_limits else None
+                self._store.settings.current(page)
                 request = self._writes
-                request.page, request.preparation = page, Preparation(file, check, partial(rooms, store), settled=True)
+                request.page, request.file, request.is_vote = page, file, True
                 self._core.group_commit.commit(request)
-                finish_vote(store, request)
                 self._end(TransactionState.PREPARED)
                 return True
             except BaseException as error:
@@ -281,7 +272,6 @@ class CoordinatedTransaction(Transaction):
                 if record is not None:
                     record()
                 self.number = two_phase.adopt(store, file, self._writes, adopt, store.deadline(), check, copied)
-                move_adopted(store, self.number, enumerate(adopt, 1))
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
                 self._fail("committing", error)

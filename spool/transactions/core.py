@@ -3,7 +3,7 @@
 from functools import partial
 from typing import NamedTuple, Protocol, Self
 
-from spool.log.group_commit import GroupCommit
+from spool.log.leader import Leader
 from spool.maintenance.room import rooms
 from spool.policies.claim_journal import Journal, Owners
 from spool.store.store import Store
@@ -19,14 +19,14 @@ class Core(NamedTuple):
     """
 
     store: Store
-    group_commit: GroupCommit
+    group_commit: Leader
     owners: Owners
     journal: Journal
 
     @classmethod
     def of(cls, store: Store) -> Self:
         """Create the core of a new store. When the store's guard closes the space, the group commit also ends."""
-        group_commit = GroupCommit(store, partial(rooms, store))
+        group_commit = Leader(store, partial(rooms, store))
         store.at_end[group_commit.end] = None
         journal = Journal(store)
         store.before_end[journal.close] = None

@@ -332,11 +332,9 @@ class Transaction:
         with self._lock:
             store, request = self._store, self._writes
             try:
-                request.page = page = self._check_ending()
+                request.page = self._check_ending()
                 if (file := self._hold.file) is not None:  # a part of the messages is written
-                    limited = store.settings.known.config.has_limits
-                    room = quota.room_for(store, self._tables)
-                    self.number = commit(store, file, request, check=room, settled=limited, page=page)
+                    self.number = commit(store, file, request, limited=True)
                 while file is None and not request.is_empty:
                     try:
                         self._core.group_commit.commit(request)

@@ -29,7 +29,7 @@ from spool.log.adoption import UnknownBranch, adoption, fact_key, heuristic_fact
 from spool.log.commit import commit, commit_batch
 from spool.log.commit_file import CommitFileWriter
 from spool.log.deciding import settled
-from spool.log.quota import added_by, room_for
+from spool.log.quota import added_by
 from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist, unmark
@@ -37,7 +37,7 @@ from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.message import message_id
 from spool.model.position import Position
-from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid, new_local_xid
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid, new_local_xid
 from spool.policies import retries
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
@@ -77,20 +77,8 @@ def adopt(
     ]
     for contents in branches:
         batch.adopt(contents)
-    undecided = still_prepared(store, xids, branches)
-    # A task of a forwarding round or a Spark write votes without a quota check; all other branches were checked when
-    # they voted.
-    voted = zip(xids, branches, strict=True)
-    unchecked = [table for xid, contents in voted if xid.format_id == FORMAT_ROUND for table in contents.tables]
-    has_room = room_for(store, [*file.tables, *batch.tables, *unchecked], {xid.gtrid for xid in (*xids, *copied)})
-
-    def check(settings: Settings) -> None:
-        undecided(settings)
-        if also is not None:
-            also(settings)
-        has_room(settings)
-
-    return commit(store, file, batch, seconds=deadline.seconds, check=check, settled=True)
+    batch.rounds = {xid.gtrid for xid in copied}
+    return commit(store, file, batch, seconds=deadline.seconds, check=also, limited=True)
 
 
 def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: WriteSet | None = None) -> int:
@@ -103,20 +91,6 @@ def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: WriteSet |
     core.group_commit.commit(request)
     assert request.number is not None
     return request.number
-
-
-def still_prepared(store: Store, xids: Sequence[Xid], branches: Sequence[FileContents]) -> Callable[[Settings], None]:
-    """Return a function that raises if one of the branches was decided. It is called under the number lock, once every
-    issued commit is applied (rule 5)."""
-
-    def check(_: Settings) -> None:
-        page = store.shared.counters.read()
-        for xid, contents in zip(xids, branches, strict=True):
-            error = refusal(store, page, xid, contents)
-            if error is not None:
-                raise error
-
-    return check
 
 
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
@@ -349,8 +323,13 @@ def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bo
     if commit:
         commit_prepared(core, xid, vote_known=False, facts=batch)
         return
-    undecided = still_prepared(store, [xid], [voted_contents(store, xid)])
-    commit_batch(store, batch, deadline, flush=True, check=undecided, settled=True)
+    voted = voted_contents(store, xid)
+
+    def check(_: Settings) -> None:
+        if error := refusal(store, store.shared.counters.read(), xid, voted):
+            raise error
+
+    commit_batch(store, batch, deadline, check=check, settled=True)
     _finish_rollback(store, xid, deadline)
 
 

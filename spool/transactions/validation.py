@@ -60,8 +60,8 @@ def check_timeout(seconds: object, what: str) -> None:
 def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> WriteSet:
     """Check and encode messages that are put outside of a transaction."""
     content_type = options.pop("content_type", None) if options else None
-    store, commit_queue = core.store, core.group_commit.queue
-    page = commit_queue.page if commit_queue.waiting else None
+    store, leader = core.store, core.group_commit
+    page = leader.page if leader.waiting else None
     settings = store.settings.known
     if page is None or queue not in settings.config.queues:
         if store.guard.closed:
@@ -71,7 +71,7 @@ def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack
             page.check()
         if queue not in settings.config.queues or page.settings != settings.version:
             settings = check_queue(store.settings, queue, page)
-        commit_queue.page = page
+        leader.page = page
     config = settings.config.queues[queue]
     given = options or config.first_delay or config.time_to_live
     attributes = control_fields(store, settings, queue, options) if given else {}

@@ -13,7 +13,7 @@ from spool.coordination import counters, locks
 from spool.disk import durability
 from spool.engine import Engine
 from spool.index import index
-from spool.log import commit, group_commit, sequence, visibility
+from spool.log import leader, sequence, visibility, write
 from spool.maintenance import reclaim
 from spool.policies import applications, subscriptions
 from spool.reading import reader as message_reader
@@ -60,12 +60,12 @@ _LOCKS = f"with store.shared.control.holding({locks.NUMBER}, deadline, 'the numb
 
 
 BUGS = (
-    Bug("numbers issued without their lock", commit._issue,
+    Bug("numbers issued without their lock", write.Write.name,
         (
             ("if settled:", "if False:"),
             (
-                "elif not store.shared.control.try_lock(NUMBER):",
-                "elif store.shared.control._held.setdefault(NUMBER):",
+                "elif locks and not control.try_lock(NUMBER):",
+                "elif locks and control._held.setdefault(NUMBER):",
             ),
         ),
         "commit, rollback and commit race"),
@@ -108,8 +108,8 @@ OF_NARROW_WINDOWS = (
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),
      "a claim looks for a vote about its message"),
-    (Bug("an adoption that does not settle", group_commit.GroupCommit._try,
-         (("settled = bool(batch.adopts)", "settled = False"),),
+    (Bug("an adoption that does not settle", write.Write.name,
+         (("bool(whole.adopts or whole.supersedes)", "bool(whole.supersedes)"),),
          "commit, rollback and commit race"),
      "after the number lock a commit looks whether its branch was committed meanwhile"),
 )  # fmt: skip
@@ -149,7 +149,7 @@ APPLIED_TOO_EARLY = Bug(
 
 _STORES = "store.shared.counters.store_issued(number)"
 STAMPED_TOO_EARLY = Bug(
-    "a file is stamped before its number is issued", commit._issue,
+    "a file is stamped before its number is issued", write.Committed.name,
     ((_STORES, f"store.files.disk.write_at(file.handle, *stamp(number)); {_STORES}"),),
     "a removal beside a get and a put",
 )  # fmt: skip
@@ -183,22 +183,23 @@ _GOES = r"rename committed/|unlink committed/"
 
 # Each with the actor that dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
-    (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._try,
-         (("number = commit(store", "complete(requests); number = commit(store"),),
+    (Bug("a group hears of its commit before it is durable", leader.Leader._commit,
+         (("                write(one)", "                complete(left); write(one)"),),
          "a group beside a look"), 2, _COMMITS),
-    (Bug("a group whose flush failed hears that all is well", group_commit.GroupCommit._fate_of,
-         (("_fail_unknown(requests, error, number)", "pass"),),
+    (Bug("a group whose flush failed hears that all is well", write.fate_of,
+         (("each.error = CommitUnknown(", "each.error = None and ("),
+          ("each.error = failed if", "each.error = None if"), ("each.error.__cause__ =", "_ =")),
          "the flush of a group fails"),
      1, _COMMITS),
-    (Bug("a request that found no room hears that all is well", group_commit.GroupCommit._fate_of,
-         (("_fail(refused or requests, error)", "pass"),),
+    (Bug("a request that found no room hears that all is well", write.fate_of,
+         (("set_error(guilty or write_sets, error)",
+           "[setattr(each, 'number', 1) for each in guilty or write_sets]"),),
          "a group on a full disk"), 0, _COMMITS),
-    (Bug("a request that needs no room fails with one that found none", group_commit.GroupCommit._fate_of,
-         (("[request for request in requests if request.messages]", "[]"),), "a group on a full disk"), 0, _COMMITS),
-    (Bug("a mirror has a commit after it was published", commit.commit,
+    (Bug("a request that needs no room fails with one that found none", write.fate_of,
+         (("[each for each in write_sets if each.messages]", "[]"),), "a group on a full disk"), 0, _COMMITS),
+    (Bug("a mirror has a commit after it was published", write.Committed.make_durable,
          ((_MIRRORS, "super(type(store.files.copies), store.files.copies).flush_commit(number, "),
-          ("arrived=arrived)\n        except",
-           "arrived=arrived)\n            store.files.copies.copy(number)\n        except")),
+          ("write.release()", "store.files.copies.copy(number); write.release()")),
          "a group with a mirror"),
      2, _COMMITS),
     (Bug("a mirror has not what another finished", sequence.finish_dead_writer,

@@ -16,8 +16,8 @@ from spool.coordination import requests
 from spool.coordination.locks import request_slot_byte
 from spool.coordination.requests import DONE, EMPTY, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
-from spool.log import combined
-from spool.log.combined import _APART_COMMITS, _TRIAL_COMMITS
+from spool.log import ring
+from spool.log.ring import _APART_COMMITS, _TRIAL_COMMITS
 from spool.log.standing import look_at_standing, span_of
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
@@ -204,7 +204,7 @@ def test_a_request_that_no_leader_joins_is_committed_by_its_owner(leader: spool.
 def test_a_closing_space_withdraws_its_request(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(combined, "_PATIENCE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(ring, "_PATIENCE_SECONDS", PATIENT_SECONDS)
     assert slots_of(leader).try_lead()
     waits = pool.submit(owner.put, "orders", "withdrawn")
     posted(leader)
@@ -221,7 +221,7 @@ def test_the_outcome_is_unknown_if_the_leader_does_not_end(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next leader commits the request."""
-    monkeypatch.setattr(combined, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(ring, "WAIT_SECONDS", 0.2)
     assert slots_of(leader).try_lead()
     waits = pool.submit(owner.put, "orders", "unknown")
     posted(leader)
@@ -639,7 +639,7 @@ def test_a_process_without_a_slot_waits_for_the_lead_of_a_live_leader(
         return lead_within(slots, deadline)
 
     monkeypatch.setattr(RequestSlots, "lead_within", ask)
-    monkeypatch.setattr(combined, "_PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(ring, "_PATIENCE_SECONDS", patience)
     while slots_of(leader).own(A_MOMENT) is not None:
         pass
     with door.leading(leader):

@@ -9,7 +9,9 @@ import pytest
 import spool
 from spool.coordination.locks import NUMBER
 from spool.disk.disk import Disk, FlushFailed
+from spool.engine import Engine
 from spool.model import layout
+from spool.model.xid import Xid
 from spool.store.store import WAIT_SECONDS
 from tests import door
 from tests.at_once import AT_ONCE
@@ -69,7 +71,9 @@ class WatchedDisk(SimulatedDisk):
         return base if directory == "run" else directory
 
     def name_of(self, inode: object) -> str:
-        names = [f"{d}/{n}" for d in (layout.ACTIVE, layout.COMMITTED, layout.RUN) for n in self.names(d)]
+        names = [
+            f"{d}/{n}" for d in (layout.ACTIVE, layout.PREPARED, layout.COMMITTED, layout.RUN) for n in self.names(d)
+        ]
         return next(name for name in names if self.machine.lookup(name) is inode)
 
 
@@ -94,53 +98,90 @@ def recorded(disk: WatchedDisk, step: Callable[[], object]) -> list[str]:
     return seen
 
 
-def held(space: spool.Space) -> list[set[int]]:
-    """The held bytes of each file except run/xids, where the byte of a name in active/ remains held."""
-    shared = door.store(space).shared
-    return [set(file._held) for file in (shared.control, shared.numbers)]
-
-
 def test_each_step_is_made_once_and_in_order(watched: tuple[spool.Space, WatchedDisk]) -> None:
     space, disk = watched
     assert recorded(disk, lambda: space.put("orders", "second")) == list(STEPS)
 
 
-@pytest.mark.parametrize("step", [n for n, name in enumerate(STEPS) if not name.startswith("unlock")])
-def test_a_failure_of_any_step_leaves_nothing_and_invents_no_outcome(
-    watched: tuple[spool.Space, WatchedDisk], step: int
-) -> None:
-    """Before the number is issued nothing has happened; afterwards the file remains, and CommitUnknown is raised."""
-    space, disk = watched
-    before = held(space)
-    disk.fails_at = step
-    error: BaseException | None = None
+ONE = Xid(7, b"one", b"branch")
 
-    def put() -> None:
-        nonlocal error
+
+class Act:
+    """A space in which one write is about to happen, perhaps beside the put of another caller."""
+
+    def __init__(self, kind: str, beside: bool) -> None:
+        self.kind, self.disk = kind, WatchedDisk(Machine(NO_FILES, ordered=True))
+        self.space = spool.create(self.disk, defaults=AT_ONCE)
+        for queue in ("orders", "replies"):
+            self.space.create_queue(queue)
+        self.space.put("orders", "first")
+        self._act: Callable[[], object] = lambda: self.space.put("replies", "first")
+        engine, self.other = Engine(door.core(self.space)), door.put_of("orders", b"other") if beside else None
+        if kind == "move":
+            moved = self.space.transaction()
+            moved.put("replies", moved.get("orders").body)
+            self._act = moved.commit
+        elif kind != "put":
+            branch = engine.begin_branch(ONE)
+            branch.put("replies", branch.get("orders").body)
+            self._act = branch.prepare
+        if kind == "adoption":
+            self._act()
+            self._act = lambda: engine.commit_branch(ONE, vote_known=True)
+        door.store(self.space).files.recycler.clear(everything=True)
+        self.error: BaseException | None = None
+
+    def run(self, fails_at: int = -1) -> list[str]:
+        self.disk.fails_at = fails_at
+        with door.beside(self.space, self.other):
+            return recorded(self.disk, self._try)
+
+    def _try(self) -> None:
         try:
-            space.put("orders", "second")
-        except spool.SpoolError as raised:
-            error = raised
+            self._act()
+        except (spool.SpoolError, OSError) as error:
+            self.error = error
 
-    recorded(disk, put)
-    noted = STEPS[step] != "store feed"  # otherwise other processes read the commit's file
-    named = step > STEPS.index("rename_new active") or not noted
-    issued = step > STEPS.index("unlock control") or not noted
-    stamped = issued and STEPS[step] != "write_at committed"
-    assert [layout.parse_xid(name) for name in disk.names(layout.ACTIVE)] == []
-    assert len(disk.names(layout.COMMITTED)) == 1 + named
-    assert held(space) == before
-    if noted:
-        assert isinstance(error, spool.CommitUnknown if issued else spool.DiskFailure), error
-    else:
-        assert error is None
-    if STEPS[step].startswith("flush"):
-        with pytest.raises(spool.SpaceStopped):
-            space.put("orders", "third")
-        return
-    space.put("orders", "third")
-    assert bodies(space) == ["first", *(["second"] if stamped else []), "third"]
-    assert space.check() == []
+    def outcomes(self) -> list[tuple[BaseException | None, bool]]:
+        """Return the error of each write, and whether it has happened, as another process finds the space."""
+        self.space.close()
+        with spool.open(SimulatedDisk(self.disk.machine)) as space:
+            in_doubt, replies = Engine(door.core(space)).in_doubt(), bodies(space, "replies")
+            assert len(space.check()) == len(in_doubt)
+            found = [(self.error, bool(in_doubt if self.kind == "vote" else replies))]
+            return found if self.other is None else [*found, (self.other.error, b"other" in bodies(space))]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
+@pytest.mark.parametrize("kind", ["put", "move", "vote", "adoption"])
+def test_a_failure_of_any_step_means_the_same_for_each_kind_of_write(kind: str, beside: bool) -> None:
+    """Before the number is issued nothing has happened; afterwards the outcome is unknown. A vote is withdrawn."""
+    steps = Act(kind, beside).run()
+    name = steps.index("rename_new active")
+    flush = next(at for at, step in enumerate(steps) if step.startswith("flush"))
+    own = flush if kind == "vote" else steps.index("unlock numbers")
+    for at, step in enumerate(steps):
+        if step.startswith("unlock"):
+            continue
+        case = Act(kind, beside)
+        case.run(at)
+        issued, error = at > steps.index("unlock control", name), case.error
+        if at > own or step == "store feed":  # (without a note, other processes read the commit's file)
+            assert error is None, step
+        else:
+            assert isinstance(error, spool.CommitUnknown if issued and kind != "vote" else OSError), (step, error)
+            assert isinstance(error, spool.CommitUnknown) == (issued and kind != "vote"), step
+        if case.other is not None:
+            other = case.other.error
+            same = isinstance(other, spool.CommitUnknown) == isinstance(error, spool.CommitUnknown)
+            assert (same and (other is None) == (error is None)) or (kind == "vote" and (other is None) == (at < flush))
+        if step.startswith("flush"):
+            with pytest.raises(spool.SpaceStopped):
+                case.space.put("orders", "later")
+        else:
+            case.space.put("orders", "later")
+        for told, happened in case.outcomes():
+            assert isinstance(told, spool.CommitUnknown) or happened == (told is None), step
 
 
 def test_a_superseding_record_is_written_after_the_last_check(watched: tuple[spool.Space, WatchedDisk]) -> None:

@@ -6,13 +6,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgpack
 import pytest
 
 import spool
 from spool.coordination import requests
 from spool.coordination.requests import DAMAGED, DONE, EMPTY, JOINED, POSTED, SLOTS, TAKEN, RequestSlots
 from spool.errors import CommitUnknown
-from spool.log.posted import encode_answer
 from tests import door
 from tests.held import PATIENT_SECONDS
 from tests.log.test_combined import A_MOMENT, leader, owner, posted, slots_of, until
@@ -64,7 +64,7 @@ class Ring:
         if state == "taken":
             put(self.slots, slot)
             assert self.slots.join(slot)
-            self.slots.take(slot, door.counters(space).published, encode_answer([(b"", 0)]))
+            self.slots.take(slot, door.counters(space).published, msgpack.packb([(b"", 0)]))
         if state == "joined":
             assert self.slots.join(slot)
         if state == "empty":

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import spool
 from spool.disk.disk import FlushFailed
 from spool.format.reader import contents_of
-from spool.log import commit_queue as gathered
+from spool.log import leader as gathered
 from spool.model import layout
 from tests import door
 from tests.at_once import AT_ONCE
@@ -213,43 +213,6 @@ def test_a_failed_flush_is_unknown_to_each_caller_with_its_own_ids(gathering: Ga
     assert tx.state.value == "in an unknown state"
     with pytest.raises(spool.SpaceStopped):
         space.put("orders", "more")
-
-
-def test_a_failure_before_numbering_rolls_back_each_request(gathering: Gathering) -> None:
-    space = gathering.space
-    door.store(space).files.recycler.clear(
-        everything=True
-    )  # otherwise a get could find a file there, and need not make one
-    space.put("orders", "a")
-    taking = space.transaction()
-    taking.get("orders")
-    with gathering.held():
-        gathering.disk.write_fails = lambda name: OSError(errno.EIO, "bad") if name.startswith("active/") else None
-        put = gathering.join(lambda: space.put("orders", "b"))
-        get = gathering.join(taking.commit)
-        submitted = space.submit("orders", "c")
-    for error in (put.error, get.error, submitted.exception(PATIENT_SECONDS)):
-        assert isinstance(error, spool.DiskFailure)
-        assert not isinstance(error, spool.CommitUnknown)
-    gathering.disk.write_fails = lambda name: None
-    assert bodies(space) == ["a", "first"]
-    assert space.get("orders").body == "a", "its claim was let go"
-
-
-def test_a_branch_that_cannot_commit_fails_alone(gathering: Gathering) -> None:
-    space = gathering.space
-    with gathering.held():
-        marked, late, good = space.transaction(), space.transaction(timeout=1e-9), space.transaction()
-        marked.put("orders", "no")
-        marked.set_rollback_only()
-        with pytest.raises(spool.TransactionTimeout):
-            late.put("orders", "no")
-        good.put("orders", "yes")
-        with pytest.raises(spool.TransactionRolledBack):
-            marked.commit_async()
-        future = good.commit_async()
-    assert future.result(PATIENT_SECONDS) is None
-    assert bodies(space) == ["first", "yes"]
 
 
 # -- futures ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 import spool
 from spool.errors import CommitUnknown, NotOpen
-from spool.log import combined
+from spool.log import ring
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS
@@ -54,7 +54,7 @@ class Planted:
         page, code = self._counters.read(), frame.f_code
         if page.issued == self._before or linecache.getline(code.co_filename, frame.f_lineno).strip() == "try:":
             return False
-        return page.published <= self._before or code.co_filename == combined.__file__
+        return page.published <= self._before or code.co_filename == ring.__file__
 
 
 def put_as_leader(space: spool.Space, planted: Planted) -> str:

@@ -15,7 +15,7 @@ from spool.disk import Disk
 from spool.disk.disk import FlushFailed
 from spool.disk.durability import durability_of
 from spool.disk.stat import Guarantees
-from spool.log import commit
+from spool.log import unflushed
 from spool.log.sequence import flush_published
 from spool.maintenance import schedule
 from spool.model import layout
@@ -158,7 +158,7 @@ def test_c06_no_flush_counts_after_a_failed_flush_in_another_process() -> None:
 def test_c06_the_commits_that_wait_for_a_flush_are_bounded() -> None:
     """A put after so many unflushed commits waits until they are flushed."""
     _, _, space = _of_a_machine()
-    with mock.patch.object(commit, "MOST_UNFLUSHED", 4):
+    with mock.patch.object(unflushed, "MOST_UNFLUSHED", 4):
         for number in range(9):
             space.put("q", str(number))
             page = door.counters(space)
@@ -257,7 +257,7 @@ def test_c06_a_flush_that_fails_later_stops_the_space(space: spool.Space, count:
     with (
         mock.patch.object(os, "fsync", side_effect=OSError(5, "Input/output error"), __name__="fsync"),
         mock.patch("spool.disk.kernel.syncfs", side_effect=OSError(5, "Input/output error"), __name__="syncfs"),
-        mock.patch.object(commit, "MOST_UNFLUSHED", 1),
+        mock.patch.object(unflushed, "MOST_UNFLUSHED", 1),
         pytest.raises(spool.DiskFailure, match="nothing was lost"),
     ):
         space.put("lossy", "too much")

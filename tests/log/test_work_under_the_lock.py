@@ -253,7 +253,7 @@ def longest_hold(directory: Path, operation: Callable[[spool.Space, int], None],
         for name in ("orders", "others", "limited"):
             space.create_queue(name)
         _work.clear()
-        with mock.patch.object(deciding, "MOST_MESSAGES", 64), mock.patch("spool.log.commit._LARGE_MESSAGES", 64):
+        with mock.patch.object(deciding, "MOST_MESSAGES", 64), mock.patch("spool.log.write._LARGE_MESSAGES", 64):
             operation(space, many)
     assert _work, "nothing was measured"
     return _work[-1].longest

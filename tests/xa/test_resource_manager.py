@@ -6,7 +6,7 @@ import pytest
 
 import spool
 import xa
-from spool.disk.disk import Disk, FlushFailed
+from spool.disk.disk import Disk
 from tests.branches import code_of, voted, xid
 from tests.full import no_room
 from tests.meanwhile import Processes
@@ -134,26 +134,6 @@ def test_a_commit_that_cannot_finish_is_retry_and_never_rmerr(
     assert rm.commit(xid()) == xa.XA_OK
     assert code_of(rm.commit, xid(b"one phase")) == xa.XAER_NOTA
     assert rm.space.get("out").body == b"1!"
-
-
-def test_a_failed_flush_in_prepare_stops_the_space_in_all_processes(
-    rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work(rm, xid())
-    with spool.open(rm.space.path) as other:
-
-        def broken(self: Disk, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
-            raise FlushFailed(5, "Input/output error")
-
-        monkeypatch.setattr(Disk, "make_durable", broken)
-        assert code_of(rm.prepare, xid()) in (xa.XA_RBROLLBACK, xa.XAER_RMFAIL)
-        monkeypatch.undo()
-        with pytest.raises(spool.SpaceStopped):
-            other.put("out", b"x")
-    path = rm.space.path
-    rm.space.close()
-    with spool.open(path) as space:
-        space.put("out", b"served again")
 
 
 @pytest.mark.parametrize("format_id", [0x58500001, 0x58500002])

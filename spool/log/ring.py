@@ -7,22 +7,28 @@ its own commit. A process that finds another leader posts its requests in its sl
 answers with the number of the commit and the places of the messages, or leaves a request to its owner. So each error is
 raised by the process whose request failed.
 
-Each request is committed once, even if processes die: rules 18 to 22 of docs/architecture.md.
+Each request is committed once, even if processes die: rules 18 to 23 of docs/architecture.md.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgpack
+
 from spool.coordination.counters import CounterPage
-from spool.coordination.requests import DONE, JOINED, POSTED, TAKEN
+from spool.coordination.requests import ANSWER_BYTES, BODY_BYTES, DONE, JOINED, POSTED, TAKEN, RemovedSpan
 from spool.errors import CommitUnknown, SpaceStopped
-from spool.log.adoption import find_adopted
-from spool.log.commit_queue import LINGER_SECONDS, complete
-from spool.log.posted import Place, decode, decode_answer, encode, encode_answer
-from spool.log.standing import settle
-from spool.log.write_set import Stage, WriteSet, destinations_of
+from spool.format.header import UNREADABLE
+from spool.log.adoption import find_adopted, move_adopted
+from spool.log.standing import settle, span_of
+from spool.log.write_set import WriteSet, destinations_of
 from spool.runtime.tearing import raise_if_torn
 from spool.store.store import WAIT_SECONDS, Store
+
+# The place of a request's messages in a commit: the branch's id, and the ordinal of the first message. For an adopted
+# branch: an empty id, and the place of the branch. None: the owner commits the request itself.
+Place = tuple[bytes, int] | None
+_MOST_TOGETHER = ANSWER_BYTES // 32  # the most requests of one slot: an answer has less than 32 bytes for each
 
 # After a process has met two other processes that commit, it expects them for this number of commits. Two processes
 # alone commit faster in turns: the answer of a leader costs more than the flush that it saves.
@@ -33,7 +39,7 @@ _COMPANY_NUMBERS = 3
 _TRIAL_COMMITS, _APART_COMMITS = 8, 128
 # A leader waits for as many requests as its last two commits had, but at most this time for each request. With two
 # processors, the answered processes need this time to post again.
-_GATHER_SECONDS, _MOST_GATHER_SECONDS = 0.00015, 0.0015
+_GATHER_SECONDS, _LEAST_GATHER_SECONDS, _MOST_GATHER_SECONDS = 0.00015, 0.0002, 0.0015
 # The owner of a request checks its slot again after this time, because a dying leader wakes no process.
 _LOOK_SECONDS = 0.02
 # The owner of a request that no leader has joined for this time commits the request itself.
@@ -44,7 +50,48 @@ _UNKNOWN = (
 )
 
 
-class CombinedCommits:
+class Alone:
+    """The ring of a process that shares commits with no other process.
+
+    joined: the slots of the requests of other processes that this process has joined, with the requests.
+    last: the number of the last commit that this process knew of; 0 at first.
+    expected: the number of further commits for which this process expects two other processes; below 0, the number of
+        commits for which it does not look for them.
+    """
+
+    joined: Sequence[tuple[int, list[WriteSet]]] = ()
+    last = expected = 0
+
+    def expects_others(self, page: CounterPage | None) -> bool:
+        """Return whether two other processes also commit. ``page``: the counters, as the caller has read them."""
+        return False
+
+    def exchange(self, write_sets: list[WriteSet]) -> list[WriteSet]:
+        """Lead, and return the write sets with those that other processes have posted. Or let the leader commit the
+        write sets, and return those that this process has to commit itself.
+
+        A write set that another process committed, or whose outcome is unknown, has its number or its error.
+
+        Raises:
+            OSError, WaitExpired, SpaceStopped, and the exception of ``check``: the write sets without a number or an
+                error have no effect.
+        """
+        return write_sets
+
+    def take(self, write_sets: Sequence[WriteSet], number: int) -> None:
+        """Mark the joined write sets among these as taken for a number. Rule 18.
+
+        The number is issued to this process, and the number's file is not stamped yet.
+        """
+
+    def end(self, number: int | None) -> None:
+        """End the exchange. ``number``: of the commit that has succeeded; None if none has.
+
+        Write sets that are in no commit are left to their owners.
+        """
+
+
+class Ring(Alone):
     """The commits that one open space shares with other processes. One thread at a time uses this object.
 
     ``check`` is called while this process waits for an answer. If ``check`` raises, the requests are withdrawn.
@@ -59,44 +106,42 @@ class CombinedCommits:
         self._leads = False
         self.joined: list[tuple[int, list[WriteSet]]] = []
         self._before = 0, 0  # the numbers of requests that this process joined in its last two commits
-        self.last = 0  # the number of the last commit that this process knew of; 0 at first
-        # The number of further commits for which this process expects two other processes; below 0, the number of
-        # commits for which it does not look for them.
-        self._expected = _TRIAL_COMMITS if self._slots.were_there else 0
+        self.expected = _TRIAL_COMMITS if self._slots.were_there else 0
 
-    def has_company(self, page: CounterPage | None) -> bool:
-        """Return whether two other processes also commit. ``page``: the counters, as the caller has read them."""
+    def expects_others(self, page: CounterPage | None) -> bool:
         if page is not None and page.issued > self.last:
             others, self.last = self.last and page.issued - self.last, page.issued
-            if -_APART_COMMITS < self._expected <= 0 and not self._slots.are_calm:
-                self._expected = _COMPANY_COMMITS  # one process has posted a request to another
-            elif others >= _COMPANY_NUMBERS and self._expected == 0:
-                self._expected = _TRIAL_COMMITS
-        if self._expected <= 0:
-            self._expected += self._expected < 0
+            if -_APART_COMMITS < self.expected <= 0 and not self._slots.are_calm:
+                self.expected = _COMPANY_COMMITS  # one process has posted a request to another
+            elif others >= _COMPANY_NUMBERS and self.expected == 0:
+                self.expected = _TRIAL_COMMITS
+        if self.expected <= 0:
+            self.expected += self.expected < 0
             return False
-        self._expected -= 1
-        if not self._expected:
-            self._expected = -_APART_COMMITS
+        self.expected -= 1
+        if not self.expected:
+            self.expected = -_APART_COMMITS
         return self._slots.exist
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def lead_or_post(self, requests: list[WriteSet]) -> list[WriteSet]:
-        """Take the lead, or let the leader commit the requests. Return the requests that this process has to commit.
+    def exchange(self, write_sets: list[WriteSet]) -> list[WriteSet]:
+        left = self._lead_or_post(write_sets)
+        if self._leads:
+            return [*self._join(), *left]
+        done = [one for one in write_sets if one.adopts and one.number is not None]
+        if done and done[0].number is not None:  # (usually that process has moved the branches)
+            moves = [(place, adopted.xid) for one in done for place, adopted in enumerate(one.adopts, one.first)]
+            move_adopted(self._store, done[0].number, moves)
+        return left
 
-        Requests that another process committed are done when this returns. Requests with an unknown outcome also count
-        as done.
-
-        Raises:
-            OSError, WaitExpired, SpaceStopped, and the exception of ``check``: the requests that are not done have no
-                effect.
-        """
+    def _lead_or_post(self, requests: list[WriteSet]) -> list[WriteSet]:
+        """Take the lead, or let the leader commit the requests. Return the requests that this process has to commit."""
         if self._try_lead():
             return requests
         if self._slots.standing():  # (of a third process)
-            self._expected = _COMPANY_COMMITS
-        encoded = None if self._loses(requests) else encode(requests)
+            self.expected = _COMPANY_COMMITS
+        encoded = None if self._loses(requests) else posted(requests)
         if encoded is None:
             return requests
         if self._own is None:
@@ -137,58 +182,45 @@ class CombinedCommits:
             seen, deadline = issued, store.deadline(_PATIENCE_SECONDS)._replace(check=self._check)
             self._leads = self._slots.lead_within(deadline)
 
-    def join(self) -> list[WriteSet]:
-        """Return the posted requests of other processes, if this process leads. Its next commit includes these
-        requests."""
-        if not self._leads:
-            return []
+    def _join(self) -> list[WriteSet]:
+        """Return the posted requests of other processes. The next commit of this process includes these requests."""
         slots, before = self._slots, max(self._before)
         if before > 0:
-            slots.gather(before, max(LINGER_SECONDS, min(_GATHER_SECONDS * before, _MOST_GATHER_SECONDS)))
+            slots.gather(before, max(_LEAST_GATHER_SECONDS, min(_GATHER_SECONDS * before, _MOST_GATHER_SECONDS)))
         for slot in slots.standing():
             if slots.state(slot) != POSTED:
                 settle(self._store, slot)
             if slots.join(slot):
-                self.joined.append((slot, decode(slots.request(slot))))
+                self.joined.append((slot, _requests_in(slots.request(slot))))
         if len(self.joined) > 1:
-            self._expected = _COMPANY_COMMITS
+            self.expected = _COMPANY_COMMITS
         self._before = self._before[1], len(self.joined)
         return [request for _, requests in self.joined for request in requests if find_adopted(self._store, request)]
 
-    def take(self, requests: Sequence[WriteSet], number: int) -> None:
-        """Mark the joined requests among these as taken for a number. Rule 18.
-
-        The number is issued to this process, and the number's file is not stamped yet.
-        """
-        included = set(map(id, requests))
+    def take(self, write_sets: Sequence[WriteSet], number: int) -> None:
+        included = set(map(id, write_sets))
         for slot, joined in self.joined:
             places: list[Place] = [
                 (bytes.fromhex(request.branch), request.first) if id(request) in included else None
                 for request in joined
             ]
             if any(places):
-                self._slots.take(slot, number, encode_answer(places))
+                self._slots.take(slot, number, msgpack.packb(places))
 
-    def finish(self, number: int) -> None:
-        """Mark the requests taken for a number as done, after the number's commit has succeeded.
+    def end(self, number: int | None) -> None:
+        """Mark the requests taken for the number as done, and release the lead.
 
-        After a failure the requests remain taken, and rule 19 settles them.
-        """
-        for slot, _ in self.joined:
-            if self._slots.number(slot) == number:
-                self._slots.change(slot, (TAKEN,), DONE)
-
-    def end_lead(self) -> None:
-        """Release the lead, if this process leads. Requests that are in no commit are left to their owners.
-
-        If the release fails, the space closes itself, because other processes would wait for the lead.
+        After a failure the requests remain taken, and rule 19 settles them. If the release fails, the space closes
+        itself, because other processes would wait for the lead.
         """
         try:
             if self._leads:
                 joined, self.joined, self._leads = [slot for slot, _ in self.joined], [], False
                 for slot in joined:
+                    if number is not None and self._slots.number(slot) == number:
+                        self._slots.change(slot, (TAKEN,), DONE)
                     if self._slots.state(slot) == JOINED:
-                        self._slots.take(slot, 0, encode_answer(()))
+                        self._slots.take(slot, 0, msgpack.packb(()))
                         self._slots.change(slot, (TAKEN,), DONE)
                 self._slots.end_lead(joined)
         except BaseException as error:
@@ -206,12 +238,12 @@ class CombinedCommits:
             if not led and self._try_lead():
                 settle(store, slot)  # an earlier leader has ended or died
                 if slots.state(slot) != POSTED:
-                    self.end_lead()
+                    self.end(None)
                     break
                 self._clear(slot)
                 if raised is None:
                     return requests
-                self.end_lead()
+                self.end(None)
                 raise raised
             word, state = slots.word(slot), slots.state(slot)
             if state not in (POSTED, JOINED, TAKEN):
@@ -243,21 +275,20 @@ class CombinedCommits:
         self._stands = False
 
     def _read_answer(self, slot: int, requests: Sequence[WriteSet]) -> list[WriteSet]:
-        """Complete the requests that another process committed; return the others."""
+        """Give their number to the requests that another process committed; return the others. An empty answer leaves
+        all requests to this process."""
         answered = self._slots.answer(slot)
         if answered is None:  # other programs have overwritten the slot
             return self._give_up(slot, requests)
         number, answer = answered
         self.last = max(number, self.last)
-        done, left = [], []
-        for request, place in zip(requests, decode_answer(answer, len(requests)), strict=True):
+        left: list[WriteSet] = []
+        for request, place in zip(requests, msgpack.unpackb(answer) or [None] * len(requests), strict=True):
             if place is None:
                 left.append(request)
                 continue
-            request.number, (branch, request.first) = number, place
-            request.branch = branch.hex()
-            done.append(request)
-        complete(done)
+            branch, request.first = place
+            request.branch, request.number = branch.hex(), number
         self._clear(slot)
         return left
 
@@ -265,14 +296,40 @@ class CombinedCommits:
         """Fail the requests, because their outcome is unknown. Other processes settle the slot."""
         self._own, self._stands = None, False
         self._slots.disown(slot)
-        requests = [request for request in requests if request.stage is not Stage.DONE]
         text = _UNKNOWN
         try:
             self._store.shared.control.verify()
         except (SpaceStopped, OSError) as error:  # run/ was deleted: the text names the remedy
             text = f"{_UNKNOWN}; {error}"
         for request in requests:
-            request.error = CommitUnknown(text)
-            request.error.__cause__ = cause
-        complete(requests)
+            if request.number is None:
+                request.error = CommitUnknown(text)
+                request.error.__cause__ = cause
+        return []
+
+
+def posted(requests: Sequence[WriteSet]) -> tuple[bytes, RemovedSpan] | None:
+    """Return the bytes of requests for a slot, and the span of the messages that the requests remove or change.
+
+    None if another process cannot commit the requests, or they do not fit. The bytes begin with the messages that the
+    requests remove or change (see ``standing.addressed_in``).
+    """
+    if len(requests) > _MOST_TOGETHER or sum(request.size for request in requests) > BODY_BYTES:
+        return None
+    packed = [request.shared() for request in requests]
+    if None in packed:
+        return None
+    addressed = [one for request in requests for one in request.addressed]
+    encoded: bytes = msgpack.packb((addressed, packed))
+    return (encoded, span_of(addressed)) if len(encoded) <= BODY_BYTES else None
+
+
+def _requests_in(encoded: bytes | None) -> list[WriteSet]:
+    """Return the requests of a slot; [] if the bytes are damaged."""
+    if encoded is None:
+        return []
+    try:
+        _, packed = msgpack.unpackb(encoded, strict_map_key=False)
+        return list(map(WriteSet.of_another, packed))
+    except UNREADABLE:
         return []
