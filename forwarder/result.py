@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from spool.model.message import Message
 from spool.model.position import Position
+from spool.workers.conclusion import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Retried
-from spool.workers.pauses import Streak, no_room, not_reached
+from spool.workers.pauses import Streak
+from spool.workers.states import Event
 
 _IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})  # the message can be claimed again
 log = logging.getLogger("spool.forwarder")
@@ -63,9 +65,7 @@ class RoundResult:
 
     effects: the number of messages for each `Effect`.
     attempted: the failed messages that are still in a queue.
-    retry_after: the seconds that the service asked the route to wait; None if the service did not ask.
-    full: the reason why a queue had no room for replies; "" if every queue had room.
-    locked: the lock of the space that did not become free for the commit; "" if the commit got every lock.
+    kept: why messages were kept, so that the route has to pause; None if no message holds up the route.
     waiting: the kept messages whose own reply queue or failure queue is full. The route goes on with other messages.
     over_network: the number of messages whose workers do not see the space.
     streak: the failed attempts since the last other outcome.
@@ -75,9 +75,7 @@ class RoundResult:
     effects: dict[str, int] = field(default_factory=dict)
     failures: Failures = field(default_factory=Failures)
     attempted: list[Position] = field(default_factory=list)
-    retry_after: float | None = None
-    full: str = ""
-    locked: str = ""
+    kept: Conclusion | None = None
     waiting: list[Position] = field(default_factory=list)
     over_network: int = 0
     streak: Streak = field(default_factory=Streak)
@@ -90,21 +88,34 @@ class RoundResult:
     @property
     def down(self) -> str:
         """The reason why no message can be forwarded now, or "" if messages can be forwarded."""
-        if self.full:
-            return no_room(self.full)
-        if self.locked:
-            return self.locked
-        if self.effects.get(Effect.KEPT, 0) == len(self.waiting):
-            return ""
-        return not_reached(self.failures.last(Effect.KEPT) or "no reason is known")
+        return "" if self.kept is None else self.kept.pause
+
+    @property
+    def is_unreached(self) -> bool:
+        """Whether messages were kept because the service was not reached."""
+        return self.kept is not None and self.kept.event is Event.UNREACHED
+
+    @property
+    def full(self) -> str:
+        """The reason why a queue had no room for replies, or "" if every queue had room."""
+        return "" if self.kept is None else self.kept.full
+
+    def conclude(self, conclusion: Conclusion, position: Position | None = None, messages: int = 1) -> None:
+        """Count the end of an attempt, or of the attempts of several messages."""
+        effect = conclusion.effect
+        add_counts(self.effects, {str(effect): messages})  # (the effect's text, which users see)
+        if conclusion.reason and not conclusion.full:
+            self.failures.add(effect, conclusion.reason, messages)
+        if effect is Effect.KEPT:
+            self.kept = conclusion if conclusion.pause else self.kept
+        if position is not None and conclusion.waits:
+            self.waiting.append(position)
+        elif position is not None and effect in _IN_A_QUEUE:
+            self.attempted.append(position)
 
     def count(self, effect: Effect, reason: str, position: Position | None = None) -> None:
         """Count the effect on one message. ``reason``: why the message failed; "" if it did not fail."""
-        add_counts(self.effects, {str(effect): 1})  # (the effect's text, which users see)
-        if reason:
-            self.failures.add(effect, reason)
-        if position is not None and effect in _IN_A_QUEUE:
-            self.attempted.append(position)
+        self.conclude(Conclusion(effect, reason), position)
 
     def count_all(self, effects: Iterable[tuple[tuple[Effect, str], Message]]) -> None:
         """Count the effects on messages, each with its reason."""
@@ -132,9 +143,7 @@ class RoundResult:
         self.failures.merge(part.failures)
         self.attempted += part.attempted
         self.waiting += part.waiting
-        self.retry_after = self.retry_after if part.retry_after is None else part.retry_after
-        self.full = self.full or part.full
-        self.locked = self.locked or part.locked
+        self.kept = part.kept or self.kept
         self.over_network += part.over_network
         self.has_answers = self.has_answers or part.has_answers
         if part.streak.failed and not self.streak.is_storm:  # the failures of several parts did not follow each other

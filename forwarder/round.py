@@ -22,10 +22,11 @@ from spool.engine.tasks import Coordinator, Stretch
 from spool.errors import Full, SystemFailure, TransactionTimeout
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
-from spool.workers.effects import Effect, OnFailure, OutcomePolicy
+from spool.workers.conclusion import Conclusion, kept, without_room
+from spool.workers.effects import OnFailure, OutcomePolicy, effect_of_failure
 from spool.workers.outcome import took_too_long
-from spool.workers.pauses import PAUSE_AFTER, no_room
-from spool.workers.states import holds_up_its_message_alone
+from spool.workers.pauses import PAUSE_AFTER
+from spool.workers.states import Event
 
 log = logging.getLogger("spool.forwarder")
 
@@ -139,7 +140,7 @@ class Round:
         self.size = RoundSize(limit, count_of(self.held), in_order, room is not None)
         self.claimed_at = self._engine.clock.monotonic()
         if full:
-            self.result = self._without_room(f"queue {full} is full")
+            self._keep(kept(Event.NO_ROOM, f"queue {full} is full"))
         return bool(self.held)
 
     def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
@@ -198,12 +199,12 @@ class Round:
             found = error
         except TransactionTimeout as error:  # another process holds a lock of the space: no attempt is counted
             self.close()
-            self.result = RoundResult({str(Effect.KEPT): self.size.messages}, locked=str(error))
+            self._keep(kept(Event.NO_LOCK, str(error)))
             return self.result
         self.close()
         self._engine.resolve_orphans()  # (rolls back branches of tasks that ran twice, and of lost jobs)
         if found is not None:
-            self.result = self._found_full(found)
+            self._keep(self._found_full(found))
         return self.result
 
     def _commit(self) -> None:
@@ -217,30 +218,36 @@ class Round:
         if voted:  # messages that no branch removes remain in their queues
             self._coordinator.commit(voted)
 
-    def _found_full(self, full: Full) -> RoundResult:
-        """Return the result of a round whose commit found no room in a queue.
+    def _keep(self, conclusion: Conclusion) -> None:
+        """Note that all messages of the round are kept. If only one message waits, the route goes on."""
+        self.result = RoundResult()
+        self.result.conclude(conclusion, self.held[0].position if self.held else None, self.size.messages)
+
+    def _found_full(self, full: Full) -> Conclusion:
+        """Return the end of all attempts of a round whose commit found no room in a queue.
 
         The message waits and the route goes on, if the round has only one message, and no other message has answers for
         the full queue.
         """
-        held = self.held[0]
-        config = self._engine.config().queues.get(held.queue)
-        named = {held.attributes.get(name) for name in ("reply_queue", "failure_queue")}
-        shared = {*_queues_of(self.route, config), config.failure_queue if config is not None else None}
-        if self.size.messages == 1 and holds_up_its_message_alone(full.queue, named, shared):
-            log.warning("a message of queue %s waits: %s", held.queue, no_room(str(full)))
-            return RoundResult({str(Effect.KEPT): 1}, waiting=[held.position])
-        return self._without_room(str(full))
-
-    def _without_room(self, full: str) -> RoundResult:
-        return RoundResult({str(Effect.KEPT): self.size.messages}, full=full)
+        held, route = self.held[0], self.route
+        config = OutcomePolicy.of(self._engine.config(), held.queue).queue
+        own = ("reply_queue", "failure_queue") if self.size.messages == 1 else ()
+        named = {held.attributes.get(name) for name in own}
+        conclusion = without_room(full, config, named, queues_into(route), replies=_replies(route))
+        if conclusion.waits:
+            log.warning("a message of queue %s waits: %s", held.queue, conclusion.reason)
+        return conclusion
 
 
 def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
     """Return the queues that a route puts into: its queue's default reply queue, and the queues of its service."""
-    if config is None or config.reply_queue is None or isinstance(route.service, QueueService):
-        return queues_into(route)
-    return [config.reply_queue, *queues_into(route)]
+    replies = [config.reply_queue] if config is not None and config.reply_queue is not None and _replies(route) else []
+    return [*replies, *queues_into(route)]
+
+
+def _replies(route: Route) -> bool:
+    """Return whether the service of a route may put a reply into the reply queue of a message."""
+    return not isinstance(route.service, QueueService)
 
 
 def queues_into(route: Route) -> list[str]:
@@ -251,14 +258,12 @@ def queues_into(route: Route) -> list[str]:
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
     """Count an attempt now for the only message of a chunk, whose task died after `seconds`."""
     held, limit = chunk.stretches[0], chunk.service.watched
-    reason, died = f"the worker that handled it died: {error}", True
+    event, reason = Event.DIED, f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
-        died = False
-        reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
-    queue = engine.count_failure(held.position, reason, died=died)
-    effect = Effect.DROPPED if queue is None else Effect.RETRIED if queue == held.queue else Effect.DEAD_LETTERED
+        event, reason = Event.LATE, f"{took_too_long(limit)}, and did not stop: its worker was ended"
+    queue = engine.count_failure(held.position, reason, died=event is Event.DIED)
     block = Block()
-    block.count(effect, reason, held.position)
+    block.conclude(Conclusion(effect_of_failure(held.queue, queue), reason, event=event), held.position)
     return block
 
 

@@ -39,6 +39,7 @@ from spool.model.position import Position
 from spool.model.text import one_line
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.tracing import instrument
+from spool.workers.conclusion import kept
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
 from spool.workers.outcome import Outcome, Retried, describe, of_error
 from spool.workers.pauses import Streak
@@ -151,8 +152,7 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
             return _call_service(chunk, branch)
     except Unreachable as error:  # nothing is wrong with the messages, so they remain in the queue
         block = Block()
-        for _ in range(len(chunk)):
-            block.count(Effect.KEPT, one_line(f"on {gethostname()}: {error}"))
+        block.conclude(kept(Event.UNREACHED, one_line(f"on {gethostname()}: {error}")), messages=len(chunk))
         return block
 
 
@@ -171,7 +171,7 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
         threads = _threads(chunk.service)
     except Exception as error:  # a user's service may raise any error; no call can succeed now
         why = str(error) if isinstance(error, ServiceError) else describe(error)
-        block.count(Effect.KEPT, one_line(f"on {gethostname()}: {why}"))
+        block.conclude(kept(Event.UNREACHED, one_line(f"on {gethostname()}: {why}")))
         return block
 
     def end_call(key: tuple[int, ReadMessage]) -> None:
@@ -225,8 +225,7 @@ def _conclude(branch: "TaskBranch", policy: OutcomePolicy, ended: list[EndedCall
     calls = []
     for call in ended:
         if isinstance(call.outcome, Retried) and end_of_call(call.outcome) is Event.UNREACHED:
-            block.retry_after = call.outcome.delay
-            block.count(Effect.KEPT, call.outcome.reason)
+            block.conclude(kept(Event.UNREACHED, call.outcome.reason, call.outcome.delay))
         else:
             calls.append(call)
     if calls:

@@ -102,13 +102,19 @@ class Loop(ABC):
         counts = [
             (("service_calls", queue, service, _CALL_RESULTS[Effect(effect)]), number)
             for effect, number in effects.items()
-            if effect != Effect.QUARANTINED and not (effect == Effect.KEPT and (result.full or result.locked))
+            if effect != Effect.QUARANTINED and not (effect == Effect.KEPT and not result.is_unreached)
         ]
         if counts:
             self.space.engine.meters.record(counts)
         if self.once:
             self.attempted.update(result.attempted, result.waiting)
         self.count(self.route.queue, result)
+
+    def paused(self, queue: str, reason: str, seconds: float) -> None:
+        """Tell that the route is down. ``seconds``: the pause; 0 if the run ends instead, because of ``once``."""
+        self._note_down(reason)
+        if seconds and not self.stopped.is_set():
+            self.tell(Paused(queue, reason, seconds))
 
     def _note_down(self, reason: str) -> None:
         if self._down_since is None:

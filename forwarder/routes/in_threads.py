@@ -8,7 +8,7 @@ process could do neither.
 from contextlib import closing
 from dataclasses import dataclass
 
-from forwarder.events import Done, Paused
+from forwarder.events import Done
 from forwarder.result import RoundResult, Summary
 from forwarder.round import queues_into
 from forwarder.routes.base import BaseForwarder, Loop
@@ -18,8 +18,9 @@ from forwarder.task import threads_of
 from spool import open as open_space
 from spool.model.message import Message
 from spool.model.position import Position
+from spool.workers.conclusion import Conclusion
 from spool.workers.effects import Effect
-from spool.workers.handler import FORWARDER, Conclusion, Handler
+from spool.workers.handler import FORWARDER, Handler
 from spool.workers.outcome import Outcome
 from spool.workers.worker import Worker
 
@@ -90,25 +91,15 @@ class ThreadLoop(Loop, Handler):
         self._under_way.add(message.position)
         return self._caller(Request(message, self.space.engine.stored_body(message), unreadable))
 
-    def paused(self, queue: str, reason: str, seconds: float) -> None:
-        """Tell that the route is down."""
-        self._note_down(reason)
-        if seconds:
-            self.tell(Paused(queue, reason, seconds))
-
     def ended(self, queue: str, position: Position, conclusion: Conclusion, seconds: float) -> None:
         """Count the effect of an attempt."""
         result = RoundResult()
-        result.count(conclusion.effect, "" if conclusion.full else conclusion.reason, position)
+        result.conclude(conclusion, position)
         self.tell(Done(queue, "", result.effects, seconds))
         if conclusion.effect is Effect.KEPT:
-            if conclusion.waits:
-                result.waiting.append(position)
-            else:
-                result.full = conclusion.full
             self._kept.add(result)
         else:
-            if not (self._worker is not None and self._worker.is_paused):
+            if not conclusion.pause:
                 self._add_kept()
                 self._note_up()
             self._add(result)

@@ -11,16 +11,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from forwarder.events import Claimed, Done, Paused
+from forwarder.events import Claimed, Done
 from forwarder.result import RoundResult
 from forwarder.round import Job, Round
 from forwarder.routes.base import Loop
-from forwarder.routes.pace import Pace, is_through
+from forwarder.routes.pace import Pace, halves, is_through
 from forwarder.task import Block, Chunk
 from spool.engine import READ_SECONDS, duration_keys
 from spool.errors import SpoolError, TransactionTimeout
+from spool.workers.conclusion import kept
 from spool.workers.handler import FORWARDER
-from spool.workers.pauses import WaitingMessages
+from spool.workers.loop import Step, next_step
+from spool.workers.pauses import Breaker
+from spool.workers.states import Event
 
 log = logging.getLogger("spool")
 
@@ -45,13 +48,18 @@ class RouteLoop(Loop):
     def __post_init__(self) -> None:
         if self.once:  # no message fails twice in such a run, so a pause would save no attempt
             self.route = replace(self.route, pause_after=0)
-        self.pace.streak.most = self.route.pause_after
+        self._breaker = self._new_breaker()
         self._calling: Round | None = None
         self._seconds: Future[float]  # the duration of the calls
         self._next: Round | None = None
-        self._waiting = WaitingMessages()
-        self._resumptions = self.space.engine.resumptions(self.route.queue)
-        self._is_working = self._is_paused = False
+        self._is_empty = False  # whether the last claim found no message, and no round has ended since
+        self._is_working = False
+
+    def _new_breaker(self) -> Breaker:
+        engine, queue = self.space.engine, self.route.queue
+        is_resumed = engine.resumptions(queue).is_requested
+        most = self.route.pause_after
+        return Breaker(queue, engine.clock.monotonic, is_resumed, once=self.once, pause_after=most)
 
     @property
     def is_working(self) -> bool:
@@ -59,62 +67,52 @@ class RouteLoop(Loop):
 
     @property
     def is_busy(self) -> bool:
-        return self._is_working or self._is_paused
+        return self._is_working or self._breaker.is_paused
 
     def count_calls(self) -> None:
         if (calling := self._calling) is not None:
             calling.count_calls()
 
     def run(self) -> None:
-        self.pace.down = ""
+        self._breaker, self._is_empty = self._new_breaker(), False
         with ThreadPoolExecutor(1, f"calls of {self.route.queue}") as self._caller:
             try:
-                while not self._is_over() and self._begin():
-                    while self._calling is not None:
-                        if not self.stopped.is_set() and self.pace.claims_ahead(self._calling.size):
-                            self._next = self._claim(0.0, ahead=True)
-                        self._end(self._calling)
-                    self._is_working = False
-                    self._pause()
+                while (step := self._next_step()) is not Step.END:
+                    if step is Step.TAKE:
+                        self._take()
+                    elif step is Step.CALL:
+                        self._end_calling()
+                    else:
+                        self.stopped.wait(min(self._breaker.pause_left(), READ_SECONDS))
+                while self._calling is not None:
+                    self._end_calling()
             except BaseException:
                 self._give_up()
                 raise
 
-    def _pause(self) -> None:
-        seconds = self.pace.pause
-        if seconds and not (self.once or self.stopped.is_set()):
-            self._is_paused = True
-            self.tell(Paused(self.route.queue, self.pace.down, seconds))
-            clock = self.space.engine.clock
-            until = clock.monotonic() + seconds
-            while (left := until - clock.monotonic()) > 0 and not self.stopped.wait(min(left, READ_SECONDS)):
-                if self._resumptions.is_requested():
-                    log.warning("%s: an administrator ended the pause; next attempt now", self.route.queue)
-                    self.pace.find_up()
-                    break
-            self._is_paused = False
+    def _next_step(self) -> Step:
+        calling = self._calling
+        is_full = calling is not None and (
+            self._next is not None or self._is_empty or not self.pace.claims_ahead(calling.size)
+        )
+        return next_step(self._breaker, is_stopping=self.stopped.is_set(), is_full=is_full, is_empty=self._is_empty)
 
-    def _is_over(self) -> bool:
-        if self.stopped.is_set():
-            return True
-        return self.once and (self.pace.down != "" or len(self.attempted) > _MOST_ATTEMPTED)
-
-    def _begin(self) -> bool:
-        """Begin a round if a message can be claimed within half a second. Return whether the loop goes on."""
-        self._next = self._claim(0.0 if self.once else _WAIT_SECONDS, ahead=False)
-        if self._next is not None:
+    def _take(self) -> None:
+        """Claim a round; begin its calls unless an earlier round calls. Wait for half a second if there is none."""
+        ahead = self._calling is not None
+        self._next = self._claim(0.0 if self.once or ahead else _WAIT_SECONDS, ahead=ahead)
+        self._is_empty = self._next is None
+        if not ahead and self._next is not None:
             self._is_working = True
             self._call(self._next)
-            return True
-        self._add(RoundResult())
-        return not self.once
+        elif not ahead:
+            self._add(RoundResult())
 
     def _claim(self, wait: float, *, ahead: bool) -> Round | None:
         round_ = Round(self.space, self.route)
         try:
-            waiting = self._waiting.positions(self.space.engine.clock.monotonic())
-            passed = self.attempted.union(waiting) if waiting else self.attempted
-            if round_.claim(self.pace.most, timeout=wait, passed=passed):
+            most = 1 if self._breaker.streak.is_storm else self.pace.limit
+            if round_.claim(most, timeout=wait, passed=self.attempted.union(self._breaker.passed())):
                 self.tell(Claimed(self.route.queue, round_.id.hex(), round_.size.messages, ahead))
                 return round_
         except TransactionTimeout as error:  # another process holds a lock for very long: claim again
@@ -139,10 +137,11 @@ class RouteLoop(Loop):
             return []
         return self.job(chunks)
 
-    def _end(self, ended: Round) -> None:
+    def _end_calling(self) -> None:
         """Wait for the calls of a round, begin the calls of the next round, and commit the ended round."""
-        seconds = self._seconds.result()
-        self._calling = None
+        ended, seconds = self._calling, self._seconds.result()
+        assert ended is not None
+        self._calling, self._is_empty = None, False
         with ended:
             if self._next is not None:
                 if not self.stopped.is_set() and is_through(ended.size.messages, ended.result):
@@ -150,25 +149,33 @@ class RouteLoop(Loop):
                 else:
                     self._give_back(self._next)
             self._commit(ended, seconds)
+        self._is_working = self._calling is not None
 
     def _give_back(self, claimed: Round) -> None:
         self._next = None
         claimed.close()
 
     def _commit(self, ended: Round, seconds: float) -> None:
-        result = ended.commit()
+        result, breaker = ended.commit(), self._breaker
+        in_storm = breaker.streak.is_storm
         for position in result.waiting:
-            if self._waiting.is_full:
-                result.full = "many messages wait for room in queues that they alone name"
-            self._waiting.add(position, self.space.engine.clock.monotonic())
-        self.pace.note(ended.size, result, seconds)
+            if not breaker.wait(position):
+                result.kept = kept(Event.NO_ROOM, "many messages wait for room in queues that they alone name")
+        if result.kept is not None and not halves(ended.size, result):
+            breaker.hold_back(result.down, result.kept.delay)
+        if result.has_answers and not result.streak.is_storm:
+            breaker.note("")
+        elif result.streak.failed:
+            breaker.note(result.streak.reason, *result.streak.failed)
+        self.pace.note(ended.size, result, seconds, in_storm=in_storm or breaker.streak.is_storm)
         lasted = self.space.engine.clock.monotonic() - ended.claimed_at
         self.tell(Done(self.route.queue, ended.id.hex(), dict(result.effects), lasted, result.over_network))
         self._count_round(result, seconds)
         self._add(result)
-        if self.pace.down:
-            self._note_down(self.pace.down)
-        elif result.messages and not result.down:
+        breaker.is_over = breaker.is_over or (self.once and len(self.attempted) > _MOST_ATTEMPTED)
+        if (pause := breaker.take_untold()) is not None:
+            self.paused(self.route.queue, *pause)
+        elif result.messages and not (result.down or breaker.down):
             self._note_up()
 
     def _count_round(self, result: RoundResult, seconds: float) -> None:

@@ -2,7 +2,6 @@
 
 from forwarder.result import RoundResult
 from forwarder.round import RoundSize
-from spool.workers.pauses import Pauses, Streak
 
 ROUND_SECONDS = 2.0  # rounds shorter than this grow; rounds longer than twice this shrink
 FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES = 128, 65_536
@@ -10,32 +9,21 @@ LEAST_RATE = 0.75
 """If the rate after a halving is below this share of the rate before, the fixed cost is most of a round's duration."""
 
 
-class Pace(Pauses):
-    """Decides the size and the time of a route's next round, and the pause before the round.
+class Pace:
+    """Decides the size of a route's next round, and whether the round is claimed while the present round calls.
 
     Args:
         tasks: the number of tasks that run at the same time, until the loop updates the number.
 
     tasks: the present number of tasks, which the loop updates.
     limit: the largest number of messages for the next round, unless a storm of failures goes on.
-    streak: the failures since the last other outcome, over several rounds.
-    pause: the seconds of the pause before the next round.
     """
 
     def __init__(self, tasks: int) -> None:
-        super().__init__()
         self.limit = FIRST_ROUND_MESSAGES
         self.tasks = tasks
-        self.pause = 0.0
-        self.streak = Streak()
         self._is_steady = False
         self._halved: tuple[int, float] | None = None  # the limit and the messages per second before the last halving
-
-    @property
-    def most(self) -> int:
-        """The largest number of messages for the next round. During a storm of failures, one message shows whether the
-        service works again."""
-        return 1 if self.streak.is_storm else self.limit
 
     def claims_ahead(self, calling: RoundSize) -> bool:
         """Return whether the next round is claimed while this round calls the service.
@@ -44,28 +32,22 @@ class Pace(Pauses):
         likely. The previous round handled all its messages. And rounds no longer grow. If the present round is not
         full, messages that arrive during the round are claimed afterwards, together in one round.
         """
-        if calling.in_order or calling.is_bounded or self.down:
+        if calling.in_order or calling.is_bounded:
             return False
         return self._is_steady and calling.messages >= calling.limit
 
-    def note(self, calling: RoundSize, result: RoundResult, seconds: float) -> None:
-        """Record the result of a round. ``seconds``: the duration of its calls."""
-        before, probing, self._is_steady = self.limit, self.streak.is_storm, False
-        self.down, self.pause = "", 0.0
-        if result.has_answers and not result.streak.is_storm:
-            self.streak.end()
-        elif result.streak.failed:
-            self.streak.fail(result.streak.reason, *result.streak.failed)
-        if result.full and calling.messages > 1:
-            self.limit = max(1, calling.messages // 2)  # the queues may have room for fewer replies
-        elif result.down:
-            self.pause = self.find_down(result.down, result.retry_after)
-        elif self.streak.is_storm and result.messages:
-            self.pause = self.find_down(self.streak.text)
-        else:
-            self.find_up()
-            if not probing:
-                self.limit = self._next_limit(calling.limit, result.messages, seconds)
+    def note(self, calling: RoundSize, result: RoundResult, seconds: float, *, in_storm: bool = False) -> None:
+        """Record the result of a round.
+
+        Args:
+            seconds: the duration of the calls.
+            in_storm: whether a storm of failures goes on, or the round was to show whether the storm is over.
+        """
+        before, self._is_steady = self.limit, False
+        if halves(calling, result):
+            self.limit = calling.messages // 2
+        elif not (result.down or in_storm):
+            self.limit = self._next_limit(calling.limit, result.messages, seconds)
             self._is_steady = is_through(calling.messages, result) and self.limit == before
 
     def _next_limit(self, limit: int, messages: int, seconds: float) -> int:
@@ -80,6 +62,11 @@ class Pace(Pauses):
         if following < limit:
             self._halved = (limit, messages / seconds)
         return following
+
+
+def halves(calling: RoundSize, result: RoundResult) -> bool:
+    """Return whether a smaller round follows without a pause: the full queues may have room for fewer replies."""
+    return bool(result.full) and calling.messages > 1
 
 
 def is_through(messages: int, result: RoundResult) -> bool:

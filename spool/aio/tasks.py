@@ -98,49 +98,44 @@ def threaded(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
     return in_thread
 
 
-class FunctionThreads:
-    """Calls plain functions for tasks. Each function has a daemon thread, so a function that never ends delays neither
-    the interpreter's exit nor another call. Only the loop's thread calls the methods of this class."""
+async def call_in_thread(
+    name: str,
+    function: Callable[[], Any],
+    give_up: Callable[[threading.Thread], object],
+    late: Callable[[], object],
+) -> Any:
+    """Call a plain function in a new thread. Return the function's result, or raise its exception.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._loop = asyncio.get_running_loop()
-        self._hanging: list[threading.Thread] = []
+    The thread is a daemon, so a function that never ends delays neither the interpreter's exit nor another call.
 
-    async def call(self, function: Callable[[], Any], late: Callable[[], None]) -> Any:
-        """Call a function in a thread. Return the function's result, or raise its exception.
+    Args:
+        name: the name of the thread.
+        give_up: called if the task is cancelled during the call, which then goes on in its thread.
+        late: called by the thread of a call that was given up, when the function has ended.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    is_given_up = False
 
-        If the task is cancelled during the call, the worker gives up the call. The thread continues, and calls ``late``
-        when the function has ended.
-        """
-        ended: asyncio.Future[tuple[Any, BaseException | None]] = self._loop.create_future()
-        is_given_up = False
-
-        def run() -> None:
-            value, error = None, None
-            try:
-                value = function()
-            except BaseException as raised:
-                error = raised
-            if is_given_up:
-                late()
-            with suppress(RuntimeError):  # the loop is closed: no task waits any more
-                self._loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result((value, error)))
-
-        thread = threading.Thread(target=copy_context().run, args=(run,), name=self._name, daemon=True)
-        thread.start()
+    def run() -> None:
+        value, error = None, None
         try:
-            value, error = await ended
-        except asyncio.CancelledError:
-            is_given_up = True
-            self._hanging.append(thread)
-            raise
-        if error is not None:
-            raise error
-        return value
+            value = function()
+        except BaseException as raised:
+            error = raised
+        if is_given_up:
+            late()
+        with suppress(RuntimeError):  # the loop is closed: no task waits any more
+            loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result((value, error)))
 
-    @property
-    def hanging(self) -> int:
-        """The number of calls that were given up and have not ended."""
-        self._hanging = [thread for thread in self._hanging if thread.is_alive()]
-        return len(self._hanging)
+    thread = threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True)
+    thread.start()
+    try:
+        value, error = await ended
+    except asyncio.CancelledError:
+        is_given_up = True
+        give_up(thread)
+        raise
+    if error is not None:
+        raise error
+    return value

@@ -7,6 +7,7 @@ thread. So the worker does not wait longer for a call that takes too long, like 
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,24 +15,21 @@ from typing import Any
 
 import spool.space
 from spool.aio.receiver import Receiver
-from spool.aio.tasks import FunctionThreads
-from spool.errors import Empty, SystemFailure, TransactionTimeout
+from spool.aio.tasks import call_in_thread
+from spool.errors import Empty, SystemFailure
 from spool.model.checks import check
 from spool.model.message import Message
 from spool.tracing import instrument
 from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt
-from spool.workers.handler import Conclusion, Handler
-from spool.workers.outcome import Outcome, of_error, of_value, took_too_long
+from spool.workers.handler import Handler
+from spool.workers.loop import Step, next_step
+from spool.workers.outcome import took_too_long
 from spool.workers.pauses import PAUSES_AFTER
 from spool.workers.run import ENDED, Run, WorkSummary
 from spool.workers.states import Event
-from spool.workers.worker import AT_ONCE, check_work, log_failure
-
-
-class _TookTooLong(Exception):
-    """The call has used up its time."""
+from spool.workers.worker import AT_ONCE, check_work
 
 
 class TaskWorker:
@@ -55,10 +53,9 @@ class TaskWorker:
         self._space = space
         self._receiver = receiver
         self._run_to_end = receiver.threads.run_to_end
-        self._queue = queue
+        self._queue, self._name = queue, f"spool-aio-work-{queue}"
         self._is_coroutine = inspect.iscoroutinefunction(function)
         self._timeout = timeout
-        self._threads = FunctionThreads(f"spool-aio-work-{queue}")
         self._stop: asyncio.Event | None = None
         self._error: SystemFailure | None = None
 
@@ -75,23 +72,30 @@ class TaskWorker:
                 await self._end()
         if self._error is not None:
             raise self._error
-        if self._run.once:
+        if self._run.breaker.once:
             stats = await self._receiver.threads.run(lambda: self._space.stats(self._queue))
             self._run.count_left(stats, was_stopped=self._is_stopping)
         return self._run.summary
 
     async def _call_until_the_end(self, tasks: int) -> None:
-        while not self._is_at_end():
-            if len(self._under_way) == tasks:
+        empty_at: int | None = None  # the number of ended attempts, before the last claim found no message
+        while (step := self._next(tasks, empty_at)) is not Step.END:
+            if step is Step.TAKE:
+                ended = self._run.ended
+                empty_at = None if await self._take() else ended
+            elif step is Step.CALL:
                 await self._wait(asyncio.FIRST_COMPLETED)
-            elif (pause := self._run.pause_left()) > 0:
-                await asyncio.sleep(min(pause, IDLE_SECONDS))  # a short sleep, so that the loop checks ``stop``
-            elif not await self._take() and self._run.once:
-                if not self._under_way:
-                    break
-                await self._wait(asyncio.FIRST_COMPLETED)
+            else:  # a short sleep, so that the loop checks ``stop``
+                await asyncio.sleep(min(self._run.breaker.pause_left(), IDLE_SECONDS))
         while self._under_way:
             await self._wait(asyncio.ALL_COMPLETED)
+
+    def _next(self, tasks: int, empty_at: int | None) -> Step:
+        """Return the next step. If a call has failed, raise its error."""
+        self._collect()
+        calls, is_empty = len(self._under_way), empty_at == self._run.ended
+        options = {"is_full": calls == tasks, "is_empty": is_empty, "is_busy": calls > 0}
+        return next_step(self._run.breaker, is_stopping=self._is_stopping, **options)
 
     @property
     def _is_stopping(self) -> bool:
@@ -99,44 +103,25 @@ class TaskWorker:
 
     # -- the task that claims ---------------------------------------------------------------------------------------
 
-    def _is_at_end(self) -> bool:
-        """Return whether the worker claims no more messages. If a call has failed, raise its error."""
-        self._collect()
-        return self._is_stopping or self._run.is_over
-
     async def _take(self) -> bool:
         """Claim a message, and begin its call. Return False if no message can be claimed, even after a short wait."""
-        passed = self._run.passed()
-        wanted = Wanted(self._queue, timeout=0 if self._run.once else IDLE_SECONDS, passed=passed)
+        seconds, (_, passed) = 0 if self._run.breaker.once else IDLE_SECONDS, self._run.wanted()
+        wanted = Wanted(self._queue, timeout=seconds, passed=passed)
         try:
-            await self._receiver.receive(wanted, partial(self._begin, wanted))
+            await self._receiver.receive(wanted, self._begin)
         except Empty:
             return False
         return True
 
-    async def _begin(self, wanted: Wanted) -> list[Message]:
+    async def _begin(self) -> list[Message]:
         attempt = Attempt(self._receiver.core, self._run, lambda: self._is_stopping)
-        is_begun = False
-
-        def take() -> bool:
-            attempt.take(wanted.queue, 0.0, frozenset(wanted.passed))
-            return attempt.message is not None and self._run.begin(attempt.position) and attempt.begin()
-
-        try:
-            is_begun = await self._run_to_end(take)
-        except TransactionTimeout:  # another process holds a lock for very long: claim again
-            pass
-        finally:
-            if not is_begun:
-                attempt.release()
-        if attempt.abandoned is not None:
-            self._run.end(attempt.position, attempt.abandoned, attempt.claimed_at)
-        elif attempt.message is None:
-            raise Empty(f"queue {self._queue} has no message that can be taken now")
-        if not is_begun or attempt.message is None:
-            return []
-        self._under_way[asyncio.create_task(self._handle(attempt, attempt.message))] = attempt
-        return [attempt.message]
+        is_begun = await self._run_to_end(partial(attempt.claim, self._queue, waits=False))
+        if attempt.message is None:
+            if attempt.abandoned is None:
+                raise Empty(f"queue {self._queue} has no message that can be taken now")
+        elif is_begun:
+            self._under_way[asyncio.create_task(self._handle(attempt, attempt.message))] = attempt
+        return []
 
     async def _wait(self, until: str) -> None:
         await asyncio.wait(self._under_way, return_when=until)
@@ -163,46 +148,41 @@ class TaskWorker:
 
     async def _handle(self, attempt: Attempt, message: Message) -> None:
         try:
-            end = partial(attempt.conclude, await self._call(attempt, message))
-        except _TookTooLong:
-            end = partial(attempt.withdraw, took_too_long(self._timeout))
+            end = await self._call(attempt, message)
         except asyncio.CancelledError:
-            await self._finish(attempt, partial(attempt.withdraw, ENDED, Event.END))
+            await self._run_to_end(partial(attempt.withdraw, ENDED, Event.END))
             raise
-        await self._finish(attempt, end)
+        await self._run_to_end(end)
 
-    async def _finish(self, attempt: Attempt, end: Callable[[], Conclusion | None]) -> None:
-        conclusion = await self._run_to_end(end)
-        if conclusion is not None:
-            self._run.end(attempt.position, conclusion, attempt.claimed_at)
-
-    async def _call(self, attempt: Attempt, message: Message) -> Outcome:
-        most = self._receiver.core.store.settings.known.config.max_body_bytes
+    async def _call(self, attempt: Attempt, message: Message) -> Callable[[], object]:
+        """Call the function; return the function that ends the attempt."""
         limit = asyncio.timeout(self._timeout)
+
+        def late() -> Callable[[], object]:
+            return partial(attempt.withdraw, took_too_long(self._timeout))
+
         try:
             with attempt.calling(self._space):
                 async with limit:
                     value = await self._value(attempt, message)
         except BaseException as error:
             if limit.expired():
-                raise _TookTooLong from None
+                return late()
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
-            log_failure(message, error)
-            return of_error(error, most)
-        if limit.expired():  # the function has caught its cancellation
-            raise _TookTooLong
-        return of_value(value, most)
+            return partial(attempt.conclude, attempt.failure(error))
+        # If the time is over, the function has caught its cancellation.
+        return late() if limit.expired() else partial(attempt.conclude, attempt.answer(value))
 
     async def _value(self, attempt: Attempt, message: Message) -> object:
         call = partial(self._run.handler.handle, message, attempt.unreadable)
-        try:
-            value = call() if self._is_coroutine else await self._threads.call(call, attempt.finish_withdrawn)
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                hanging = self._threads.hanging
-                self._error = self._run.give_up(message, "its function has not ended in time", hanging) or self._error
-            raise
+
+        def give_up(thread: threading.Thread) -> None:
+            reason = "its function has not ended in time"
+            self._error = self._run.give_up(message, reason, thread) or self._error
+
+        late = attempt.finish_withdrawn
+        value = call() if self._is_coroutine else await call_in_thread(self._name, call, give_up, late)
         return await value if inspect.isawaitable(value) else value
 
 

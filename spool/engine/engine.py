@@ -27,9 +27,8 @@ from spool.disk.disk import Disk
 from spool.errors import NotOpen, ProtocolError, SpoolError
 from spool.index.commit import Subscription
 from spool.log.adoption import HEURISTIC_FACT
-from spool.log.quota import room_in
 from spool.log.sequence import flush_published
-from spool.log.visibility import catch_up, list_prepared
+from spool.log.visibility import catch_up
 from spool.maintenance.room import free_room
 from spool.model.message import Message
 from spool.model.position import Position
@@ -427,26 +426,10 @@ class Engine:
 
     @public_call("counting messages")
     def room(self, queues: Iterable[str]) -> Room:
-        """Return the number of messages that still fit into each of these queues, according to this process's index.
+        """Return the number of messages that still fit into each of these queues."""
+        from spool.workers.room import room_for_answers
 
-        A queue that does not exist has no limit. Messages of prepared branches take room. The exact check follows at
-        the commit.
-        """
-        store = self._store
-        settings = store.settings.current()
-        if not settings.config.has_limits:
-            return Room()
-        catch_up(store, list_prepared(store))
-        least = None
-        for queue in queues:
-            room = room_in(store.view, settings, queue)
-            if room == 0 and two_phase.resolve_orphans(store, store.deadline()):  # the orphans' messages took the room
-                room = room_in(store.view, settings, queue)
-            if room == 0:
-                return Room(0, queue)
-            if room is not None:
-                least = room if least is None else min(least, room)
-        return Room(least)
+        return Room(*room_for_answers(self._store, queues))
 
     @public_call("counting an attempt")
     def count_failure(self, position: Position, reason: str, *, died: bool = False) -> str | None:

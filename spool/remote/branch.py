@@ -30,7 +30,7 @@ from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.store.store import Store, attach_store
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
-from spool.workers.effects import Effect, OutcomePolicy, record
+from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome
 
 _ENDED = "its coordinator has ended: the transaction is rolled back"
@@ -209,6 +209,7 @@ class RemoteBranch:
         Returns:
             The effect on the message, and the reason if the call failed.
         """
+        outcome = effective_outcome(policy, found.message, found.raw, outcome)
         return record(self._writes, policy, found.message, found.raw, outcome, at)
 
     def conclude(

@@ -8,32 +8,36 @@ a move to the error queue or a drop, without the puts of the function. The claim
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 
-from spool.errors import CorruptedFile, Full, NotOpen, ProtocolError, QueueNotFound, TransactionRolledBack, UnknownCodec
+from spool.errors import (
+    CorruptedFile,
+    Full,
+    NotOpen,
+    ProtocolError,
+    QueueNotFound,
+    TransactionRolledBack,
+    TransactionTimeout,
+    UnknownCodec,
+)
 from spool.index.stretch import Stretch
-from spool.log.quota import room_in
-from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
-from spool.model.position import Position
 from spool.model.text import one_line
 from spool.policies.retries import queue_config
 from spool.runtime.calls import step
-from spool.store.store import Store
 from spool.transactions import delivery
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 from spool.transactions.transaction import TransactionState, enter, leave
-from spool.transactions.two_phase import resolve_orphans
-from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
-from spool.workers.handler import Conclusion
-from spool.workers.outcome import Outcome, Passed, Rejected, Retried
-from spool.workers.pauses import no_room, not_reached
+from spool.workers.conclusion import Conclusion, kept, without_room
+from spool.workers.effects import Effect, OutcomePolicy, effect_of_failure, effective_outcome, record
+from spool.workers.outcome import Outcome, Passed, Reject, Rejected, Retried, Retry, describe, of_error, of_value
+from spool.workers.room import room_for_answers
 from spool.workers.run import Run
-from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
+from spool.workers.states import Event, State, end_of_call, next_state
 
 log = logging.getLogger("spool")
 
@@ -66,7 +70,7 @@ class Attempt:
 
     def __init__(self, core: Core, run: Run, stopping: Callable[[], bool] = lambda: False) -> None:
         self.transaction = CoordinatedTransaction(core, journaled=False)
-        self.transaction.on_full = self._find_no_room
+        self.transaction.on_full = lambda full: self._hold_back(self._without_room(full))
         self.transaction.on_lock_timeout = self._waits_on
         self.message: Message | None = None
         self.unreadable = ""
@@ -79,10 +83,26 @@ class Attempt:
         self._held: Stretch
         self._rolled_back = Effect.RETRIED
 
-    @property
-    def position(self) -> Position:
-        """Return the position of the claimed message, even if its body is damaged."""
-        return self._held.position
+    def claim(self, queue: str, *, waits: bool) -> bool:
+        """Claim the next message of the queue, and begin its call. ``waits``: whether to wait for a message.
+
+        Returns:
+            False if no call may be made. The message was released then, if one was claimed.
+        """
+        is_begun = False
+        try:
+            seconds, passed = self._run.wanted()
+            self.take(queue, seconds if waits else 0.0, passed)
+            if self.message is not None and not self._stopping():
+                is_begun = self._run.begin(self._held.position) and self.begin()
+        except TransactionTimeout as error:  # another process holds a lock for a very long time: claim again
+            log.warning("taking from queue %s: %s", queue, error)
+        finally:
+            if not is_begun:
+                self.release()
+        if self.abandoned is not None:
+            self._end(self.abandoned)
+        return is_begun
 
     @step("reading a message of queue {queue}")
     def take(
@@ -117,6 +137,7 @@ class Attempt:
             self.transaction.on_rollback = self._note_rollback
         except CorruptedFile as error:
             delivery.set_aside(self._store, self._held.position, str(error), self._store.deadline())
+            self._move(Event.DAMAGED)
             self.abandoned = Conclusion(Effect.QUARANTINED, "its body was damaged: it is in quarantine")
 
     def _read(self) -> Message:
@@ -130,10 +151,8 @@ class Attempt:
     def _move(self, event: Event) -> bool:
         """Apply an event; return False if the attempt has ended already."""
         with self._mutex:
-            if self.state.is_end:
-                return False
-            self.state = next_state(self.state, event)
-            return True
+            before, self.state = self.state, next_state(self.state, event)
+            return not before.is_end
 
     @step("beginning a call")
     def begin(self) -> bool:
@@ -145,9 +164,9 @@ class Attempt:
         """
         assert self.message is not None
         reply = [self.message.reply_queue] if self._handler.replies and self.message.reply_queue is not None else []
-        queue = _full_queue(self._store, [*self._handler.into, *reply])
-        if queue is not None and self._move(Event.NO_ROOM):
-            self._abandon(self._without_room(Full(f"queue {queue} is full", queue)))
+        _, full = room_for_answers(self._store, [*self._handler.into, *reply])
+        if full and self._hold_back(self._without_room(Full(f"queue {full} is full", full))):
+            self.transaction.abandon()
             return False
         if not self._move(Event.BEGIN):
             return False
@@ -165,6 +184,27 @@ class Attempt:
             leave(self.transaction)
             _current.reset(token)
 
+    def answer(self, value: object) -> Outcome:
+        """Return the outcome of a call that has returned."""
+        return of_value(value, self._store.settings.known.config.max_body_bytes)
+
+    def failure(self, error: BaseException) -> Outcome:
+        """Log the exception of a call, also SystemExit, which ends no worker. Return the outcome of the call.
+
+        The log has the traceback, too, unless the exception is a Retry or Reject.
+        """
+        message = self.message
+        assert message is not None
+        if isinstance(error, Retry | Reject):
+            log.info("message %s of queue %s: %s", message.id, message.queue, describe(error))
+        else:
+            log.warning(
+                "message %s of queue %s: the function failed, attempt %s: %s",
+                message.id, message.queue, message.attempts + 1, describe(error),
+                exc_info=(type(error), error, error.__traceback__),
+            )  # fmt: skip
+        return of_error(error, self._store.settings.known.config.max_body_bytes)
+
     def release(self) -> None:
         """Release a message for which no function was called, unless the attempt has ended. No attempt is counted."""
         self._move(Event.STOP)
@@ -176,12 +216,18 @@ class Attempt:
         Returns:
             The conclusion; or None if the attempt was withdrawn in the meantime, so that the outcome does not count.
         """
-        if not self._move(end_of_call(outcome)):
-            return None
-        if isinstance(outcome, Retried) and self.state is State.ABANDONED:
-            pause = not_reached(outcome.reason)
-            return self._abandon(Conclusion(Effect.KEPT, outcome.reason, pause, delay=outcome.delay))
-        return self._commit(outcome)
+        event = end_of_call(outcome)
+        if isinstance(outcome, Retried) and event is Event.UNREACHED:
+            conclusion = kept(event, outcome.reason, outcome.delay)
+            if not self._hold_back(conclusion):
+                return None
+            self.transaction.abandon()
+            return self._end(conclusion)
+        return self._end(self._commit(outcome)) if self._move(event) else None
+
+    def _end(self, conclusion: Conclusion) -> Conclusion:
+        self._run.end(self._held.position, conclusion, self.claimed_at)
+        return conclusion
 
     def withdraw(self, reason: str, event: Event = Event.LATE) -> Conclusion | None:
         """End the attempt as failed. A thread other than the thread of the function calls this method.
@@ -198,11 +244,12 @@ class Attempt:
         if not mutex.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
             self.transaction.refuse(reason)
             if not mutex.acquire(timeout=_WAIT_FOR_END_SECONDS):  # e.g. the disk does not answer
-                return Conclusion(Effect.RETRIED, reason, failed=True)
+                return self._end(Conclusion(Effect.RETRIED, reason, failed=True))
         try:
-            return self._commit(Retried(reason))
+            conclusion = self._commit(Retried(reason))
         finally:
             mutex.release()
+        return self._end(conclusion)
 
     def finish_withdrawn(self) -> None:
         """Do the rest of ``withdraw``. The function's thread calls this method once the function has returned."""
@@ -249,25 +296,19 @@ class Attempt:
         """Record the effect of the rollback. If no attempt is left, the rollback has moved or dropped the message."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(self._held.position)
-        if run is None:
-            self._rolled_back = Effect.DROPPED
-        elif run.queue.name != self._held.queue:
-            self._rolled_back = Effect.DEAD_LETTERED
+        self._rolled_back = effect_of_failure(self._held.queue, None if run is None else run.queue.name)
 
     # -- without an attempt ----------------------------------------------------------------------------------------
 
-    def _abandon(self, conclusion: Conclusion) -> Conclusion:
-        self.abandoned = conclusion
-        self._run.hold_back(self.position, conclusion)
-        self.transaction.abandon()
-        return conclusion
+    def _hold_back(self, conclusion: Conclusion) -> bool:
+        """Abandon the attempt. The run pauses, or passes over the message, before the message is released.
 
-    def _find_no_room(self, full: Full) -> bool:
-        """Abandon the attempt because its commit found no room. Return False if the attempt was withdrawn."""
-        if not self._move(Event.NO_ROOM):
+        Return False if the attempt has ended already.
+        """
+        if not self._move(conclusion.event):
             return False
-        self.abandoned = self._without_room(full)
-        self._run.hold_back(self.position, self.abandoned)
+        self.abandoned = conclusion
+        self._run.hold_back(self._held.position, conclusion)
         return True
 
     def _waits_on(self, error: Exception) -> bool:
@@ -278,7 +319,7 @@ class Attempt:
         """
         if self._stopping():
             if self._move(Event.NO_LOCK):
-                self.abandoned = Conclusion(Effect.KEPT, one_line(error))
+                self.abandoned = kept(Event.NO_LOCK, one_line(error))
             return False
         if self._move(Event.LOCKED):
             log.warning("a message of queue %s was handled, and its commit waits: %s", self._held.queue, error)
@@ -288,13 +329,8 @@ class Attempt:
     def _without_room(self, full: Full) -> Conclusion:
         assert self.message is not None
         config = queue_config(self._store.settings.known.config, self._held.queue)
-        handler = self._handler
-        shared = {config.failure_queue, *handler.into, *([config.reply_queue] if handler.replies else [])}
-        waits = holds_up_its_message_alone(
-            full.queue, {self.message.reply_queue, self.message.failure_queue}, shared - {None}
-        )
-        text = one_line(full)
-        return Conclusion(Effect.KEPT, no_room(text), "" if waits else no_room(text), text)
+        named = {self.message.reply_queue, self.message.failure_queue}
+        return without_room(full, config, named, self._handler.into, replies=self._handler.replies)
 
 
 def working_space() -> object:
@@ -309,22 +345,3 @@ def working_space() -> object:
         return _current.get()
     except LookupError:
         raise ProtocolError("no worker calls this function: open a space, and use that") from None
-
-
-def _full_queue(store: Store, queues: Sequence[str]) -> str | None:
-    """Return the first of these queues that is full, or None if each queue has room for a message.
-
-    The caller is inside a public call.
-    """
-    settings = store.settings.current()
-    configs = [settings.config.queues[queue] for queue in queues if queue in settings.config.queues]
-    limits = {config.name: {config.max_messages, config.max_bytes} - {None} for config in configs}
-    limited = [name for name, set_ in limits.items() if set_ and 0 not in set_]  # no message fits under a limit of 0
-    if limited:
-        catch_up(store, list_prepared(store))
-    for queue in limited:
-        if room_in(store.view, settings, queue) == 0 and not (
-            resolve_orphans(store, store.deadline()) and room_in(store.view, settings, queue) != 0
-        ):
-            return queue
-    return None

@@ -52,6 +52,11 @@ FAILURES_FOR_GOOD = frozenset({Effect.REJECTED, Effect.DEAD_LETTERED, Effect.DRO
 """The effects of failures that end a message: it was deleted, or moved to the error queue."""
 
 
+def effect_of_failure(queue: str, after: str | None) -> Effect:
+    """Return the effect of a counted attempt. ``after``: the queue that has the message afterwards; None if none."""
+    return Effect.DROPPED if after is None else Effect.RETRIED if after == queue else Effect.DEAD_LETTERED
+
+
 @dataclass(frozen=True)
 class OutcomePolicy:
     """The options of a queue and of its space, which decide the effects of an outcome.
@@ -91,17 +96,17 @@ def record(
     """Add the effects of an outcome to the branch. The outcome of an abandoned attempt is not allowed.
 
     Args:
+        outcome: an outcome that takes effect: see ``effective_outcome``.
         raw: the body as stored, for an outcome that passes the body on.
         now: the time in seconds since the epoch, for delays.
 
     Returns:
         The effect on the message, and a text: the reason of the failure, or a note of the function.
     """
-    outcome = effective_outcome(policy, message, raw, outcome)
     if isinstance(outcome, Rejected):
         return _reject(batch, policy, message, outcome, now), outcome.reason
     if isinstance(outcome, Retried):
-        return _retry(batch, policy, message, outcome, now), outcome.reason
+        return _fail(batch, policy, message, outcome, now), outcome.reason
     if isinstance(outcome, Passed):
         batch.put(outcome.queue, [raw], _fields_for(policy, outcome.queue, message))
     elif isinstance(outcome, Translated):
@@ -171,25 +176,17 @@ def _reject(batch: WriteSet, policy: OutcomePolicy, message: Message, outcome: R
     if policy.deletes(message, outcome):
         batch.remove(*message.position, 1, "failed")
     else:
-        _fail(batch, policy, message, outcome.reason, now, delay=outcome.delay, is_final=True)
+        _fail(batch, policy, message, outcome, now)
     return Effect.RETRIED if goes_back else Effect.REJECTED
 
 
-def _retry(batch: WriteSet, policy: OutcomePolicy, message: Message, outcome: Retried, now: float) -> Effect:
-    changes = _fail(batch, policy, message, outcome.reason, now, delay=outcome.delay)
-    if changes is None:
-        return Effect.DROPPED
-    return Effect.DEAD_LETTERED if "queue" in changes else Effect.RETRIED
-
-
-def _fail(
-    batch: WriteSet, policy: OutcomePolicy, message: Message, reason: str, now: float, *, delay: float | None = None,
-    is_final: bool = False,
-) -> Mapping[str, Any] | None:  # fmt: skip
-    return add_failure(
-        batch, policy.space, policy.queue.name, message.position, stored_fields(message), reason, now,
-        id_=message.id, is_final=is_final, delay=delay,
+def _fail(batch: WriteSet, policy: OutcomePolicy, message: Message, outcome: Retried | Rejected, now: float) -> Effect:
+    queue = policy.queue.name
+    changes = add_failure(
+        batch, policy.space, queue, message.position, stored_fields(message), outcome.reason, now,
+        id_=message.id, is_final=isinstance(outcome, Rejected), delay=outcome.delay,
     )  # fmt: skip
+    return effect_of_failure(queue, None if changes is None else changes.get("queue", queue))
 
 
 def _answer(batch: WriteSet, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from spool.errors import Argument, InvalidArgument
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import shown
-from spool.workers.effects import Effect, OnFailure
+from spool.workers.conclusion import Conclusion
+from spool.workers.effects import OnFailure
 from spool.workers.functions import takes_a_message
 from spool.workers.outcome import Retried
 
@@ -16,29 +17,6 @@ log = logging.getLogger("spool")
 
 WORKER, FORWARDER = "worker", "forwarder"
 """The kinds of programs that the metrics name."""
-
-
-class Conclusion(NamedTuple):
-    """The end of an attempt.
-
-    reason: why the attempt failed or was abandoned; otherwise a note of the function; often "".
-    pause: why the worker pauses; "" if it goes on.
-    full: the full queue and its limit, in words; "" if every queue had room.
-    delay: the shortest pause in seconds, if the service asked for a pause.
-    failed: whether the attempt failed, and the failure was not final.
-    """
-
-    effect: Effect
-    reason: str
-    pause: str = ""
-    full: str = ""
-    delay: float | None = None
-    failed: bool = False
-
-    @property
-    def waits(self) -> bool:
-        """Return whether only this message waits, because the full queue concerns no other message."""
-        return self.effect is Effect.KEPT and not self.pause
 
 
 class Handler:

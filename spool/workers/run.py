@@ -17,9 +17,10 @@ from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import plural
 from spool.store.store import Store
+from spool.workers.conclusion import Conclusion
 from spool.workers.effects import Effect
-from spool.workers.handler import WORKER, Conclusion, Handler
-from spool.workers.pauses import PAUSE_AFTER, Pauses, Streak, WaitingMessages
+from spool.workers.handler import WORKER, Handler
+from spool.workers.pauses import PAUSE_AFTER, Breaker
 
 log = logging.getLogger("spool")
 
@@ -62,9 +63,10 @@ class WorkSummary:
 
     def add(self, effect: Effect, reason: str) -> None:
         """Count an effect. A reason other than "" becomes the latest reason for this count."""
-        setattr(self, effect.value, getattr(self, effect.value) + 1)
+        name = str(effect)  # (``value`` is a Python function)
+        setattr(self, name, getattr(self, name) + 1)
         if reason:
-            self.reasons[effect.value] = reason
+            self.reasons[name] = reason
 
 
 class Run:
@@ -72,14 +74,10 @@ class Run:
 
     Args:
         function: the handler of the messages, or a function that the handler calls.
-        once: whether the run claims each message only once.
-        pause_after: how many messages fail one after another before the run pauses; 0: any number. After the pause, one
-            message shows whether the service works again. A run with ``once`` does not pause, because no message fails
-            twice in it.
+        once, pause_after: as for ``Breaker``.
 
     handler: the handler of the messages.
-    is_over: whether a run with ``once`` ends early. The run ends early if too many messages failed, or when a run
-        without ``once`` would pause.
+    breaker: decides whether messages may be claimed now. The mutex guards the breaker, too.
     summary: the counts so far.
     ended: the number of attempts that have ended.
     mutex: guards the run. While a thread holds the mutex, no other thread changes the run.
@@ -97,83 +95,51 @@ class Run:
         self.handler = function if isinstance(function, Handler) else Handler(function)
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
-        self.once = once
+        is_resumed = Resumptions(store.files.disk, queue).is_requested
+        self.breaker = Breaker(queue, store.clock.monotonic, is_resumed, once=once, pause_after=pause_after)
         self._queue, self._clock, self._meters = queue, store.clock, store.meters
-        self._resumptions = Resumptions(store.files.disk, queue)
         self._is_shown_paused = False
-        self._passed = set(self.handler.passed) if once else set()
-        self._pauses, self._waiting = Pauses(), WaitingMessages()
-        self._streak = Streak(0 if once else pause_after)
-        self._probe: tuple[int, int] | None = None  # the message that shows whether a storm of failures is over
-        self._paused_until = 0.0
-        self._untold: tuple[str, float] | None = None  # a pause that ``handler.paused`` has yet to get
+        self._passed = set(self.handler.passed) if once else set[tuple[int, int]]()
+        self._hanging: list[threading.Thread] = []
         self._left = self.ended = 0  # (left: messages that failed or were kept)
-        self.is_over = False
 
     @contextmanager
     def shown(self, threads: int) -> Iterator[None]:
         """Report the worker's threads, and whether the worker is paused, to people who watch the space."""
-        self._change("workers", by=threads)
-        self._serve(threads)
+        self._show(threads)
         try:
             yield
         finally:
-            self._change("workers", by=-threads)
-            self._serve(-threads)
+            self._show(-threads)
             self._show_paused(False)
 
-    def _show_paused(self, is_paused: bool) -> None:
-        if is_paused != self._is_shown_paused:
-            self._is_shown_paused = is_paused
-            self._change("workers_paused", by=1 if is_paused else -1)
-
-    def _change(self, state: str, *, by: int) -> None:
-        if self.handler.program == WORKER:
-            self._meters.change(state, self._queue, by=by)
-
-    def _serve(self, threads: int) -> None:
+    def _show(self, threads: int) -> None:
         if self.handler.program == WORKER:  # (a forwarder shows its routes itself)
+            self._meters.change("workers", self._queue, by=threads)
             self._meters.consumers.serve([self._queue], threads)
 
-    # -- before a claim ---------------------------------------------------------------------------------------------
-
-    def pause_left(self) -> float:
-        """Return the seconds of the pause that are left; 0 or less if messages may be claimed.
-
-        The pause ends early if an administrator asks for an attempt now. The next pause is then short again.
-        """
-        with self.mutex:
-            left = self._paused_until - self._clock.monotonic()
-            if left <= 0 or not self._resumptions.is_requested():
-                return left
-            log.warning("queue %s: an administrator ended the pause; next attempt now", self._queue)
-            self._pauses.find_up()
-            self._paused_until = self._clock.monotonic()
-            return 0.0
-
-    def passed(self) -> frozenset[tuple[int, int]]:
-        with self.mutex:
-            return frozenset(self._passed.union(self._waiting.positions(self._clock.monotonic())))
-
-    def wait_seconds(self) -> float | None:
-        """Return the longest time in seconds to wait for a message. None means no limit."""
-        with self.mutex:
-            return 0.0 if self.once else self._waiting.seconds(self._clock.monotonic())
+    def _show_paused(self, is_paused: bool) -> None:
+        if is_paused != self._is_shown_paused and self.handler.program == WORKER:
+            self._is_shown_paused = is_paused
+            self._meters.change("workers_paused", self._queue, by=1 if is_paused else -1)
 
     # -- an attempt -------------------------------------------------------------------------------------------------
 
-    def begin(self, position: tuple[int, int]) -> bool:
+    def wanted(self) -> tuple[float | None, frozenset[tuple[int, int]]]:
+        """Return the longest time in seconds to wait for a message, None for any, and the messages to pass over."""
+        with self.mutex:
+            return self.breaker.seconds(), frozenset(self._passed.union(self.breaker.passed()))
+
+    def begin(self, position: Position) -> bool:
         """Record that a message is claimed. Return False if the message has to be released.
 
         The message is released if the run has attempted the message, or has begun a pause, since the claim began.
         """
         with self.mutex:
-            if self.is_over or self.pause_left() > 0 or position in self._passed:
+            if position in self._passed or not self.breaker.begin(position):
                 return False
-            if self.once:
+            if self.breaker.once:
                 self._passed.add(position)
-            if self._streak.is_storm:  # the others wait for this message, or for the time of a pause
-                self._probe, self._paused_until = position, self._clock.monotonic() + self._pauses.last
             return True
 
     def hold_back(self, position: Position, conclusion: Conclusion) -> None:
@@ -182,44 +148,15 @@ class Run:
         The message is released only afterwards.
         """
         with self.mutex:
-            if conclusion.waits and not self._waiting.is_full:
-                self._waiting.add(position, self._clock.monotonic())
+            if conclusion.waits and self.breaker.wait(position):
                 log.warning("a message of queue %s waits: %s", self._queue, conclusion.reason)
-            elif self.once:
-                self.is_over = True
-                self._untold = conclusion.pause or conclusion.reason, 0.0
-            elif self._ends_probe(position) or self.pause_left() <= 0:  # otherwise another call has begun it
-                self._pause(conclusion.pause or conclusion.reason, conclusion.delay)
-
-    def _pause(self, reason: str, delay: float | None = None) -> None:
-        seconds = self._pauses.find_down(reason, delay)
-        self._paused_until = self._clock.monotonic() + seconds
-        self._untold = self._pauses.down, seconds
-        self._show_paused(True)
-
-    def _ends_probe(self, position: Position) -> bool:
-        """Return whether the message is the probe of a storm, which has ended now."""
-        probed = position == self._probe
-        if probed:
-            self._probe = None
-        return probed
-
-    def _note_failure(self, position: Position, conclusion: Conclusion) -> bool:
-        """Record whether an attempt has failed. Return whether a storm of failures goes on."""
-        was_storm, probed = self._streak.is_storm, self._ends_probe(position)
-        if not conclusion.failed:
-            self._streak.end()
-            if was_storm:
-                self._paused_until = self._clock.monotonic()
-            return False
-        self._streak.fail(conclusion.reason, position)
-        if self._streak.is_storm and (probed or self.pause_left() <= 0):
-            self._pause(self._streak.text)
-        return self._streak.is_storm
+            else:
+                self.breaker.hold_back(conclusion.pause or conclusion.reason, conclusion.delay, position)
+                self._show_paused(bool(self.breaker.down))
 
     def end(self, position: Position, conclusion: Conclusion, claimed_at: float) -> None:
         """Record the end of an attempt, and call the hooks of the handler."""
-        effect = conclusion.effect
+        effect, breaker = conclusion.effect, self.breaker
         with self.mutex:
             self.ended += 1
             self.summary.add(effect, conclusion.reason)
@@ -228,36 +165,34 @@ class Run:
                 self._left += 1
             else:
                 self._passed.discard(position)
-            if effect is not Effect.KEPT:
-                self._waiting.remove(position)
-                is_storm = effect is not Effect.QUARANTINED and self._note_failure(position, conclusion)
-                if self._is_shown_paused and not is_storm and self.pause_left() <= 0:
-                    self._pauses.find_up()
-                    self._show_paused(False)
-                    if self.handler.program == WORKER:
+            if effect not in (Effect.KEPT, Effect.QUARANTINED):  # (a damaged message tells nothing about the service)
+                was_down = breaker.down
+                breaker.note(conclusion.reason if conclusion.failed else "", position)
+                conclusion = conclusion._replace(pause=breaker.down) if breaker.down else conclusion
+                if breaker.down != was_down:
+                    self._show_paused(bool(breaker.down))
+                    if not breaker.down and self.handler.program == WORKER:
                         log.warning("queue %s: messages are handled again", self._queue)
-            if self.once and self._left >= MOST_FAILED:
-                self.is_over = True
+            if breaker.once and self._left >= MOST_FAILED:
+                breaker.is_over = True
             self.handler.ended(self._queue, position, conclusion, self._clock.monotonic() - claimed_at)
-            if self._untold is not None and (effect is Effect.KEPT or conclusion.failed):
-                (reason, pause), self._untold = self._untold, None
-                self.handler.paused(self._queue, reason, pause)
+            if (effect is Effect.KEPT or conclusion.failed) and (pause := breaker.take_untold()) is not None:
+                self.handler.paused(self._queue, *pause)
 
-    def give_up(self, message: Message, reason: str, hanging: int) -> SystemFailure | None:
+    def give_up(self, message: Message, reason: str, thread: threading.Thread) -> SystemFailure | None:
         """Count a call that the worker gives up. The attempt was withdrawn, but the thread of the call goes on.
 
-        Args:
-            hanging: how many of these calls have not ended.
-
         Returns:
-            The error that ends the worker if too many of these calls have not ended; otherwise None.
+            The error that ends the worker if too many of these threads have not ended; otherwise None.
         """
+        with self.mutex:
+            self._hanging = [one for one in self._hanging if one.is_alive()] + [thread]
+            hanging = len(self._hanging)
+            self.summary.abandoned += 1
         log.error(
             "message %s of queue %s: %s; Python cannot end the thread of the call (%s of at most %s)",
             message.id, message.queue, reason, hanging, MOST_ABANDONED,
         )  # fmt: skip
-        with self.mutex:
-            self.summary.abandoned += 1
         if hanging <= MOST_ABANDONED:
             return None
         return SystemFailure(
@@ -274,7 +209,7 @@ class Run:
             stats: the current figures of the queue.
             was_stopped: whether a caller stopped the run before its end.
         """
-        if not (self.is_over or was_stopped):
+        if not (self.breaker.is_over or was_stopped):
             self.summary.left = self._left + stats.claimed + stats.in_doubt
             return
         if self._left >= MOST_FAILED:

@@ -6,14 +6,13 @@ the thread of the call. The transaction then refuses further calls of the functi
 """
 
 import inspect
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.errors import Argument, InvalidArgument, TransactionTimeout
+from spool.errors import Argument, InvalidArgument
 from spool.model.checks import check, number
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
@@ -25,13 +24,12 @@ from spool.transactions.core import Core, core_of
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
-from spool.workers.outcome import Outcome, Reject, Retry, describe, of_error, of_value, took_too_long
+from spool.workers.loop import Step, next_step
+from spool.workers.outcome import Outcome, took_too_long
 from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER
 from spool.workers.run import ENDED, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
-
-log = logging.getLogger("spool")
 
 _POLL_SECONDS = 0.2
 
@@ -50,11 +48,10 @@ class OpenSpace(Protocol):
 
 @dataclass(eq=False)
 class Call:
-    """One call of the function. ``until``: the end of the time limit, in seconds of the monotonic clock. The limit is
-    infinite before the call begins."""
+    """One call of the function, from before the claim of its message. ``until``: the end of the time limit, in seconds
+    of the monotonic clock. The limit is infinite before the call begins."""
 
     attempt: Attempt
-    message: Message
     thread: threading.Thread
     until: float = float("inf")
 
@@ -110,7 +107,6 @@ class Worker:
         # Guards the run and all attributes below; notified when a thread or a call ends.
         self._changed = threading.Condition(self._run.mutex)
         self._serving: set[threading.Thread] = set()
-        self._hanging: list[threading.Thread] = []
         self._calls: set[Call] = set()
         self._busy = 0  # threads that try to claim a message, or have a message
 
@@ -125,21 +121,18 @@ class Worker:
             SpoolError: a thread failed, e.g. with DiskFailure.
         """
         with self._run.shown(self._threads):
-            self._work()
+            try:
+                with deferred(), self._changed:
+                    for _ in range(self._threads):
+                        self._start()
+                self._supervise()
+            except BaseException:  # the run was interrupted, or no thread could be started
+                self._finish()
+                raise
         self._raise_error()
-        if self._run.once:
+        if self._run.breaker.once:
             self._run.count_left(self._space.stats(self.queue), was_stopped=self.is_stopping)
         return self.summary
-
-    def _work(self) -> None:
-        try:
-            with deferred(), self._changed:
-                for _ in range(self._threads):
-                    self._start()
-            self._supervise()
-        except BaseException:  # the run was interrupted, or no thread could be started
-            self._finish()
-            raise
 
     def _raise_error(self) -> None:
         """Raise the error that ended the run, if any."""
@@ -170,6 +163,9 @@ class Worker:
     @property
     def is_stopping(self) -> bool:
         """Whether the worker claims no further message, because ``stop`` was called or the event ``stop`` is set."""
+        return self._stops()
+
+    def _stops(self) -> bool:
         return self._is_stopping or (self._event is not None and self._event.is_set())
 
     @property
@@ -178,7 +174,7 @@ class Worker:
 
         The reason is that the service cannot be reached, or that a queue has no room.
         """
-        return self._run.is_over or self._run.pause_left() > 0
+        return self._run.breaker.is_paused
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
@@ -224,12 +220,11 @@ class Worker:
             return
         if conclusion is None:  # the call has ended in the meantime, and its thread goes on
             return
+        assert call.attempt.message is not None
         with self._changed:
             self._serving.discard(call.thread)
-            self._hanging = [thread for thread in self._hanging if thread.is_alive()] + [call.thread]
-            if too_many := self._run.give_up(call.message, reason, len(self._hanging)):
+            if too_many := self._run.give_up(call.attempt.message, reason, call.thread):
                 self._fail(too_many)
-            self._run.end(call.message.position, conclusion, call.attempt.claimed_at)
             self._busy -= 1
             if not self.is_stopping:
                 self._start()
@@ -254,18 +249,19 @@ class Worker:
     # -- the threads that call the function -------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        empty_at: int | None = None  # the number of ended attempts, before the last claim found no message
         try:
-            while (call := self._next()) is not None:
-                conclusion = call.attempt.conclude(self._call(call))
-                with self._changed:
-                    self._calls.discard(call)
-                    if conclusion is not None:
-                        self._run.end(call.message.position, conclusion, call.attempt.claimed_at)
-                        self._busy -= 1
-                        self._changed.notify_all()
+            while self._waits_for_turn(empty_at):
+                empty_at = self._run.ended
+                call = Call(Attempt(self._core, self._run, self._stops), threading.current_thread())
+                if not self._take(call):
+                    continue
+                empty_at = None
+                conclusion = call.attempt.conclude(self._call(call.attempt))
                 if conclusion is None:  # the call was given up, and another thread has replaced this thread
                     call.attempt.finish_withdrawn()
                     return
+                self._end_call(call)
         except BaseException as error:
             self._fail(error)
         finally:
@@ -273,73 +269,46 @@ class Worker:
                 self._serving.discard(threading.current_thread())
                 self._changed.notify_all()
 
-    def _next(self) -> Call | None:
-        """Claim a message and return its call. Return None when the thread has nothing more to do."""
-        while not self.is_stopping:
-            with self._changed:
-                if self._run.is_over:
-                    return None
-                if (pause := self._run.pause_left()) > 0:
-                    self._changed.wait(min(pause, _POLL_SECONDS))
-                    continue
-                self._busy += 1
-                seen = self._run.ended
-            call = None
-            try:
-                call = self._take()
-            finally:
-                if call is None:
-                    with self._changed:
-                        self._busy -= 1
-                        self._changed.notify_all()
-            if call is not None:
-                return call
-            if self._run.once and not self._may_find_more(seen):
-                return None
-        return None
-
-    def _take(self) -> Call | None:
-        attempt = Attempt(self._core, self._run, lambda: self.is_stopping)
-        call: Call | None = None
-        try:
-            attempt.take(self.queue, self._run.wait_seconds(), self._run.passed())
-            if attempt.message is not None:
-                found = Call(attempt, attempt.message, threading.current_thread())
-                with self._changed:
-                    if self.is_stopping or not self._run.begin(attempt.position):
-                        return None  # another thread has just released the message, e.g. because it pauses the worker
-                    self._calls.add(found)
-                if attempt.begin():
-                    call = found
-                    if self._timeout is not None:
-                        call.until = self._clock.monotonic() + self._timeout
-            if attempt.abandoned is not None:
-                self._run.end(attempt.position, attempt.abandoned, attempt.claimed_at)
-            return call
-        except TransactionTimeout as error:  # another process holds a lock for a very long time: claim again
-            log.warning("taking from queue %s: %s", self.queue, error)
-            return None
-        finally:
-            if call is None:
-                with self._changed:
-                    self._calls = {one for one in self._calls if one.attempt is not attempt}
-                attempt.release()
-
-    def _may_find_more(self, seen: int) -> bool:
-        """Wait until another thread has ended an attempt; return whether another claim of this run may succeed."""
+    def _waits_for_turn(self, empty_at: int | None) -> bool:
+        """Wait until this thread may claim a message. Return False when the thread has nothing more to do."""
+        run = self._run
         with self._changed:
-            while self._busy and self._run.ended == seen and not self.is_stopping:
-                self._changed.wait(_POLL_SECONDS)  # a short wait, because ``stop`` does not wake this thread
-            return self._run.ended != seen
+            while True:
+                step = next_step(
+                    run.breaker, is_stopping=self._stops(), is_empty=empty_at == run.ended, is_busy=self._busy > 0
+                )
+                if step is Step.TAKE:
+                    self._busy += 1
+                if step in (Step.TAKE, Step.END):
+                    return step is Step.TAKE
+                self._changed.wait(min(run.breaker.pause_left() or _POLL_SECONDS, _POLL_SECONDS))
 
-    def _call(self, call: Call) -> Outcome:
-        most = self._core.store.settings.known.config.max_body_bytes
+    def _take(self, call: Call) -> bool:
+        with self._changed:
+            self._calls.add(call)
+        is_begun = False
         try:
-            with call.attempt.calling(self._space):
-                return of_value(self._run.handler.handle(call.message, call.attempt.unreadable), most)
-        except BaseException as error:  # also SystemExit: a function that calls sys.exit() does not end the worker
-            log_failure(call.message, error)
-            return of_error(error, most)
+            is_begun = call.attempt.claim(self.queue, waits=True)
+        finally:
+            if not is_begun:
+                self._end_call(call)
+        if self._timeout is not None:
+            call.until = self._clock.monotonic() + self._timeout
+        return is_begun
+
+    def _end_call(self, call: Call) -> None:
+        with self._changed:
+            self._calls.discard(call)
+            self._busy -= 1
+            self._changed.notify_all()
+
+    def _call(self, attempt: Attempt) -> Outcome:
+        assert attempt.message is not None
+        try:
+            with attempt.calling(self._space):
+                return attempt.answer(self._run.handler.handle(attempt.message, attempt.unreadable))
+        except BaseException as error:
+            return attempt.failure(error)
 
 
 def check_work(space: OpenSpace, queue: str, timeout: float | None) -> None:
@@ -351,15 +320,3 @@ def check_work(space: OpenSpace, queue: str, timeout: float | None) -> None:
     queues = space.queues()
     if queue not in queues:
         raise no_queue(queue, queues)
-
-
-def log_failure(message: Message, error: BaseException) -> None:
-    """Log an exception of the function. Also log the traceback, unless the exception is a Retry or Reject."""
-    if isinstance(error, Retry | Reject):
-        log.info("message %s of queue %s: %s", message.id, message.queue, describe(error))
-    else:
-        log.warning(
-            "message %s of queue %s: the function failed, attempt %s: %s",
-            message.id, message.queue, message.attempts + 1, describe(error),
-            exc_info=(type(error), error, error.__traceback__),
-        )  # fmt: skip

@@ -185,26 +185,6 @@ def test_tasks_are_side_by_side_and_an_event_stops_it(path: Path) -> None:
     play(path, story)
 
 
-def test_cancelled_it_gives_the_messages_back(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
-        await space.put("orders", "x")
-        begun = asyncio.Event()
-
-        async def function(message: spool.Message) -> None:
-            begun.set()
-            await asyncio.Event().wait()
-
-        worker = asyncio.create_task(space.work("orders", function))
-        await begun.wait()
-        worker.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await worker
-        message = await space.get("orders")
-        assert (message.body, message.attempts) == ("x", 1)
-
-    play(path, story)
-
-
 def test_wrong_arguments_are_refused_before_a_message_is_taken(path: Path) -> None:
     async def story(space: spool.aio.Space) -> None:
         with pytest.raises(spool.QueueNotFound, match="did you mean orders"):

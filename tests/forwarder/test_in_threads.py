@@ -123,13 +123,6 @@ def test_messages_behind_one_that_failed_in_an_ordered_queue_are_left(run: Run, 
     assert run(scripted(lambda request: Retried("later"))).left == {"work": 3}
 
 
-def test_messages_of_a_service_that_is_not_reached_are_kept_and_told(run: Run, space: spool.Space) -> None:
-    space.put("work", "x")
-    summary = run(scripted(lambda request: Retried("refused", counted=False)))
-    assert summary.effects == {"work": {"kept": 1}}
-    assert (summary.down, summary.left) == ({"work": "the service was not reached (refused)"}, {"work": 1})
-
-
 @pytest.mark.timeout(60)
 def test_a_call_that_is_given_up_is_told_with_the_time_since_its_claim(space: spool.Space) -> None:
     limit, go_on = 0.05, threading.Event()

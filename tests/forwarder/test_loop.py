@@ -20,6 +20,7 @@ from forwarder.round import Job, Round, Route
 from forwarder.routes.loop import RouteLoop
 from forwarder.routes.pace import FIRST_ROUND_MESSAGES
 from forwarder.task import Block, Chunk
+from spool.workers import pauses
 from spool.workers.outcome import Replied, Retried
 from tests.forwarder.rounds import Answer, Scripted, answers, echo, in_process
 
@@ -150,7 +151,9 @@ def test_q12_a_stop_finishes_the_round_that_calls_and_gives_back_the_next_one(sp
     assert space.show(ids[-1]).attempts == 0
 
 
-def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed_already(space: spool.Space) -> None:
+def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed_already(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One call finds the service down, and later calls, a second or more apart, find it up again; no attempt is
     counted."""
     space.put_many("work", range(2 * FIRST))
@@ -178,7 +181,7 @@ def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed
             super()._tell(event)
 
     run = Watching(space, job, answer, once=False)
-    run.loop.pace._next_pause = 0.01
+    monkeypatch.setattr(pauses, "FIRST_PAUSE_SECONDS", 0.01)
     run.loop.run()
     assert run.calls[:2] == [[0], list(range(FIRST))], "from the first message on"
     (down,), (pause,), (up,) = run.of(Down), run.of(Paused), run.of(Up)

@@ -19,7 +19,9 @@ from forwarder.round import Route, TaskDied
 from forwarder.routes import given
 from forwarder.routes.base import in_steps
 from forwarder.task import Block, Chunk
+from spool.workers.conclusion import kept
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
+from spool.workers.states import Event
 from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, in_process
 from xaspool_scripts.forward import main
 
@@ -69,9 +71,8 @@ def test_once_attempts_each_message_once_and_returns_with_a_queue_s_first_option
 def test_once_takes_its_steps_again_while_one_waits_for_room_and_others_forward() -> None:
     """Without the routes whose service was not reached."""
     first, then, gone = (Route(name, Scripted("it"), step=step) for name, step in (("a", 0), ("b", 1), ("c", 1)))
-    full, delivered = RoundResult({Effect.KEPT: 1}, full="queue b is full"), RoundResult({Effect.DELIVERED: 2})
-    not_reached = RoundResult({Effect.KEPT: 1})
-    not_reached.failures.add(Effect.KEPT, "refused")
+    full, delivered = RoundResult(kept=kept(Event.NO_ROOM, "queue b is full")), RoundResult({Effect.DELIVERED: 2})
+    not_reached = RoundResult(kept=kept(Event.UNREACHED, "refused"))
     summary, ran = Summary(), []
     for routes in in_steps([first, then, gone], True, summary):
         ran.append([route.queue for route in routes])

@@ -12,10 +12,12 @@ from forwarder.routes.pace import (
     FIRST_ROUND_MESSAGES,
     MOST_ROUND_MESSAGES,
     Pace,
+    halves,
     is_through,
     next_limit,
 )
-from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from spool.workers.conclusion import kept
+from spool.workers.states import Event
 
 FULL_ROUND = RoundSize(FIRST_ROUND_MESSAGES, FIRST_ROUND_MESSAGES)
 
@@ -24,10 +26,8 @@ def delivered(messages: int) -> RoundResult:
     return RoundResult({"delivered": messages})
 
 
-def not_reached(messages: int = 1, retry_after: float | None = None) -> RoundResult:
-    result = RoundResult({"kept": messages}, retry_after=retry_after)
-    result.failures.add("kept", "refused")
-    return result
+def not_reached() -> RoundResult:
+    return RoundResult({"kept": 1}, kept=kept(Event.UNREACHED, "refused"))
 
 
 def steady() -> Pace:
@@ -59,7 +59,8 @@ def test_e07_nothing_is_claimed_ahead_where_order_or_room_depends_on_the_commit(
 
 
 @pytest.mark.parametrize(
-    "result", [not_reached(), RoundResult({"kept": 128}, full="queue replies is full"), delivered(9)]
+    "result",
+    [not_reached(), RoundResult(kept=kept(Event.NO_ROOM, "queue replies is full")), delivered(9)],
 )
 def test_nothing_is_claimed_ahead_behind_a_round_that_left_messages(result: RoundResult) -> None:
     """The messages that the round left come first; or the service is down, and would fail for the next messages,
@@ -81,25 +82,11 @@ def test_a_route_has_a_bounded_number_of_messages_claimed() -> None:
     assert pace.limit == MOST_ROUND_MESSAGES == 65_536
 
 
-def test_q12_a_service_that_is_down_is_tried_after_growing_pauses_and_at_once_again_when_it_is_up() -> None:
-    pace, pauses = Pace(2), list[float]()
-    for _ in range(8):
-        pace.note(RoundSize(128, 3), not_reached(3), seconds=0.1)
-        assert pace.down == "the service was not reached (refused)"
-        pauses.append(pace.pause)
-    assert pauses == [FIRST_PAUSE_SECONDS, 2, 4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
-    pace.note(RoundSize(128, 3), delivered(3), seconds=0.1)
-    assert (pace.down, pace.pause) == ("", 0)
-    pace.note(RoundSize(128, 3), not_reached(3, retry_after=7.0), seconds=0.1)
-    assert pace.pause == 7, "the service said so"
-
-
 def test_q11_answers_that_find_no_room_are_tried_in_halves_without_a_pause() -> None:
-    pace = Pace(2)
-    pace.note(RoundSize(128, 100), RoundResult({"kept": 100}, full="queue replies is full"), seconds=0.1)
-    assert (pace.limit, pace.down, pace.pause) == (50, "", 0)
-    pace.note(RoundSize(50, 1), RoundResult({"kept": 1}, full="queue replies is full"), seconds=0.1)
-    assert (pace.down, pace.pause) == ("there is no room (queue replies is full)", 1)
+    pace, full = Pace(2), RoundResult(kept=kept(Event.NO_ROOM, "queue replies is full"))
+    pace.note(RoundSize(128, 100), full, seconds=0.1)
+    assert (pace.limit, halves(RoundSize(128, 100), full), halves(RoundSize(50, 1), full)) == (50, True, False)
+    assert full.down == "there is no room (queue replies is full)"
 
 
 def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_long_enough() -> None:

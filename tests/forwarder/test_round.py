@@ -147,7 +147,8 @@ def test_q11_a_round_counts_messages_that_others_put_and_voted_for(space: spool.
 
 def test_q11_a_round_knows_a_limit_that_another_process_has_just_set(space: spool.Space) -> None:
     with spool.open(space.path) as other:
-        other.change_queue("replies", max_messages=0)
+        other.change_queue("replies", max_messages=1)
+        other.put("replies", b"there")
     assert space.engine.room(["replies"]) == Room(0, "replies")
 
 

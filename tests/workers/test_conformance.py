@@ -18,7 +18,7 @@ from forwarder import forwarder as rounds
 from forwarder.round import Route, TaskDied
 from forwarder.services import Request
 from forwarder.task import Block, Chunk
-from spool.workers.handler import Conclusion
+from spool.workers.conclusion import Conclusion
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, of_value
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
 from tests.shown import bodies

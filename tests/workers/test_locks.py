@@ -12,12 +12,11 @@ import pytest
 import spool
 import spool.aio
 from spool.coordination.locks import NUMBER, LockFile
-from spool.log import commit, deciding
+from spool.log import deciding, write
 from spool.log.sequence import with_number_lock
 from spool.model.position import PositionRanges
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.transactions.hold import Hold
-from spool.workers.states import Event, State, next_state
 from spool.workers.worker import Worker
 from tests import door
 from tests.at_once import AT_ONCE
@@ -59,7 +58,7 @@ def locked(space: spool.Space, on_timeout: Callable[[int], bool] = lambda times:
             with_number_lock(mine, deadline, failed)
 
         assert control.try_lock(NUMBER)
-        with mock.patch.object(commit, "with_number_lock", wait), mock.patch.object(deciding, "with_number_lock", wait):
+        with mock.patch.object(write, "with_number_lock", wait), mock.patch.object(deciding, "with_number_lock", wait):
             try:
                 yield
             finally:
@@ -128,11 +127,6 @@ def test_a_failed_call_still_counts_while_its_commit_waits_for_a_lock(space: spo
         summary = space.work("orders", fail, once=True)
     assert summary.dead_lettered == 1
     assert attempts(space) == [("errors", 0)]
-
-
-def test_the_states_of_an_attempt_that_waits_for_a_lock() -> None:
-    assert next_state(State.ANSWERED, Event.LOCKED) is State.ANSWERED
-    assert next_state(State.ANSWERED, Event.NO_LOCK) is State.ABANDONED
 
 
 # -- gets that wait -------------------------------------------------------------------------------------------------

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spool
 from spool.disk import Disk
 from spool.model.position import Position
+from spool.model.settings import QueueConfig
 from spool.workers import pauses, states
+from spool.workers.conclusion import Conclusion, without_room
 from spool.workers.effects import Effect
-from spool.workers.handler import Conclusion
+from spool.workers.loop import Step, next_step
 from spool.workers.outcome import Rejected, Replied, Retried
-from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Pauses, WaitingMessages
+from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Breaker
 from spool.workers.run import Run
-from spool.workers.states import Event, State, end_of_call, holds_up_its_message_alone, next_state
+from spool.workers.states import Event, State, end_of_call, next_state
 from tests.clocks import SimulatedClock
 
 ENDS = {State.CONCLUDED, State.WITHDRAWN, State.ABANDONED}
@@ -93,9 +96,10 @@ def test_a_service_that_was_not_reached_has_no_answer() -> None:
 
 @given(st.sampled_from([None, "a", "b", "c"]), st.sets(st.sampled_from(["a", "b"])), st.sets(st.sampled_from("abc")))
 def test_a_full_queue_concerns_one_message_only_if_no_other_uses_it(
-    full: str | None, named: set[str], shared: set[str]
+    full: str | None, named: set[str], into: set[str]
 ) -> None:
-    assert holds_up_its_message_alone(full, named, shared) == (full in named - shared)
+    conclusion = without_room(spool.Full("full", full), QueueConfig("work"), named, into, replies=True)
+    assert conclusion.waits == (full in named - into)
 
 
 # -- pauses -----------------------------------------------------------------------------------------------------------
@@ -103,13 +107,37 @@ def test_a_full_queue_concerns_one_message_only_if_no_other_uses_it(
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e4)), min_size=1, max_size=20))
 def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(asked: list[float | None]) -> None:
-    pauses, before = Pauses(), FIRST_PAUSE_SECONDS / 2
-    for retry_after in asked:
-        grown = min(before * 2, LONGEST_PAUSE_SECONDS)
-        assert pauses.find_down("refused", retry_after) == max(grown, retry_after or 0.0)
-        before = grown
-    pauses.find_up()
-    assert pauses.find_down("refused") == FIRST_PAUSE_SECONDS
+    now = 100.0
+    breaker, before = Breaker("work", lambda: now, lambda: False, once=False), FIRST_PAUSE_SECONDS / 2
+    for retry_after in [*asked, None]:
+        breaker.hold_back("refused", retry_after)
+        before = min(before * 2, LONGEST_PAUSE_SECONDS)
+        assert breaker.take_untold() == ("refused", max(before, retry_after or 0.0))
+        now += max(before, retry_after or 0.0)
+        assert breaker.pause_left() == 0
+    breaker.note("")
+    breaker.hold_back("refused")
+    assert breaker.take_untold() == ("refused", FIRST_PAUSE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("state", "step"),
+    [
+        ({}, Step.TAKE),
+        ({"is_stopping": True, "is_full": True}, Step.END),
+        ({"is_full": True, "down": True}, Step.CALL),
+        ({"down": True}, Step.PAUSE),
+        ({"is_empty": True}, Step.TAKE),
+        ({"is_empty": True, "once": True, "is_busy": True}, Step.CALL),
+        ({"is_empty": True, "once": True}, Step.END),
+        ({"down": True, "once": True, "is_busy": True}, Step.END),
+    ],
+)
+def test_the_next_step_of_each_driver(state: dict[str, bool], step: Step) -> None:
+    breaker = Breaker("work", lambda: 100.0, lambda: False, once=state.pop("once", False))
+    if state.pop("down", False):
+        breaker.hold_back("refused")
+    assert next_step(breaker, **{"is_stopping": False, **state}) is step
 
 
 def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not_end_the_pause() -> None:
@@ -123,7 +151,7 @@ def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not
         clock.sleep(0.5)
         run.hold_back(Position(7, 1), refused)
         run.end(Position(7, 2), Conclusion(Effect.DELIVERED, ""), 100.0)
-        assert (run.pause_left(), run.begin(position), told.mock_calls) == (0.5, False, [])
+        assert (run.breaker.pause_left(), run.begin(position), told.mock_calls) == (0.5, False, [])
         run.end(position, refused, 100.0)
         clock.sleep(0.5)
         assert run.begin(position)
@@ -139,16 +167,18 @@ def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not
 def test_a_message_that_waits_alone_is_passed_over_for_a_growing_time_and_forgotten_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waiting, position, now = WaitingMessages(), Position(7, 0), 100.0
+    clock, position = SimulatedClock(100.0), Position(7, 0)
+    breaker = Breaker("work", clock.monotonic, lambda: False, once=False)
     for seconds in (1.0, 2.0, 4.0):
-        waiting.add(position, now)
-        assert (waiting.positions(now), waiting.seconds(now)) == ([position], seconds)
-        now += seconds
-        assert (waiting.positions(now), waiting.seconds(now)) == ([], None)
-    waiting.positions(now + LONGEST_PAUSE_SECONDS + 1)
-    waiting.add(position, now)
-    assert waiting.seconds(now) == 1.0
+        assert breaker.wait(position)
+        assert (breaker.passed(), breaker.seconds()) == ([position], seconds)
+        clock.sleep(seconds)
+        assert (breaker.passed(), breaker.seconds()) == ([], None)
+    clock.sleep(LONGEST_PAUSE_SECONDS + 1)
+    breaker.passed()
+    assert breaker.wait(position)
+    assert breaker.seconds() == 1.0
     monkeypatch.setattr(pauses, "MOST_WAITING", 1)
-    assert waiting.is_full
-    waiting.remove(position)
-    assert not waiting.is_full
+    assert not breaker.wait(Position(7, 1))
+    breaker.note("", position)
+    assert breaker.wait(Position(7, 1))

@@ -134,7 +134,7 @@ def test_x05_a_service_that_is_not_reached_keeps_the_messages_and_votes_for_noth
     space.put_many("orders", [b"a", b"b"])
     answers["here"] = lambda request: Retried("no way there", 3.0, counted=False)
     result = run(space, there)
-    assert (result.effects, result.retry_after) == ({Effect.KEPT: 2}, 3.0)
+    assert (result.effects, result.kept and result.kept.delay) == ({Effect.KEPT: 2}, 3.0)
     assert [message.attempts for message in space.browse("orders")] == [0, 0]
     assert left_over(space.path) == []
 
