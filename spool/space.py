@@ -391,7 +391,8 @@ class Space(Administration):
         Args:
             timeout: the seconds after which the transaction is rolled back; None for no limit.
         """
-        check_time_limit(timeout)
+        if type(timeout) is not float or not timeout > 0:
+            check_time_limit(timeout)
         self._store.check_usable()
         return Transaction(self._core, timeout=timeout, guarded=True)
 

@@ -3,6 +3,7 @@
 ``engine`` has the verbs for an open space; ``tasks`` has the verbs for processes that have not opened the space.
 """
 
+from spool.admin.in_doubt import InDoubt
 from spool.coordination.resumptions import READ_SECONDS, Resumptions
 from spool.disk.advice import is_directory
 from spool.disk.stat import is_same_original
@@ -14,7 +15,6 @@ from spool.runtime.clock import Clock, WaitExpired
 from spool.runtime.context import Joinable
 from spool.store.meters import duration_keys
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.two_phase import InDoubt
 
 __all__ = [
     "READ_SECONDS", "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable",

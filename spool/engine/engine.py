@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from spool.admin import in_doubt
+from spool.admin.in_doubt import InDoubt
 from spool.admin.stats import first_due
 from spool.coordination.locks import xid_byte
 from spool.coordination.resumptions import Resumptions
@@ -45,7 +47,6 @@ from spool.transactions.coordinated import CoordinatedTransaction, Coordinator, 
 from spool.transactions.core import Core
 from spool.transactions.delivery import set_aside, stored_body
 from spool.transactions.transaction import Transaction, mark_lost
-from spool.transactions.two_phase import InDoubt
 
 if TYPE_CHECKING:
     from spool.admin.doctor import Proof
@@ -304,7 +305,7 @@ class Engine:
     @public_call("looking at a branch")
     def describe(self, xid: Xid) -> InDoubt:
         """Return a prepared branch's puts and gets, and the process that prepared the branch. Raises UnknownBranch."""
-        return two_phase.describe(self._store, xid)
+        return in_doubt.describe(self._store, xid)
 
     @public_call("looking for branches in doubt")
     def describe_all(self) -> list[InDoubt]:
@@ -312,7 +313,7 @@ class Engine:
 
         Unlike ``in_doubt``, this method makes no branch durable, so it is fast even for thousands of branches.
         """
-        return two_phase.describe_all(self._store)
+        return in_doubt.describe_all(self._store)
 
     @public_call("looking at a branch")
     def is_prepared(self, xid: Xid) -> bool:
@@ -337,7 +338,7 @@ class Engine:
         The decision is kept until ``forget``, so that a coordinator that asks later gets the decision. Raises
         UnknownBranch if no prepared branch has this xid.
         """
-        two_phase.decide_heuristically(self._core, xid, self._store.deadline(), commit=commit)
+        in_doubt.decide_heuristically(self._core, xid, self._store.deadline(), commit=commit)
 
     @public_call("looking for decisions")
     def decision(self, xid: Xid) -> Decision | None:
@@ -352,7 +353,7 @@ class Engine:
     @public_call("forgetting a decision")
     def forget(self, xid: Xid) -> bool:
         """Durably forget an administrator's decision. Return False if no decision about the branch exists."""
-        return two_phase.forget(self._store, xid, self._store.deadline())
+        return in_doubt.forget(self._store, xid, self._store.deadline())
 
     # -- coordinators of ours ------------------------------------------------------------------------------------------
 

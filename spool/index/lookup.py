@@ -26,6 +26,7 @@ from spool.index.segment import (
     key_prefixes,
     pack_position,
 )
+from spool.index.stretch import Stretch, stretch_of
 from spool.model.order import cuts
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
@@ -163,6 +164,20 @@ class MessageTable:
         if at >= 0 and ordinal < (stop := runs[at].end):
             return runs[at], stop if stop < end else end
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
+
+    def stretch_from(
+        self, configs: Mapping[str, QueueConfig], number: int, ordinal: int, end: int
+    ) -> tuple[Stretch | None, int]:
+        """Return the first neighbouring messages of the range as a stretch, and the ordinal after these messages.
+
+        If no message is at ``ordinal``, return None, and the ordinal with which to continue.
+        """
+        run, stop = self.run_from(number, ordinal, end)
+        if run is None:
+            return None, stop
+        branch, in_branch = self.branch_of(Position(number, ordinal))
+        whole = stretch_of(run, branch, in_branch - (ordinal - run.first), configs.get(run.queue.name))
+        return whole.part(ordinal, stop - ordinal), stop
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
         """Search like ``run_from``, but only in segments. ``stop``: the ordinal at which the search ends, not after the

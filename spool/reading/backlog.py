@@ -12,7 +12,6 @@ from spool.index.stretch import Stretch, stretch_of
 from spool.log.visibility import catch_up
 from spool.model.layout import MAX_ORDINAL
 from spool.model.message import expiry_time, with_defaults
-from spool.model.position import Position
 from spool.model.text import no_queue
 from spool.policies.subscriptions import put_by
 from spool.reading.places import Compacted, Item, packed
@@ -193,13 +192,8 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
         try:
             catch_up(store)
             with store.view.mutex:
-                messages = store.view.index.messages
-                run, stop = messages.run_from(number, ordinal, end)
-                if run is None or run.queue.name != queue:
-                    return None, stop
-                branch, in_branch = messages.branch_of(Position(number, ordinal))
-                config = store.settings.known.config.queues.get(queue)
-                found = stretch_of(run, branch, in_branch - (ordinal - run.first), config)
-                return found.part(ordinal, stop - ordinal), stop
+                queues = store.settings.known.config.queues
+                found, stop = store.view.index.messages.stretch_from(queues, number, ordinal, end)
+                return (found if found is not None and found.queue == queue else None), stop
         except OSError as error:
             store.fail("reading messages", error)

@@ -7,6 +7,7 @@ parts. The order of locks: docs/architecture.md, "Locks, and their order".
 import errno
 import logging
 import os
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ from spool.store.settings import SettingsReader, read_settings_text
 log = logging.getLogger("spool")
 
 WAIT_SECONDS = 30.0
+
+_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last object is dropped)
 
 escape_names()  # (every program that opens a space imports this module first)
 
@@ -138,6 +141,15 @@ class Store:
     def closed(self) -> bool:
         return self.guard.closed
 
+    def drop(self, undo: Callable[[], None], text: str) -> None:
+        """Let the housekeeper undo an object that the program dropped before its end, and warn the program.
+
+        This method takes no lock and touches no file, so a ``__del__`` may call it.
+        """
+        if not self.closed:
+            self.dropped.append(undo)
+            _warn(text, ResourceWarning, 3)
+
     def check_usable(self) -> CounterPage:
         """Return the current counters.
 
@@ -150,9 +162,10 @@ class Store:
         if self.misplaced:
             raise SpaceStopped(self.misplaced)
         try:
-            return self.shared.counters.read().check()
+            page = self.shared.counters.read()
         except OSError as error:
             raise self.translate_error("reading the space's counters", error) from error
+        return page.check() if page.is_stopped else page
 
     def check_in_place(self) -> None:
         """Raise SpaceStopped if the directory of the space, or ``run/``, was moved, replaced or removed.

@@ -9,7 +9,6 @@ not even the same ``Claims``: the messages of a group are handled one after the 
 """
 
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -47,8 +46,6 @@ from spool.transactions.hold import Hold
 
 _DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
 _CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
-
-_warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last claims)
 
 
 class _Held(Hold):
@@ -181,12 +178,8 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is removed.
         """
-        return self._remove(_listed("remove", messages))
-
-    @public_call("committing")
-    def _remove(self, messages: list[Message]) -> "Future[None]":
-        found = self._begin_ending(messages)
-        return self._submit(found, lambda: removal(self._store.check_usable(), _ranges(found)))
+        store = self._store
+        return self._submit(_listed("remove", messages), lambda found: removal(store.check_usable(), _ranges(found)))
 
     def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
         """Count a failed attempt, and release the message.
@@ -203,7 +196,7 @@ class Claims:
             BadMessageId: this object does not hold the message.
             InvalidArgument: ``delay`` is not a number of seconds from 0.
         """
-        return self._fail([message], reason, check("delay", delay, _DELAY))
+        return self._submit([message], partial(self._failure, reason=reason, delay=check("delay", delay, _DELAY)))
 
     def reject(self, messages: Iterable[Message], reason: str, delay: float | None = None) -> "Future[None]":
         """Fail messages for good, in one commit: they move to the error queue at once, as after ``spool.Reject``.
@@ -221,14 +214,8 @@ class Claims:
             BadMessageId: this object does not hold one of the messages. Then no message is rejected.
             InvalidArgument: ``delay`` is not a number of seconds from 0.
         """
-        return self._fail(_listed("reject", messages), reason, check("delay", delay, _DELAY), is_final=True)
-
-    @public_call("committing")
-    def _fail(
-        self, messages: list[Message], reason: str, delay: float | None = None, *, is_final: bool = False
-    ) -> "Future[None]":
-        found = self._begin_ending(messages)
-        return self._submit(found, partial(self._failure, found, reason, delay, is_final=is_final))
+        failure = partial(self._failure, reason=reason, delay=check("delay", delay, _DELAY), is_final=True)
+        return self._submit(_listed("reject", messages), failure)
 
     def release(self, messages: Iterable[Message]) -> None:
         """Return messages to their places in their queues, and wake waiting calls of all processes. No attempt is
@@ -275,13 +262,11 @@ class Claims:
     def __del__(self) -> None:
         """Let the housekeeper release the messages. (Python can call this method between any two instructions, so the
         method takes no lock and touches no file.)"""
-        if self.__dict__.get("_held") and not self._store.closed:
-            self._store.dropped.append(self.close)
-            _warn(
+        if self.__dict__.get("_held"):
+            self._store.drop(
+                self.close,
                 f"claims of {self._store.files.disk.root} were dropped with {self.held} messages, which are released "
                 "within seconds: use them in a with statement",
-                ResourceWarning,
-                2,
             )
 
     def __repr__(self) -> str:
@@ -382,9 +367,11 @@ class Claims:
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
-    def _submit(self, found: Sequence[_Held], make: Callable[[], WriteSet]) -> "Future[None]":
-        """Commit the request that ``make`` returns, without waiting; return a future of the outcome."""
-        future = Future[None]()
+    @public_call("committing")
+    def _submit(self, messages: list[Message], make: Callable[[Sequence[_Held]], WriteSet]) -> "Future[None]":
+        """Commit the write set that ``make`` returns for held messages, without waiting; return a future of the
+        outcome."""
+        found, future = self._begin_ending(messages), Future[None]()
         future.set_running_or_notify_cancel()
         if not found:
             future.set_result(None)
@@ -396,12 +383,16 @@ class Claims:
             raise
         return future
 
-    def _request(self, found: Sequence[_Held], make: Callable[[], WriteSet], future: "Future[None]") -> WriteSet:
-        request = make()
+    def _request(
+        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], future: "Future[None]"
+    ) -> WriteSet:
+        request = make(found)
         request.future, request.on_done = future, partial(self._on_done, found, make)
         return request
 
-    def _on_done(self, found: Sequence[_Held], make: Callable[[], WriteSet], requests: Sequence[WriteSet]) -> None:
+    def _on_done(
+        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], requests: Sequence[WriteSet]
+    ) -> None:
         """End messages with the outcome of their commit. The thread that leads the commit calls this."""
         [request] = requests
         error = request.error
@@ -420,13 +411,12 @@ class Claims:
                     held.is_unknown = isinstance(error, CommitUnknown)
                 self._undo_ending(found)
         finally:
-            if error is None:
-                calls.call_later(partial(request.future.set_result, None))
-            else:
-                seen = self._core.group_commit.translate_error(error)
-                calls.call_later(partial(request.future.set_exception, seen))
+            done = partial(request.future.set_result, None)
+            if error is not None:
+                done = partial(request.future.set_exception, self._core.group_commit.translate_error(error))
+            calls.call_later(done)
 
-    def _failure(self, found: Sequence[_Held], reason: str, delay: float | None, *, is_final: bool) -> WriteSet:
+    def _failure(self, found: Sequence[_Held], *, reason: str, delay: float | None, is_final: bool = False) -> WriteSet:
         """Return the write set that records a failure of messages, under the current settings."""
         store = self._store
         page = store.check_usable()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn, TypeVar
 
-from spool.coordination.locks import LockFile, OpenLock, coordinator_byte
+from spool.coordination.locks import LockFile, OpenLock, coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError
 from spool.index.stretch import Stretch
@@ -83,7 +83,10 @@ class CoordinatedTransaction(Transaction):
 
         The caller is inside a public call.
         """
-        return self._hold.try_lock_xid(self._xid)
+        byte = xid_byte(self._xid)
+        if self._store.shared.xids.try_lock(byte):
+            self._hold.byte = byte
+        return self._hold.byte is not None
 
     @public_call("taking from queue {queue}")
     def hold(
@@ -227,7 +230,7 @@ class CoordinatedTransaction(Transaction):
         with self._lock:
             try:
                 page = self._check_ending()
-                if self._is_empty:
+                if self._writes.is_empty and self._hold.file is None:
                     self._end(TransactionState.COMMITTED)
                     return False
                 file = self._hold.open_file(self._xid)

@@ -11,7 +11,7 @@ import msgpack
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
 from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
 from spool.index.run import Run
-from spool.index.stretch import Stretch, stretch_of
+from spool.index.stretch import Stretch
 from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet
@@ -40,20 +40,15 @@ _MOST_READS = 3  # reads of a message that other processes move meanwhile
 
 def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
     """Return the places of the bodies of claimed messages, in order."""
-    found = list[Stretch]()
+    found, queues = list[Stretch](), store.settings.known.config.queues
     with store.view.mutex:
-        messages = store.view.index.messages
-        for number, first, count in ranges:
-            ordinal, end = first, first + count
+        for number, ordinal, count in ranges:
+            end = ordinal + count
             while ordinal < end:
-                run, stop = messages.run_from(number, ordinal, end)
-                if run is None:
+                part, ordinal = store.view.index.messages.stretch_from(queues, number, ordinal, end)
+                if part is None:
                     raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
-                branch, in_branch = messages.branch_of(Position(number, ordinal))
-                config = store.settings.known.config.queues.get(run.queue.name)
-                whole = stretch_of(run, branch, in_branch - (ordinal - run.first), config)
-                found.append(whole.part(ordinal, stop - ordinal))
-                ordinal = stop
+                found.append(part)
     return found
 
 

@@ -27,7 +27,7 @@ from spool.coordination.locks import GroupName, group_byte, xid_byte
 from spool.errors import CorruptedFile, NotOpen, SpoolError, UnknownCodec
 from spool.log.commit_file import CommitFileWriter
 from spool.log.standing import look_at_standing
-from spool.log.visibility import catch_up, list_prepared, revalidate
+from spool.log.visibility import apply_up_to, catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet, removal
 from spool.model.message import Message
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
@@ -121,8 +121,9 @@ class Hold:
                 self.give_back(bad)
                 got, page = subtract_ranges(got, bad), None
             if found:
-                if self.journal is not None:
-                    self.begin_attempts(got)
+                if self.journal is not None:  # (like ``begin_attempts``, without a call)
+                    self.since = self.since or store.clock.now()
+                    self.slots += self.journal.begin(got, self.since)
                 return found, got
 
     def claim(self, wanted: Wanted, page: CounterPage | None = None) -> PositionRanges:
@@ -149,92 +150,95 @@ class Hold:
         if self.journal is not None and not store.shared.claims.owner:
             become_owner(store)  # (before the claim, because this may wait for a lock)
         view.was_read = True
-        if page.published > view.index.applied or view.settings is not store.settings.known:
+        if page.published > view.index.applied:
+            apply_up_to(store, page.published)
+        if view.settings is not store.settings.known:
             catch_up(store, page)
         if page.prepared != view.prepared.version:  # otherwise messages of rolled-back branches would seem to be held
             list_prepared(store, page)
         queues = view.index.messages.queues
         if wanted.queue in queues and queues[wanted.queue].may_expire:
             expire(store, wanted.queue, store.deadline())
+        self.page = page
         skip: PositionSet = set(wanted.passed)
-        before, kept = tuple(self.groups), PositionRanges()
-        left, is_last = None, False
+        before, got = tuple(self.groups), PositionRanges()
+        left, is_last, owners, counters = None, False, self._owners, store.shared.counters
         try:
-            while not kept:
-                got = self._lock_free(wanted, skip)
+            while True:
+                self._lock_free(wanted, skip, got)
                 if got:
-                    kept, refused = self._confirm(wanted, got, page, skip)
-                    left = refused or left
-                    continue
-                if left is not None:
+                    if not (  # (otherwise nothing has happened since the first read)
+                        store.shared.requests.are_calm
+                        and counters.read() is page
+                        and page.issued == page.published
+                        and page.owner <= owners.seen
+                        and not owners.others
+                    ):
+                        left = self._confirm(wanted, got, page, skip) or left
+                    if got:
+                        break
+                elif left is not None:
                     if is_last:
                         raise left
-                    self._owners.forget_refusals()  # (an earlier call may have been refused)
+                    owners.forget_refusals()  # (an earlier call may have been refused)
                     skip, left, is_last = set(wanted.passed), None, True
-                    continue
-                seen = view.index.applied
-                # Try again: a dead coordinator's branch has released messages, or a commit was published meanwhile.
-                if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
-                    continue
-                store.shared.control.verify()  # otherwise a caller would wait for ever after run/ was deleted
-                check_not_own(view, wanted, self.claims)
-                break
-            self.claims += kept
-            return kept
+                else:
+                    seen = view.index.applied
+                    # Try again if a dead coordinator's branch has released messages, or a commit was published.
+                    if not resolve_orphans(store, store.deadline()) and view.index.applied == seen:
+                        store.shared.control.verify()  # otherwise a caller would wait for ever after run/ was deleted
+                        check_not_own(view, wanted, self.claims)
+                        break
+            self.claims += got
+            return got
+        except BaseException:
+            store.shared.claims.release_all(got)
+            got.clear()
+            raise
         finally:
             if self.groups:
                 with view.mutex:
-                    runs = map(view.index.messages.find, positions(kept))
+                    runs = map(view.index.messages.find, positions(got))
                     still = {(wanted.queue, run.group) for run in runs if run is not None and run.group is not None}
                 self._unlock_groups(but={*before, *still})
 
-    def _lock_free(self, wanted: Wanted, skip: PositionSet) -> PositionRanges:
-        """Lock up to ``wanted.count`` free messages. If a lock is refused, add all candidates of the round to
-        ``skip``."""
-        claims, got, missing = self.store.shared.claims, PositionRanges(), wanted.count
-        try:
-            with self.store.view.mutex:
-                while missing and (tried := self._candidates(wanted, missing, skip)):
+    def _lock_free(self, wanted: Wanted, skip: PositionSet, got: PositionRanges) -> None:
+        """Lock up to ``wanted.count`` free messages, and add them to ``got``. If a lock is refused, add all candidates
+        of the round to ``skip``."""
+        claims, missing = self.store.shared.claims, wanted.count
+        with self.store.view.mutex:
+            while missing and (tried := self._candidates(wanted, missing, skip)):
+                for number, first, count in tried:
+                    for piece, length in claims.claim(number, first, count):
+                        got += ((number, piece, length),)
+                        missing -= length
+                if missing:
                     for number, first, count in tried:
-                        for piece, length in claims.claim(number, first, count):
-                            got += ((number, piece, length),)
-                            missing -= length
-                    if missing:
-                        for number, first, count in tried:
-                            skip.update(zip(repeat(number), range(first, first + count)))
-        except BaseException:
-            claims.release_all(got)
-            raise
-        return got
+                        skip.update(zip(repeat(number), range(first, first + count)))
 
-    def _confirm(
-        self, wanted: Wanted, got: PositionRanges, seen: CounterPage, skip: PositionSet
-    ) -> tuple[PositionRanges, OSError | None]:
-        """Revalidate locked messages (rule 4): return the messages that are free, and unlock the others.
+    def _confirm(self, wanted: Wanted, got: PositionRanges, seen: CounterPage, skip: PositionSet) -> OSError | None:
+        """Revalidate locked messages (rule 4): unlock the messages that are not free, and remove them from ``got``.
 
-        Messages of dead processes whose attempts cannot be counted, because the disk is full, are added to ``skip``.
-        The second value is the error about them. ``seen``: the counters that were read before the claim.
+        Messages of dead processes whose attempts cannot be counted, because the disk is full, are not free, and are
+        added to ``skip``. The error about them is returned. ``seen``: the counters that were read before the claim.
         """
-        store, owners, refused = self.store, self._owners, None
-        kept = got
-        try:
-            if not store.shared.requests.are_calm:
-                look_at_standing(store, got)
-            page = self.page = store.shared.counters.read()
-            if (page.owner > owners.seen or owners.others) and (left := owners.count_attempts_of_dead(got, page)):
-                page, refused = store.shared.counters.read(), left.error
-                skip.update(positions(left.ranges))
-                kept = subtract_ranges(got, left.ranges)
-            if page is not seen or page.issued != page.published:  # else nothing has happened since the first read
-                revalidate(store, kept, page=page)
-                with store.view.mutex:
-                    kept = self._still_there(wanted, kept)
-        except BaseException:
-            self.store.shared.claims.release_all(got)
-            raise
+        store, owners, refused, kept = self.store, self._owners, None, got
+        if not store.shared.requests.are_calm:
+            look_at_standing(store, got)
+        page = store.shared.counters.read()
+        if (page.owner > owners.seen or owners.others) and (left := owners.count_attempts_of_dead(got, page)):
+            page, refused = store.shared.counters.read(), left.error
+            skip.update(positions(left.ranges))
+            kept = subtract_ranges(got, left.ranges)
+        self.page = page
+        if page is not seen or page.issued != page.published:
+            revalidate(store, kept, page=page)
+            with store.view.mutex:
+                kept = self._still_there(wanted, kept)
         if kept != got:
-            self.store.shared.claims.release_all(subtract_ranges(got, kept))
-        return kept, refused
+            lost, got[:] = subtract_ranges(got, kept), kept
+            store.shared.claims.release_all(lost)
+        return refused
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -322,11 +326,10 @@ class Hold:
         """Return the locked messages that may be delivered, in order. The caller holds the mutex (rule 4)."""
         kept: PositionRanges = []
         view, now = self.store.view, self.store.clock.now()
-        for number, first, count in got:
-            ordinal = first
-            pieces: PositionRanges = []
-            while ordinal < first + count:
-                run, stop = view.index.messages.run_from(number, ordinal, first + count)
+        for number, ordinal, count in got:
+            end = ordinal + count
+            while ordinal < end:
+                run, stop = view.index.messages.run_from(number, ordinal, end)
                 if (
                     run is not None
                     and run.queue.name == wanted.queue
@@ -334,13 +337,12 @@ class Hold:
                     and (run.expires is None or run.expires > now)
                 ):
                     if not view.prepared.held:
-                        append_range(pieces, number, ordinal, stop - ordinal)
+                        append_range(kept, number, ordinal, stop - ordinal)
                     else:
                         for one in range(ordinal, stop):
                             if (number, one) not in view.prepared.held:
-                                append_range(pieces, number, one, 1)
+                                append_range(kept, number, one, 1)
                 ordinal = stop
-            kept += pieces
         return self._without_overtakers(wanted, kept) if self.groups and not wanted.by_key else kept
 
     def _without_overtakers(self, wanted: Wanted, kept: PositionRanges) -> PositionRanges:
@@ -359,13 +361,7 @@ class Hold:
                     allowed.add((number, ordinal))
                 elif (number, ordinal) not in claimed:
                     break
-        if len(allowed) == len(group_of):
-            return kept
-        right: PositionRanges = []
-        for position in group_of:
-            if position in allowed:
-                append_range(right, *position, 1)
-        return right
+        return subtract_ranges(kept, [(*position, 1) for position in group_of if position not in allowed])
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -423,23 +419,13 @@ class Hold:
         self.since = self.since or self.store.clock.now()
         self.slots += self.journal.begin(claims, self.since)
 
-    def end_attempts(self, *, removed: bool = False) -> None:
-        """Record that the attempts have ended. If this process dies afterwards, no attempt is counted.
-
-        ``removed``: whether a commit has removed the messages.
-        """
+    def end_attempts(self) -> None:
+        """Record that the attempts have ended. If this process dies afterwards, no attempt is counted."""
         if self.slots and self.journal is not None:
             slots, self.slots = self.slots, []
-            self.journal.end(slots, removed=removed)
+            self.journal.end(slots)
 
     # -- the branch ---------------------------------------------------------------------------------------------------
-
-    def try_lock_xid(self, xid: Xid) -> bool:
-        """Lock an xid without waiting; returns False if another process holds it. Not called twice."""
-        byte = xid_byte(xid)
-        if self.store.shared.xids.try_lock(byte):
-            self.byte = byte
-        return self.byte is not None
 
     def open_file(self, xid: Xid) -> CommitFileWriter:
         """Return the branch's file. Its xid is locked before it can have a file (rule 6).
@@ -500,8 +486,9 @@ class Hold:
         """
         if self._is_left:
             return
-        if self.slots:
-            self.end_attempts(removed=removed)
+        if self.slots and self.journal is not None:  # (like ``end_attempts``, without a call)
+            self.journal.end(self.slots, removed=removed)
+            self.slots = []
         claims = self.claims[:]
         self.claims.clear()
         locks = self.store.shared.claims

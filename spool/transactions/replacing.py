@@ -46,21 +46,15 @@ class Replacements:
             MessageInUse: another transaction did not release the correlation id in time.
         """
         assert wanted.correlation_id is not None
-        xids, byte = self._store.shared.xids, replacement_byte(wanted.queue, wanted.correlation_id)
-        locks = self._hold.locks
-        if byte in locks:
-            return
-        what = f"the correlation id {shown(wanted.correlation_id)} of queue {wanted.queue}"
-        try:
-            xids.lock(byte, deadline, what)
-        except WaitExpired as error:
-            raise MessageInUse(f"{error}: try again later") from None
-        try:
-            revalidate(self._store)  # the last holder may have died before the publication of its numbered commit
+        byte, locks = replacement_byte(wanted.queue, wanted.correlation_id), self._hold.locks
+        if byte not in locks:
+            what = f"the correlation id {shown(wanted.correlation_id)} of queue {wanted.queue}"
+            try:
+                self._store.shared.xids.lock(byte, deadline, what)
+            except WaitExpired as error:
+                raise MessageInUse(f"{error}: try again later") from None
             locks.append(byte)
-        finally:
-            if byte not in locks:
-                xids.unlock(byte)
+        revalidate(self._store)  # the last holder may have died before the publication of its numbered commit
 
     def take(self, wanted: Wanted, deadline: Deadline) -> PositionRanges:
         """Claim all messages with the correlation id, and wait for those that other transactions hold. No attempts are

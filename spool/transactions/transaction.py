@@ -11,7 +11,6 @@ outcome in every future of a submitted message. If its file has a number already
 import enum
 import os
 import threading
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -48,6 +47,7 @@ from spool.transactions.replacing import Replacements, check_replace
 from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
 
 T = TypeVar("T")
+_deferred = calls.deferred()
 
 
 class TransactionState(enum.Enum):
@@ -104,11 +104,10 @@ class Transaction:
         self.ended_elsewhere: Block | None = None
         self._blocks: list[Block] = []
         self._left = False
-        self._promises: Promises | None = None  # created together with the guard, or by the first ``submit``
+        self._promises: Promises | None = None  # created by the first ``submit``
         self._guard: DropGuard | None = None
         if guarded:
-            self._promises = Promises(store.at_end)
-            self._guard = DropGuard(hold, self._promises)
+            self._guard = DropGuard(hold)
 
     def _begin_branch(self, xid: Xid | None) -> Xid:
         """Begin an empty branch with a new id of its messages; return its xid, a new one if left out."""
@@ -213,10 +212,6 @@ class Transaction:
         file = self._hold.file
         return [*(file.tables if file is not None else ()), *self._writes.tables]
 
-    @property
-    def _is_empty(self) -> bool:
-        return self._writes.is_empty and self._hold.file is None
-
     def _stream(self) -> None:
         """Write the complete sections to a file in ``active/``, because the transaction has become large."""
         try:
@@ -236,6 +231,8 @@ class Transaction:
         future.set_running_or_notify_cancel()
         with self._lock:
             self._promises = self._promises or Promises(self._store.at_end)
+            if self._guard is not None:
+                self._guard.promises = self._promises
             self._promises.add(future, within(Transaction.put)(self, queue, body, **options))
         return future
 
@@ -335,7 +332,7 @@ class Transaction:
                 request.page = self._check_ending()
                 if (file := self._hold.file) is not None:  # a part of the messages is written
                     self.number = commit(store, file, request, limited=True)
-                while file is None and not request.is_empty:
+                while file is None and (request.messages or request.commands or not request.is_empty):
                     try:
                         self._core.group_commit.commit(request)
                         break
@@ -363,7 +360,7 @@ class Transaction:
         future.set_running_or_notify_cancel()
         with self._lock:
             page = self._check_ending()
-            if self._hold.file is not None or self._is_empty:
+            if self._hold.file is not None or self._writes.is_empty:
                 within(Transaction.commit)(self)
                 future.set_result(result)
                 return future
@@ -390,7 +387,8 @@ class Transaction:
                 failed = error
             if self.state is TransactionState.COMMITTING:  # the commit failed because the space was closed
                 self.state = TransactionState.ROLLED_BACK
-                self._end_promises("the space was closed")
+                if self._promises is not None:
+                    self._promises.roll_back("the space was closed")
         if failed is None:
             calls.call_later(partial(request.future.set_result, result))
             return
@@ -432,19 +430,17 @@ class Transaction:
         finally:
             self._end(TransactionState.ROLLED_BACK, reason)
 
-    def _end_promises(self, why: str) -> None:
+    def _end_promises(self, promises: Promises, why: str) -> None:
         """Set the outcome of this ended transaction in the futures of its submitted messages."""
-        if self._promises is None:
-            return
         if self.state is TransactionState.COMMITTED:
-            self._promises.fulfil()
+            promises.fulfil()
         elif self.state is TransactionState.ROLLED_BACK:
-            self._promises.roll_back(why)
+            promises.roll_back(why)
         elif self.state is TransactionState.UNKNOWN:
             text = f"its transaction may or may not have been committed: {why}"
-            self._promises.fail(lambda id: CommitUnknown(text, (id,)))
+            promises.fail(lambda id: CommitUnknown(text, (id,)))
         else:
-            self._promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
+            promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
 
     def _fail(self, doing: str, error: BaseException) -> NoReturn:
         """End the transaction after its commit or vote failed, and raise the error in the form for the caller.
@@ -478,9 +474,10 @@ class Transaction:
         """Set the final state, and release everything that the transaction holds."""
         self.state = state
         if self._guard is not None:
-            self._guard.dismiss()
+            self._guard.hold = None
             self._guard = None  # freed in this call: Python ignores a signal handler's exception in ``__del__``
-        self._end_promises(why)
+        if self._promises is not None:
+            self._end_promises(self._promises, why)
         removed = state is TransactionState.COMMITTED and self._removes_all
         self._hold.end(taken=state is not TransactionState.ROLLED_BACK, removed=removed)
 
@@ -517,13 +514,13 @@ class Transaction:
 
     def __enter__(self) -> Self:
         with calls.deferred(partial(_undo_enter, self, len(self._blocks), joined_by_caller.get())):
-            enter(self)
+            self._blocks.append(associate(self._store, self))
             return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with calls.deferred():  # (not a call of the space, because the space may be closed before the block ends)
+        with _deferred:  # (not a call of the space, because the space may be closed before the block ends)
             try:
                 end_block(self, kind, error)
             except BaseException as raised:
@@ -538,8 +535,6 @@ class Transaction:
 
 _DROPPED = "its transaction was dropped without a commit or a rollback"
 
-_warn = warnings.warn  # (at its end, the interpreter may remove the module ``warnings`` before the last transaction)
-
 
 class DropGuard:
     """A transaction's guard. If the program drops a transaction that has not ended, the housekeeper rolls it back.
@@ -548,35 +543,30 @@ class DropGuard:
     file.
     """
 
-    __slots__ = ("_hold", "_promises")
+    __slots__ = ("hold", "promises")
 
-    def __init__(self, hold: Hold, promises: Promises) -> None:
-        self._hold: Hold | None = hold
-        self._promises = promises
-
-    def dismiss(self) -> None:
-        """Disarm the guard, because the transaction has ended."""
-        self._hold = None
+    def __init__(self, hold: Hold) -> None:
+        """``hold``: None disarms the guard, because the transaction has ended."""
+        self.hold: Hold | None = hold
+        self.promises: Promises | None = None
 
     def __del__(self) -> None:
-        hold = getattr(self, "_hold", None)  # (it is missing after an exception inside ``__init__``)
-        if hold is None or hold.store.closed:
-            return
-        hold.store.dropped.append(partial(_undo, hold, self._promises))
-        _warn(
-            f"a transaction of {hold.store.files.disk.root} was dropped without a commit or a rollback, and is rolled "
-            "back within seconds: use it in a with statement",
-            ResourceWarning,
-            2,
-        )
+        hold = getattr(self, "hold", None)  # (it is missing after an exception inside ``__init__``)
+        if hold is not None:
+            hold.store.drop(
+                partial(_undo, hold, self.promises),
+                f"a transaction of {hold.store.files.disk.root} was dropped without a commit or a rollback, and is "
+                "rolled back within seconds: use it in a with statement",
+            )
 
 
-def _undo(hold: Hold, promises: Promises) -> None:
+def _undo(hold: Hold, promises: Promises | None) -> None:
     """Undo a dropped transaction: count an attempt for each message that it took, and fail its futures."""
     try:
         hold.undo(_DROPPED)
     finally:
-        promises.roll_back(_DROPPED)
+        if promises is not None:
+            promises.roll_back(_DROPPED)
         hold.end(taken=False)
 
 
@@ -608,7 +598,7 @@ def end_block(transaction: Transaction, kind: type[BaseException] | None, error:
     A transaction that has ended is not touched.
     """
     if transaction.state is TransactionState.ACTIVE:
-        if kind is None and not transaction.rollback_only:
+        if kind is None and transaction._rollback_only is None:
             transaction.commit()
         elif not transaction._store.closed:
             transaction.rollback(_reason(kind, error) if kind is not None else str(transaction._rollback_only))

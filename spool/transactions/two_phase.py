@@ -15,40 +15,34 @@ Invariants ("rule" means a rule of docs/architecture.md, "The rules that keep pr
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import chunks, opened, replacement
 from spool.disk.disk import FlushFailed, is_full
-from spool.format.reader import FileContents
-from spool.log.adoption import UnknownBranch, adoption, fact_key, heuristic_fact, move_adopted, refusal, voted_contents
-from spool.log.commit import commit, commit_batch
+from spool.log.adoption import UnknownBranch, adoption, heuristic_fact, move_adopted, voted_contents
+from spool.log.commit import commit
 from spool.log.commit_file import CommitFileWriter
 from spool.log.deciding import settled
-from spool.log.quota import added_by
 from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist, unmark
 from spool.log.write_set import WriteSet
 from spool.model import layout
-from spool.model.message import message_id
 from spool.model.position import Position
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid, new_local_xid
 from spool.policies import retries
-from spool.policies.heuristics import COMMITTED, ROLLED_BACK, heuristic_outcome
+from spool.policies.heuristics import ROLLED_BACK
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.parts import addressed_positions, attempted_positions
+from spool.store.parts import attempted_positions
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions.core import Core
 
 log = logging.getLogger("spool")
 
-_BY_ADMINISTRATOR = "an administrator rolled it back"
+BY_ADMINISTRATOR = "an administrator rolled it back"
 
 
 def adopt(
@@ -193,7 +187,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
         if is_orphan or heuristic_fact(store.view.index, xid) == ROLLED_BACK:
             try:
                 # (a branch of our own coordinator counts no attempt, and so does not use the reason)
-                rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
+                rollback_prepared(store, xid, deadline, BY_ADMINISTRATOR)
                 done.append(xid)
             except UnknownBranch:
                 pass
@@ -237,117 +231,3 @@ def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] =
         if is_prepared(store, xid) and prepared_contents(store.files.disk, store.view.prepared, xid) is not None:
             found.append(xid)
     return found
-
-
-@dataclass(frozen=True)
-class InDoubt:
-    """The effects that a branch in doubt would have.
-
-    ``puts`` and ``takes``: the number of messages by queue; a message that the branch moves counts in both.
-    ``prepared_at``: the time of the vote, in seconds since the epoch. ``writer``: the process that prepared the branch.
-    ``put_ids`` and ``taken_ids``: the ids of the first ``MOST_IDS`` of these messages.
-    """
-
-    xid: str
-    prepared_at: float
-    writer: Mapping[str, Any]
-    puts: Mapping[str, int]
-    takes: Mapping[str, int]
-    put_ids: Sequence[str]
-    taken_ids: Sequence[str]
-
-
-MOST_IDS = 100
-
-
-def describe(store: Store, xid: Xid) -> InDoubt:
-    """Describe the effects of a prepared branch; raises UnknownBranch if none exists."""
-    catch_up(store, list_prepared(store))
-    contents = store.view.prepared.branches.get(xid)
-    if contents is None or xid in store.view.index.adopted:
-        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-    return _described(store, xid, contents)
-
-
-def describe_all(store: Store) -> list[InDoubt]:
-    """Describe the branches that wait for foreign coordinators, the oldest first. Nothing is made durable.
-
-    Branches whose processes are still voting are left out.
-    """
-    catch_up(store, list_prepared(store))
-    found = [
-        _described(store, xid, contents)
-        for xid, contents in sorted(store.view.prepared.branches.items())
-        if xid.format_id not in FORMATS_BOUND_TO_A_LIFE
-        and xid not in store.view.index.adopted
-        and store.shared.xids.is_free(xid_byte(xid))
-    ]
-    return sorted(found, key=lambda one: one.prepared_at)
-
-
-def _described(store: Store, xid: Xid, contents: FileContents) -> InDoubt:
-    puts = Counter({queue: load.messages for queue, load in added_by(contents.tables).items()})
-    takes: Counter[str] = Counter()
-    taken_ids: list[str] = []
-    with store.view.mutex:
-        messages = store.view.index.messages
-        for position in addressed_positions(contents):
-            run = messages.find(position)
-            if run is not None:
-                takes[run.queue.name] += 1
-                if len(taken_ids) < MOST_IDS:
-                    taken_ids.append(message_id(*messages.branch_of(position)))
-    for table in contents.tables:
-        for command in table.commands:
-            if command.name == "update" and "queue" in command.changes:
-                puts[command.changes["queue"]] += command.length
-    header = contents.header
-    put_ids = [
-        message_id(branch.id, ordinal) for branch in header.branches for ordinal in range(min(branch.count, MOST_IDS))
-    ][:MOST_IDS]
-    return InDoubt(str(xid), header.time, header.writer, dict(puts), dict(takes), put_ids, taken_ids)
-
-
-# -- an administrator's decisions --------------------------------------------------------------------------------------
-
-
-def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
-    """Decide a branch in the place of its coordinator.
-
-    A fact records the decision. If the decision is to commit, one file adopts the branch and contains the fact. A
-    rollback is decided once the fact is published. If this process then dies, the next process that resolves orphans
-    finishes the rollback.
-    """
-    store, batch = core.store, WriteSet()
-    batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
-    if commit:
-        commit_prepared(core, xid, vote_known=False, facts=batch)
-        return
-    voted = voted_contents(store, xid)
-
-    def check(_: Settings) -> None:
-        if error := refusal(store, store.shared.counters.read(), xid, voted):
-            raise error
-
-    commit_batch(store, batch, deadline, check=check, settled=True)
-    _finish_rollback(store, xid, deadline)
-
-
-def _finish_rollback(store: Store, xid: Xid, deadline: Deadline) -> None:
-    with suppress(UnknownBranch):  # another process finished it already
-        rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
-
-
-def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Finish an administrator's decision, and delete its fact; returns False if no decision is recorded."""
-    outcome = heuristic_outcome(store, xid)
-    if outcome is None:
-        return False
-    if outcome == ROLLED_BACK:
-        _finish_rollback(store, xid, deadline)
-        store.files.disk.flush_directory(layout.PREPARED)  # otherwise a power cut could bring the branch back
-        store.files.copies.flush_withdrawals()
-    batch = WriteSet()
-    batch.fact(fact_key(xid), None)
-    commit_batch(store, batch, deadline, flush=True)
-    return True

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from spool.admin import quarantined
 from spool.admin.findings import Finding, Kind, RecoveryRecord
 from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, name_processes, typed
+from spool.admin.in_doubt import describe_all
 from spool.admin.stats import QueueStats, last_stats, queue_stats
 from spool.disk.disk import Disk
 from spool.model import layout
@@ -21,7 +22,6 @@ from spool.policies.heuristics import heuristic_outcomes
 from spool.policies.subscriptions import SubscriptionState, states
 from spool.store.meters import Key
 from spool.store.store import Store
-from spool.transactions.two_phase import describe_all
 from spool.watch.failures import FailedTask, Failures, RecentFailures, TaskFailures
 from spool.watch.last_recovery import last_recovery
 

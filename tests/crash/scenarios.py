@@ -346,7 +346,7 @@ def _heuristic(simulation: Simulation) -> None:
             operation.outcomes |= {NOTHING}
         operation.may_return = True
         try:
-            two_phase.decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
+            space.engine.decide(XID, commit=False)
         except UnknownBranch:
             assert heuristics.heuristic_outcome(door.store(space), XID) is None, (
                 "nothing was decided, and a fact says so"

@@ -8,6 +8,7 @@ import errno
 import pytest
 
 import spool
+from spool.admin import in_doubt as decisions
 from spool.admin.findings import Kind
 from spool.disk.content import new_file
 from spool.disk.content import opened as opened_file
@@ -18,7 +19,6 @@ from spool.log import commit, vote
 from spool.maintenance import reclaim as reclaiming
 from spool.model import layout
 from spool.recovery import branches, numbers, scan
-from spool.transactions import two_phase
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
@@ -81,8 +81,8 @@ def _decided_and_forgotten(space: spool.Space, expected: Expectation) -> None:
     """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
     prepare(space, expected)
     with expected.becoming(BEGIN):
-        two_phase.decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
-    assert two_phase.forget(door.store(space), XID, door.deadline(space))
+        decisions.decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
+    assert decisions.forget(door.store(space), XID, door.deadline(space))
 
 
 AGAIN = BEGIN.doubting("a", 1).doubting("b", 0, added=2)
@@ -217,7 +217,7 @@ BUGS = (
         (("branches.decide_marks(prepared) if self._alone else []", "[]"),), VOTED_AGAIN.name),
     Bug("a branch overwrites a file of an earlier one", Recycler.take,
         (("unlike and unlike in", "False and unlike in"),), RECLAIMED.name),
-    Bug("a decision is forgotten before its rollback is durable", two_phase.forget,
+    Bug("a decision is forgotten before its rollback is durable", decisions.forget,
         (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
 )  # fmt: skip
 

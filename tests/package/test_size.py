@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_327,
+    "spool": 23_325,
     "spool/watch": 1_051,
     "recovery": 1_237,
     "xa": 2_719,
-    "forwarder": 6_489,
+    "forwarder": 6_488,
     "scripts": 9_387,
     "tests": 71_663,
 }
@@ -30,7 +30,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_195),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        2_986,
+        2_875,
     ),
 }
 """The most lines of code of some parts of the engine."""
