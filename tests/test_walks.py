@@ -95,6 +95,17 @@ def claims(path: Path, opened: ExitStack) -> Action:
     return acknowledge_and_fail
 
 
+def worker(path: Path, opened: ExitStack) -> Action:
+    space = opened.enter_context(spool.open(path))
+    space.put_many("orders", [b"one", b"two"])
+
+    def function(message: spool.Message) -> None:
+        if message.body == b"two":
+            raise ValueError("no such article")
+
+    return lambda: space.work("orders", function, once=True)
+
+
 def two_phases(path: Path, opened: ExitStack) -> Action:
     space = opened.enter_context(spool.open(path))
 
@@ -149,6 +160,7 @@ TRACED = [
     ("A put that another process commits", posted_put, set()),
     ("A get", get, {"read_commit", "SoughtMessages.wake"}),
     ("A claim, and its acknowledgement", claims, set()),
+    ("A message of a worker", worker, {"TaskWorker", "RouteLoop", "Attempt.withdraw"}),
     ("A two-phase commit", two_phases, set()),
     ("A transaction over a space and a database", global_transaction, set()),
     ("Opening a space", opening, {"finish_dead_writer"}),

@@ -1,13 +1,14 @@
 """The one loop of workers and routes: a pure function tells a driver its next step. Only the driver does I/O.
 
-| driver                             | claims                      | calls                    | waits for a call       |
-|------------------------------------|-----------------------------|--------------------------|------------------------|
-| ``spool.workers.worker.Worker``    | in each of its threads      | in the same thread       | for another thread     |
-| ``spool.aio.worker.TaskWorker``    | in one task                 | in a task, or a thread   | for any task           |
-| ``forwarder.routes.loop.RouteLoop``| rounds, one ahead at most   | in tasks of Spark        | for the earlier round  |
-| ``forwarder.task.deliver``         | nothing: reads one message  | in threads of a process  | for any thread         |
+| driver                              | claims             waits for a call     |
+|-------------------------------------|---------------------------|-----------------------------|----------------------|
+| ``spool.workers.worker.Worker``     | in each of its threads    | in the same thread          | of another thread    |
+| ``spool.aio.worker.TaskWorker``     | in one task               | in a new task or thread     | of any task          |
+| ``forwarder.routes.loop.RouteLoop`` | rounds, one ahead at most | in processes of Spark       | of the earlier round |
 
-``spool.workers.pauses.Breaker`` decides about pauses, and ``spool.workers.states`` about each attempt.
+A task of a round, ``forwarder.task.deliver``, claims nothing: it calls the service with the messages of its chunk. A
+route without Spark is a ``Worker``. ``spool.workers.pauses.Breaker`` decides about pauses, ``spool.workers.states``
+about each attempt, and ``spool.workers.conclusion`` has the meaning of each end.
 """
 
 import enum

@@ -81,6 +81,7 @@ class Breaker:
     """Decides whether a worker or route may claim messages now. All drivers of the loop use it. Not thread-safe.
 
     Args:
+        name: the name of the worker or route in the log.
         monotonic: the clock of the space.
         is_resumed: whether an administrator has asked for an attempt now.
         once: whether each message is attempted only once. The first reason for a pause then ends the loop.
@@ -94,7 +95,7 @@ class Breaker:
 
     def __init__(
         self,
-        queue: str,
+        name: str,
         monotonic: Callable[[], float],
         is_resumed: Callable[[], bool],
         *,
@@ -105,7 +106,7 @@ class Breaker:
         self.streak = Streak(0 if once else pause_after)
         # Messages that wait for room in a queue that no other message names: the end of the wait, and its length.
         self._waits: dict[Position, tuple[float, float]] = {}
-        self._queue, self._monotonic, self._is_resumed = queue, monotonic, is_resumed
+        self._name, self._monotonic, self._is_resumed = name, monotonic, is_resumed
         self._probe: Position | None = None  # the message that shows whether a storm of failures is over
         self._until = self._last = 0.0  # the end of the pause, and the length of the last pause
         self._next = FIRST_PAUSE_SECONDS
@@ -124,7 +125,7 @@ class Breaker:
             return 0.0
         left = self._until - self._monotonic()
         if left > 0 and self._is_resumed():
-            log.warning("queue %s: an administrator ended the pause; next attempt now", self._queue)
+            log.warning("%s: an administrator ended the pause; next attempt now", self._name)
             self._next, left = FIRST_PAUSE_SECONDS, 0.0
         if left <= 0:
             self._until = left = 0.0

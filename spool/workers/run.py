@@ -96,7 +96,7 @@ class Run:
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
         is_resumed = Resumptions(store.files.disk, queue).is_requested
-        self.breaker = Breaker(queue, store.clock.monotonic, is_resumed, once=once, pause_after=pause_after)
+        self.breaker = Breaker(f"queue {queue}", store.clock.monotonic, is_resumed, once=once, pause_after=pause_after)
         self._queue, self._clock, self._meters = queue, store.clock, store.meters
         self._is_shown_paused = False
         self._passed = set(self.handler.passed) if once else set[tuple[int, int]]()

@@ -7,7 +7,6 @@ from contextlib import suppress
 import pytest
 
 import spool
-from forwarder import ThreadForwarder
 from forwarder.round import Round, Route
 from forwarder.services import Request
 from spool.policies.claim_journal import Journal, clean_up_after_dead
@@ -104,17 +103,6 @@ def test_a_round_that_is_killed_before_its_calls_or_in_its_commit_counts_none(sp
         _in_a_child(space, dies)
         with spool.open(space.path) as own:
             assert _attempts(own) == {0: 0, 1: 0, 2: 0, 3: 0}, dies.__name__
-
-
-def test_without_spark_a_killed_forwarder_counts_the_call_in_progress(space: spool.Space) -> None:
-    space.put_many("work", range(3))
-
-    def forwards(own: spool.Space) -> None:
-        answers["it"] = _dies_of(1)
-        ThreadForwarder(own.path, [WORK]).run(once=True)
-
-    _in_a_child(space, forwards)
-    assert _attempts(space) == {1: 1, 2: 0}
 
 
 def test_a_message_whose_calls_kill_the_forwarder_ends_in_the_error_queue(space: spool.Space) -> None:

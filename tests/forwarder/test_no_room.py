@@ -53,19 +53,6 @@ def test_c05_a_destination_without_room_for_a_message_pauses_its_route_and_count
     assert space.stats("work").ready == 0
 
 
-@pytest.mark.parametrize("limits", [{"max_bytes": 500}, {"max_messages": 1}])
-def test_an_answer_that_never_fits_is_an_attempt_and_holds_up_no_other(
-    space: spool.Space, run: Run, limits: dict[str, int]
-) -> None:
-    space.change_queue("next", **limits)
-    space.change_queue("work", retries=0)
-    space.put_many("work", [bytes(300), b"small"])
-    answers["it"] = lambda request: Replied() if request.raw == b"small" else twice_into_next(request)
-    summary = run(Route("work", IT, into=("next",)))
-    assert (summary.effects, summary.down) == ({"work": {Effect.DEAD_LETTERED: 1, Effect.DELIVERED: 1}}, {})
-    assert "there is no room for its answer: queue next holds at most" in (space.get("errors").failure_reason or "")
-
-
 def test_a_route_pauses_when_many_messages_wait_for_queues_of_their_own(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:

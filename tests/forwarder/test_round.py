@@ -77,16 +77,6 @@ def test_effects_are_names_for_programs_and_words_for_people() -> None:
     assert Effect.QUARANTINED.words == "quarantined"
 
 
-def test_q12_a_service_that_is_down_costs_no_attempt(space: spool.Space) -> None:
-    wanted = space.put("work", b"x")
-    flushes = door.disk(space).flushes
-    result = forward(space, lambda request: Retried("refused", counted=False))
-    assert result.down
-    assert space.show(wanted).attempts == 0
-    assert bodies(space, "work") == [b"x"]
-    assert door.disk(space).flushes == flushes, "nothing happened, so nothing is flushed"
-
-
 def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     space.put_many("work", [b"1", b"2", b"3"])
@@ -220,14 +210,6 @@ def test_q12_a_refused_request_may_be_deleted_once_its_reply_is_in_the_failure_q
     assert bodies(space, "failures") == ([b"why"] if deleted else [])
     assert bodies(space, "errors") == ([] if deleted else [b"x"]), "nothing is deleted without a trace"
     assert bodies(space, "work") == []
-
-
-def test_an_answer_without_a_queue_to_go_to_is_an_attempt_and_nothing_is_lost(space: spool.Space) -> None:
-    wanted = space.put("work", b"x", reply_queue="nowhere")
-    result = forward(space, echo)
-    assert result.effects == {Effect.RETRIED: 1}
-    assert "nowhere" in (result.failures.last(Effect.RETRIED) or "")
-    assert space.show(wanted).attempts == 1
 
 
 def test_a_damaged_body_is_set_aside_and_the_rest_is_delivered(space: spool.Space) -> None:

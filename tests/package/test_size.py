@@ -22,7 +22,7 @@ MOST = {
     "xa": 2_719,
     "forwarder": 6_488,
     "scripts": 9_387,
-    "tests": 71_663,
+    "tests": 71_595,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 

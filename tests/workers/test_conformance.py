@@ -4,9 +4,14 @@ Each case runs through each driver, in this process. The rounds run without Spar
 """
 
 import asyncio
+import logging
+import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +23,12 @@ from forwarder import forwarder as rounds
 from forwarder.round import Route, TaskDied
 from forwarder.services import Request
 from forwarder.task import Block, Chunk
+from spool.disk.disk import Disk
 from spool.workers.conclusion import Conclusion
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, of_value
+from tests.children import die, let_die
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
+from tests.full import no_room
 from tests.shown import bodies
 from tests.spaces import remove_by_hand, space_with
 
@@ -87,7 +95,8 @@ class ForwardingThreads(Driver):
             thread.join(0.01)
         if not summaries:
             return {}  # a program would have ended
-        assert summaries[0].errors == []
+        if summaries[0].errors:
+            raise spool.SpoolError(summaries[0].errors[0])
         return {str(effect): count for effect, count in summaries[0].effects.get("work", {}).items()}
 
 
@@ -217,6 +226,65 @@ def test_a_handler_gets_the_end_of_each_attempt_and_then_a_pause(space: spool.Sp
     ]  # fmt: skip
 
 
+def test_a_retry_with_a_delay_waits_as_long_as_it_says(driver: Driver) -> None:
+    driver.space.change_queue("work", retries=5)
+    driver.space.put("work", "x")
+    assert driver.run(raising(spool.Retry("later", delay=3600))) == {"retried": 1}
+    [message] = driver.space.browse("work")
+    assert (message.attempts, driver.space.stats("work").delayed) == (1, 1)
+    assert message.not_before is not None
+    assert message.not_before > message.enqueued_at + 3500
+
+
+def test_an_answer_whose_queue_was_deleted_is_an_attempt(driver: Driver) -> None:
+    driver.space.change_queue("work", retries=5)
+    driver.space.put("work", "x", reply_queue="own")
+    driver.space.delete_queue("own")
+    assert driver.run(lambda message: "done") == {"retried": 1}
+    [message] = driver.space.browse("work")
+    assert (message.attempts, message.failure_reason) == (1, "the reply queue 'own' does not exist: create it")
+
+
+# -- ends of processes and of spaces ----------------------------------------------------------------------------------
+
+
+def test_x06_a_call_that_kills_its_process_is_an_attempt_of_its_message_alone(driver: Driver) -> None:
+    driver.space.change_queue("work", retries=5)
+    driver.space.put_many("work", range(3))
+
+    def work() -> None:
+        type(driver)(spool.open(driver.space.path)).run(lambda message: die() if message.body == 1 else "done")
+
+    let_die(work)
+    seen: dict[int, int] = {}
+    driver.run(lambda message: seen.update({message.body: message.attempts}))
+    assert seen.pop(1) == 1
+    assert set(seen.values()) == {0}
+
+
+def test_a_full_disk_ends_the_driver_and_costs_no_attempt(driver: Driver) -> None:
+    driver.space.put("work", "x")
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(spool.SpoolError, match="No space left on device"):
+        driver.run(lambda message: patched.setattr(Disk, "write_at", no_room))
+    assert attempts(driver.space) == [0]
+    assert driver.run(lambda message: "done") == {"delivered": 1}
+
+
+def test_a_space_that_is_replaced_ends_the_driver_and_costs_no_attempt(driver: Driver, tmp_path: Path) -> None:
+    path = Path(driver.space.path)
+    driver.space.put("work", "x")
+    shutil.copytree(path, tmp_path / "copy")
+
+    def replace(message: spool.Message) -> None:
+        path.rename(tmp_path / "old")
+        (tmp_path / "copy").rename(path)
+
+    with pytest.raises(spool.SpoolError, match="was moved, replaced or removed"):
+        driver.run(replace)
+    with spool.open(path) as space:
+        assert attempts(space) == [0]
+
+
 # -- full queues ------------------------------------------------------------------------------------------------------
 
 
@@ -296,10 +364,10 @@ def test_c05_a_full_queue_that_one_message_alone_names_delays_no_other(driver: D
     assert bodies(driver.space, "work") == [1]
 
 
-def test_an_answer_that_its_queue_can_never_take_is_an_attempt(driver: Driver) -> None:
+def test_an_answer_that_its_queue_can_never_take_is_an_attempt_and_holds_up_no_other(driver: Driver) -> None:
     driver.space.change_queue("replies", max_bytes=10)
-    driver.space.put("work", "x")
-    assert driver.run(lambda message: bytes(50)) == {"dead_lettered": 1}
+    driver.space.put_many("work", [50, 1])
+    assert driver.run(lambda message: bytes(message.body)) == {"dead_lettered": 1, "delivered": 1}
 
 
 @pytest.mark.every(2)
@@ -326,6 +394,74 @@ def test_q12_a_driver_goes_on_after_growing_pauses_when_there_is_room(
     told = [record.getMessage() for record in caplog.records if "work" in record.getMessage()]
     assert "next attempt in" in told[0]
     assert "again" in told[-1]
+
+
+# -- pauses -----------------------------------------------------------------------------------------------------------
+
+
+class Pauses(logging.Handler):
+    """The pauses that the log tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts, self.begun = list[str](), threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "next attempt in" in record.getMessage():
+            self.texts.append(record.getMessage())
+            self.begun.set()
+
+
+@pytest.fixture
+def pauses() -> Iterator[Pauses]:
+    told = Pauses()
+    logging.getLogger("spool").addHandler(told)
+    yield told
+    logging.getLogger("spool").removeHandler(told)
+
+
+def test_x21_a_driver_pauses_at_a_storm_of_failures_and_one_message_shows_that_it_is_over(
+    driver: Driver, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("spool.workers.pauses.LONGEST_PAUSE_SECONDS", 0.02)
+    driver.space.change_queue("work", retries=10, retry_delay=3600.0)
+    driver.space.put_many("work", range(60))
+    failed, calls = list[int](), set[int]()
+
+    def function(message: spool.Message) -> None:
+        calls.add(message.body)
+        if len(calls) == 60:
+            driver.stop()
+        if len(pauses.texts) < 3:
+            failed.append(message.body)
+            raise ConnectionError(f"HTTP 503: request {len(calls)}")
+
+    assert driver.run(function, once=False) == {"retried": len(failed), "delivered": 60 - len(failed)}
+    assert 12 <= len(failed) <= 22, "without pauses, all messages would have failed"
+    assert "10 messages failed one after another, the last with: " in pauses.texts[0]
+    assert all("the service still fails: one more message " in text for text in pauses.texts[1:])
+
+
+def test_e06_a_paused_driver_attempts_a_message_at_once_when_an_administrator_of_another_process_asks(
+    driver: Driver, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spool.workers.pauses.FIRST_PAUSE_SECONDS", 3600.0)
+    driver.space.change_queue("replies", max_messages=1)
+    driver.space.put("replies", "in the way")
+    driver.space.put("work", "tea")
+    code = "import spool, sys\nwith spool.open(sys.argv[1]) as space:\n    space.get('replies'); space.resume('work')"
+
+    def resume() -> None:
+        assert pauses.begun.wait(WAIT)
+        driver.space.resume("errors")  # (another queue)
+        subprocess.run([sys.executable, "-c", code, driver.space.path], check=True)
+
+    thread = threading.Thread(target=resume)
+    thread.start()
+    assert driver.run(lambda message: driver.stop() and None, once=False)["delivered"] == 1
+    thread.join()
+    assert len(pauses.texts) == 1
 
 
 # -- stops and late results -------------------------------------------------------------------------------------------

@@ -256,19 +256,6 @@ def test_a_message_that_comes_back_as_the_worker_stops_is_not_called_again(
     assert (space.show(wanted).attempts, space.stats("orders").ready) == (0, 1)
 
 
-def test_x06_a_function_that_kills_its_process_costs_the_message_an_attempt(space: spool.Space) -> None:
-    space.put("orders", "x")
-
-    def work() -> None:
-        with spool.open(space.path) as mine:
-            mine.work("orders", lambda message: os._exit(7), once=True)
-
-    assert exit_code_of(work) == 7
-    seen: list[int] = []
-    space.work("orders", lambda message: seen.append(message.attempts), once=True)
-    assert seen == [1]
-
-
 @pytest.mark.parametrize("dies_in", ["begin_call", "conclude"])
 def test_a_process_that_dies_before_the_call_or_after_it_costs_no_attempt(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, dies_in: str

@@ -87,21 +87,6 @@ def test_the_queue_is_as_another_program_has_changed_it_meanwhile(space: spool.S
     assert counts(space.work("orders", change_and_fail, once=True)) == {"dead_lettered": 1}
 
 
-def test_retry_waits_as_long_as_it_says(space: spool.Space) -> None:
-    space.put("orders", "x")
-
-    def later(message: spool.Message) -> None:
-        raise spool.Retry("later", delay=3600)
-
-    summary = space.work("orders", later, once=True)
-    assert (counts(summary), summary.reasons) == ({"retried": 1, "left": 1}, {"retried": "later"})
-    [message] = space.browse("orders")
-    assert message.attempts == 1
-    assert message.not_before is not None
-    assert message.not_before > message.enqueued_at + 3500
-    assert space.stats("orders").delayed == 1
-
-
 @pytest.mark.parametrize("delay", ["x", -1, float("nan"), b""])
 def test_a_delay_that_is_no_number_of_seconds_is_refused_in_words(delay: Any) -> None:
     for kind in (spool.Retry, spool.Reject):
@@ -160,16 +145,6 @@ def test_a_put_that_a_failing_function_submitted_raises_rolled_back(space: spool
     space.work("orders", submit_and_fail, once=True)
     [future] = futures
     assert isinstance(future.exception(WAIT), spool.TransactionRolledBack)
-
-
-def test_an_answer_whose_queue_was_deleted_is_an_attempt(space: spool.Space) -> None:
-    space.create_queue("small")
-    space.put("orders", "y", reply_queue="small")
-    space.delete_queue("small")
-    summary = space.work("orders", lambda message: space.put("other", 1) and None, once=True)
-    assert "the reply queue 'small' does not exist" in summary.reasons["retried"]
-    assert space.get("orders").attempts == 1
-    assert space.stats("other").ready == 0
 
 
 @pytest.mark.parametrize(("error_queue", "effect"), [("errors", "dead_lettered"), (None, "dropped")])

@@ -1,6 +1,5 @@
 """X21: a worker or route pauses when many messages fail one after another, and one message shows whether it is over."""
 
-import asyncio
 import itertools
 import threading
 from collections.abc import Callable
@@ -74,23 +73,6 @@ def check(space: spool.Space, service: Service, *, failed: int) -> None:
     assert not any(key[0] == "route_down" for key in states)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_x21_a_worker_pauses_at_a_storm_of_failures_and_one_message_shows_that_it_is_over(
-    path: Path, threads: int
-) -> None:
-    with spool.open(path) as space:
-        space.put_many("work", range(MANY))
-        service, stop = Service(), threading.Event()
-        handler = spool.Handler(service)
-        handler.paused = lambda queue, reason, seconds: service.note_pause(reason)  # type: ignore[method-assign]
-        thread = threading.Thread(target=space.work, args=("work", handler), kwargs={"stop": stop, "threads": threads})
-        thread.start()
-        wait_until_empty(space)
-        stop.set()
-        thread.join()
-        check(space, service, failed=10 + threads + 2)
-
-
 def wait_until_empty(space: spool.Space) -> None:
     """Wait until all messages are handled. A failed message returns after all others, so none fails twice in a row."""
     for _ in range(int(WAIT / 0.02)):
@@ -101,25 +83,6 @@ def wait_until_empty(space: spool.Space) -> None:
             space.resume("work")
         threading.Event().wait(0.02)
     raise AssertionError(space.stats("work"))
-
-
-def test_x21_a_worker_of_asyncio_pauses_too(path: Path) -> None:
-    service = Service()
-    handler = spool.Handler(service)
-    handler.paused = lambda queue, reason, seconds: service.note_pause(reason)  # type: ignore[method-assign]
-
-    async def work() -> None:
-        async with spool.aio.open(path) as space:
-            stop = asyncio.Event()
-            working = asyncio.create_task(space.work("work", handler, stop=stop, tasks=2))
-            await asyncio.to_thread(wait_until_empty, space.sync)
-            stop.set()
-            await working
-
-    with spool.open(path) as space:
-        space.put_many("work", range(MANY))
-        asyncio.run(work())
-        check(space, service, failed=10 + 2 + 2)
 
 
 @pytest.mark.parametrize("kind", ["threads", "rounds"])
