@@ -32,7 +32,7 @@ from spool.log.leader import Leader, commit_submitted
 from spool.log.ring import posted
 from spool.log.visibility import catch_up
 from spool.log.write import Write
-from spool.log.write_set import WriteSet, puts, removal
+from spool.log.write_set import WriteSet, removal
 from spool.maintenance import reclaim as reclaiming
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.room import rooms
@@ -269,7 +269,9 @@ def end_program(space: spool.Space) -> None:
 
 
 def put_of(queue: str, body: bytes) -> WriteSet:
-    return puts(None, queue, [([body], {})])
+    found = WriteSet()
+    found.put(queue, [body], {})
+    return found
 
 
 @contextmanager
@@ -315,7 +317,11 @@ def lead(space: spool.Space) -> None:
 @contextmanager
 def noticing_joins(came: Callable[[], object]) -> Iterator[None]:
     """Call ``came`` in each thread whose request has joined the line."""
-    with _noticed(Leader, "_join", after=came), _noticed(Leader, "_add", after=came):
+    with (
+        _noticed(Leader, "_join", after=came),
+        _noticed(Leader, "_add", after=came),
+        _noticed(Leader, "_write", before=lambda *_: came()),
+    ):
         yield
 
 

@@ -233,7 +233,14 @@ class Disk:
 
     def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
         """Open a file for writing. Return the handle, the size, and whether the file has only this name."""
-        handle = self._open_named(name, _TO_WRITE)
+        directory, _, last = name.rpartition("/")
+        try:
+            with opening:
+                handle = os.open(last, _TO_WRITE, dir_fd=self._directories[directory])
+                self._handles[handle] = None
+        except OSError as error:
+            self._complete(error, name)
+            raise
         found = os.fstat(handle)
         if found.st_mode & _KIND_OF_FILE != stat.S_IFREG:
             raise self._not_regular(handle, name)
@@ -495,7 +502,10 @@ class Disk:
                 had the name before.
             stamped: whether the file carries the number from which recovery restores its name.
         """
-        self.durability.commit_name(self, handle, directory, new=new, stamped=stamped)
+        if self.durability.needs_links:
+            self.durability.commit_name(self, handle, directory, new=new)
+        else:  # one flush makes the earlier renames durable, too; a journal writes them later
+            self.flush(handle, data_only=stamped and self.durability.restores_names)
 
     # -- changes ------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,8 @@ class Durability(ABC):
     """The strategy that makes names durable on one file system.
 
     description: the flushes of a commit, as a text for ``spool-admin doctor``.
-    needs_links: whether ``move`` gives a file two names for a moment.
+    needs_links: whether ``move`` gives a file two names for a moment, because no flush of a file makes earlier renames
+        durable.
     restores_names: whether names of stamped files are not flushed, because recovery restores them (Rule 13).
     is_assumed: whether this file system is only assumed to order renames, because the settings of the space say so.
     turn: opens a directory to flush its names, as a context; in turns, if the file system needs turns.
@@ -100,9 +101,10 @@ class Durability(ABC):
         self._guarantees = guarantees
         self.turn = _in_turns if guarantees.needs_turns else _at_any_time
 
-    @abstractmethod
-    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
-        """Flush a file's bytes and its name in ``directory``; see ``Disk.make_durable``."""
+    def commit_name(  # noqa: B027 (only if renames are not ordered)
+        self, disk: NameCalls, handle: int, directory: str, *, new: bool
+    ) -> None:
+        """Flush a file's bytes and its name in ``directory``, if ``needs_links``; see ``Disk.make_durable``."""
 
     @abstractmethod
     def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext, *, durably: bool = False) -> None:
@@ -178,9 +180,6 @@ class Ordered(Durability):
         super().__init__(guarantees)
         self.is_assumed = not guarantees.orders_renames
 
-    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
-        disk.flush(handle)
-
     def move(self, moves: Iterable[Move], exclusion: Exclusion = nullcontext, *, durably: bool = False) -> None:
         moved = []
         for move in moves:
@@ -205,9 +204,6 @@ class Journaled(Ordered):
 
     restores_names = True
 
-    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
-        disk.flush(handle, data_only=stamped)
-
 
 class Strict(Durability):
     """The strategy if renames are not ordered: each rename is flushed, and a file has two names during the move."""
@@ -221,7 +217,7 @@ class Strict(Durability):
         if guarantees.carries_new_names:
             self.description = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
 
-    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool, stamped: bool) -> None:
+    def commit_name(self, disk: NameCalls, handle: int, directory: str, *, new: bool) -> None:
         with self.turn(disk, directory) as names:
             disk.flush(handle, data_only=True)  # the file's times need not be durable
             if not (new and self._carries_new_names):

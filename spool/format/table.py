@@ -3,6 +3,7 @@
 import sys
 import zlib
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import accumulate, pairwise
@@ -143,8 +144,20 @@ def search_keys(table: bytes) -> tuple[bytes, bytes]:
     return ids, correlations
 
 
-def encode_table(table: Table) -> bytes:
-    """Return the bytes of a table in its file. The feed and posted requests carry the same bytes."""
+class Section(NamedTuple):
+    """A section that can be written. ``parts``: the bytes of the section, in order. ``entry.offset`` is 0 until the
+    section has a place in the file."""
+
+    table: Table
+    entry: SectionEntry
+    parts: list[bytes]
+
+
+def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
+    """Encode a section, whose table already has the lengths and checksums of the bodies.
+
+    The first part is the table. The feed and posted requests carry the same bytes.
+    """
     columns: dict[str, Any] = {}
     if type(table) is CompactedTable:  # the search keys are first, so that a reader need not unpack the rest
         columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
@@ -154,7 +167,15 @@ def encode_table(table: Table) -> bytes:
     }  # fmt: skip
     encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would also create a packer)
     table.encoded = encoded if len(encoded) <= MOST_KEPT_BYTES else b""
-    return encoded
+    new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
+    parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
+    if count:
+        parts *= 1 + 2 * count
+        parts[1::2] = map(body_head, table.lengths)
+        parts[2::2] = bodies
+        bodies_bytes = sum(map(len, parts)) - size
+    entry = new(SectionEntry, (0, size, zlib.crc32(encoded), bodies_bytes, count))
+    return new(Section, (table, entry, parts))
 
 
 def table_of(data: bytes) -> Table:

@@ -21,6 +21,7 @@ from spool.runtime.tearing import raise_if_torn
 log = logging.getLogger("spool")
 
 _STREAMED_HEADER_ROOM = 64 << 10
+_NO_HEADER = Header(0, 0.0, {})
 
 
 class CommitFileWriter:
@@ -40,7 +41,7 @@ class CommitFileWriter:
         self.streamed = False
         self.recycled = ""  # the name in free/ of the file that this file overwrote
         self._entries: list[SectionEntry] = []  # (the writer does not know their offsets before the header is encoded)
-        self._header, self._encoded = Header(0, 0.0, {}), b""  # (the header has no places yet)
+        self._header, self._encoded = _NO_HEADER, b""
         self._room = header_room or _STREAMED_HEADER_ROOM
         self._end = 0  # the end of the sections of a streamed file
 

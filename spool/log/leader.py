@@ -97,16 +97,25 @@ class Leader:
 
     def commit(self, request: WriteSet) -> None:
         """Commit the write set; it is durable and visible when this returns. Raises its error."""
-        if self._join(request) or self._wait(request):
+        me = request.caller = get_ident()
+        with self._mutex:
+            if alone := not (self._led or self._waiting or self.expected > 1):  # neither waits, nor is expected
+                self._led, self.page, request.stage = True, None, Stage.TAKEN
+                self.expected = 1 if me in self._callers else 1 + len(self._callers)
+                self._callers = {me}
+        if alone or self._join(request) or self._wait(request):
             try:
-                if self.expected > 1:
-                    self._linger()
-                if request.stage is Stage.TAKEN:
+                if alone:
                     self._write([request], request)
+                elif self.expected > 1:
+                    self._linger()
                 while request.stage is not Stage.DONE:
                     self._write(self._take(), request)
             finally:
-                self._hand_over()
+                with self._mutex:
+                    self._led = waits = bool(self._waiting)
+                if waits:
+                    self._hand_over()
         if request.error is not None:
             raise request.error
 
@@ -115,19 +124,8 @@ class Leader:
         self.store.guard.check()
 
     def _join(self, request: WriteSet) -> bool:
-        """Add the write set of a waiting thread. Return True if the thread leads; otherwise call ``_wait`` next.
-
-        If no other write set waits or is expected, it is taken at once.
-        """
-        request.caller = get_ident()
+        """Add the write set of a waiting thread. Return True if the thread leads; otherwise call ``_wait`` next."""
         with self._mutex:
-            if not (self._led or self._waiting or self.expected > 1):
-                self._led = True
-                self.page = None
-                request.stage = Stage.TAKEN
-                self.expected = len(self._callers | {request.caller})
-                self._callers = {request.caller}
-                return True
             self._waiting.append(request)
             self.waiting += request.messages
             self._bytes += request.size
@@ -263,7 +261,10 @@ class Leader:
         finally:
             if exchanges:
                 ring.end(number)
-            complete(write_sets)
+            if own is not None and write_sets == [own]:
+                own.stage = Stage.DONE  # (most often; without a call)
+            else:
+                complete(write_sets)
 
     def _commit(self, left: Sequence[WriteSet]) -> int | None:
         """Commit write sets in one file; return its number. Refused ones leave it, and the others go again.

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from time import perf_counter
-from typing import Protocol, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, PREPARED_LIST
@@ -66,22 +66,7 @@ from spool.store.store import WAIT_SECONDS, Store
 Check = Callable[[Settings], object]
 # Returns an iterator that yields each time when a write may find room on a full disk.
 Rooms = Callable[[], Iterator[object]]
-Issued = Callable[[Sequence[WriteSet], int], object]
 no_rooms: Rooms = partial(iter, ())
-
-
-class Place(Protocol):
-    """A place for finished files: numbered commits, or prepared branches."""
-
-    def name(self, write: "Write", page: CounterPage, settings: Settings) -> int:
-        """Give the file its name in this place, and return its stamp, or 0. Once the file's number is set, the outcome
-        is no longer "nothing"."""
-
-    def make_durable(self, write: "Write") -> None: ...
-
-    def failed(self, write: "Write", error: BaseException, *, expected: bool) -> Exception:
-        """Return the error for the callers of a file that has its name. ``expected``: whether the failure is one that
-        a step may have."""
 
 
 class Conditions(TypedDict, total=False):
@@ -102,7 +87,7 @@ class Conditions(TypedDict, total=False):
     issued: called with the write sets and the number once it is issued, before the file is stamped.
     """
 
-    into: Place
+    into: "Committed | Prepared"
     check: Check | None
     settled: bool
     limited: bool
@@ -110,7 +95,7 @@ class Conditions(TypedDict, total=False):
     seconds: float | None
     flush: bool
     rooms: Rooms
-    issued: Issued | None
+    issued: Callable[[Sequence[WriteSet], int], object] | None
 
 
 class Write:
@@ -122,14 +107,14 @@ class Write:
     byte: the number whose byte this process holds.
     """
 
-    into: Place
+    into: "Committed | Prepared"
     check: Check | None = None
     settled = limited = False
     on_applied: Callable[[], object] = partial(int)
     seconds: float | None = WAIT_SECONDS
     flush = flushes = True
     rooms: Rooms = no_rooms
-    issued: Issued | None = None
+    issued: Callable[[Sequence[WriteSet], int], object] | None = None
     byte: int | None = None
 
     def __init__(
@@ -346,6 +331,9 @@ def set_error(write_sets: Sequence[WriteSet], error: Exception) -> None:
 
 
 # -- the places -------------------------------------------------------------------------------------------------------
+
+# ``name`` gives the file its name in the place, and returns its stamp, or 0; once the file's number is set, the outcome
+# is no longer "nothing". ``failed`` returns the error of the callers of a file that has its name.
 
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 

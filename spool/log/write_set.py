@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import msgpack
 
@@ -18,38 +18,15 @@ from spool.coordination.counters import CounterPage
 from spool.disk.recycler import STOCK
 from spool.errors import SystemFailure
 from spool.format.commands import Addressing, Command, Left, Remove, Take, Update, addressing
-from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry, SectionEntry
+from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry
 from spool.format.reader import FileContents
 from spool.format.schema import MOST_ADDRESSED
-from spool.format.table import SECTION_BYTES, CompactedTable, Table, body_head, encode_table, table_of
+from spool.format.table import SECTION_BYTES, CompactedTable, Section, Table, section_of, table_of
 from spool.model.layout import MAX_ORDINAL
 from spool.model.position import PositionRanges
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
 _ENTRY_BYTES = 64  # the largest size of a run, a command or a fact in the table, without control fields and values
-
-
-class Section(NamedTuple):
-    """A section that can be written. ``parts``: the bytes of the section, in order. ``entry.offset`` is 0 until the
-    section has a place in the file."""
-
-    table: Table
-    entry: SectionEntry
-    parts: list[bytes]
-
-
-def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
-    """Encode a section, whose table already has the lengths and checksums of the bodies."""
-    encoded = encode_table(table)
-    new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
-    parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
-    if count:
-        parts *= 1 + 2 * count
-        parts[1::2] = map(body_head, table.lengths)
-        parts[2::2] = bodies
-        bodies_bytes = sum(map(len, parts)) - size
-    entry = new(SectionEntry, (0, size, zlib.crc32(encoded), bodies_bytes, count))
-    return new(Section, (table, entry, parts))
 
 
 class Stage(Enum):
@@ -418,7 +395,7 @@ class WriteSet:
         own = [] if self._shared is not None else self.branches
         branches = [(str(branch.xid), branch.id, branch.first, branch.count) for branch in own]
         adopts = [(one.xid, one.size, one.checksum) for one in self.adopts]
-        return branches, encode_table(table), self._bodies, self._bytes, adopts
+        return branches, section_of(table, ()).parts[0], self._bodies, self._bytes, adopts
 
     @classmethod
     def of_another(cls, shared: Sequence[Any]) -> Self:
@@ -432,14 +409,6 @@ class WriteSet:
         found._addressed = sum(command.length for command in addressing(table.commands))
         found.messages, found.commands, found.facts = len(bodies), len(table.commands), len(table.facts)
         return found
-
-
-def puts(page: CounterPage | None, queue: str, groups: Iterable[tuple[Sequence[bytes], Mapping[str, Any]]]) -> WriteSet:
-    """Return the write set of messages for one queue, as ``validation.encode_bodies`` groups them."""
-    found = WriteSet(page=page)
-    for bodies, attributes in groups:
-        found.put(queue, bodies, attributes)
-    return found
 
 
 def removal(page: CounterPage | None, ranges: PositionRanges) -> WriteSet:

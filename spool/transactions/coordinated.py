@@ -229,16 +229,15 @@ class CoordinatedTransaction(Transaction):
         """
         with self._lock:
             try:
-                page = self._check_ending()
-                if self._writes.is_empty and self._hold.file is None:
+                request = self._writes
+                request.page, request.is_vote = self._check_ending(), True
+                if request.is_empty and self._hold.file is None:
                     self._end(TransactionState.COMMITTED)
                     return False
-                file = self._hold.open_file(self._xid)
+                request.file = self._hold.open_file(self._xid)
                 if self._xid.format_id in FORMATS_BOUND_TO_A_LIFE:  # the death of the coordinator counts no attempt
                     self._hold.end_attempts()
-                self._store.settings.current(page)
-                request = self._writes
-                request.page, request.file, request.is_vote = page, file, True
+                self._store.settings.current(request.page)
                 self._core.group_commit.commit(request)
                 self._end(TransactionState.PREPARED)
                 return True

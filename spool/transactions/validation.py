@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from spool.coordination.counters import CounterPage
 from spool.errors import Argument, BadMessageId, InvalidArgument
 from spool.log.visibility import catch_up
-from spool.log.write_set import WriteSet, puts
+from spool.log.write_set import WriteSet
 from spool.model import codecs
 from spool.model.message import attributes_of, check_content_type, headers_bytes, parse_message_id
 from spool.model.options import PutOptions
@@ -59,10 +59,8 @@ def check_timeout(seconds: object, what: str) -> None:
 
 def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> WriteSet:
     """Check and encode messages that are put outside of a transaction."""
-    content_type = options.pop("content_type", None) if options else None
-    store, leader = core.store, core.group_commit
-    page = leader.page if leader.waiting else None
-    settings = store.settings.known
+    store, leader, content_type = core.store, core.group_commit, options.pop("content_type", None) if options else None
+    page, settings = leader.page if leader.waiting else None, store.settings.known
     if page is None or queue not in settings.config.queues:
         if store.guard.closed:
             store.guard.check()
@@ -75,7 +73,10 @@ def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack
     config = settings.config.queues[queue]
     given = options or config.first_delay or config.time_to_live
     attributes = control_fields(store, settings, queue, options) if given else {}
-    return puts(page, queue, encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes))
+    found = WriteSet(page=page)
+    for raws, fields in encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes):
+        found.put(queue, raws, fields)
+    return found
 
 
 def control_fields(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:

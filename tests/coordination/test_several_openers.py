@@ -111,7 +111,7 @@ def test_a_committed_branch_is_never_copied_back_into_doubt(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(space)
-    monkeypatch.setattr(two_phase, "move_adopted", lambda *_: None)  # the committer is slow
+    monkeypatch.setattr("spool.log.write.move_adopted", lambda *_: None)  # the committer is slow
     commit(space)
     before = door.disk(space).identity(layout.prepared(XID))
     two_phase.make_durable(door.store(other), XID, door.deadline(other))

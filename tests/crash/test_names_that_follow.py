@@ -15,7 +15,7 @@ from spool.disk.content import opened as opened_file
 from spool.disk.recycler import Recycler
 from spool.format.header import VOTE, stamp
 from spool.intake import Intake, capture
-from spool.log import commit, vote
+from spool.log import vote, write
 from spool.maintenance import reclaim as reclaiming
 from spool.model import layout
 from spool.recovery import branches, numbers, scan
@@ -209,7 +209,7 @@ BUGS = (
         ADOPTED.name),
     Bug("any mark is a vote", branches.unnamed_votes,
         (("(free is not None and header.number == VOTE | free.origin)", "free is not None"),), RECLAIMED.name),
-    Bug("a vote is not marked", vote._list, (("if file.recycled", "if False"),), ADOPTED.name),
+    Bug("a vote is not marked", write.Prepared.name, (("if file.recycled", "if False"),), ADOPTED.name),
     Bug("a rollback leaves the mark", vote.unmark, (("number >= VOTE", "number < 0"),), VOTED_AGAIN.name),
     Bug("a mark is removed without a flush", vote.unmark,
         (("disk.make_durable(handle, layout.PREPARED, stamped=True)", "pass"),), VOTED_AGAIN.name),
@@ -221,10 +221,10 @@ BUGS = (
         (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
 )  # fmt: skip
 
-_RENAMES = "        number = _take_number("
+_RENAMES = "            try:\n                store.files.disk.rename_new("
 STAMPED_BEFORE = Bug(
-    "a file is stamped before its rename", commit._issue,
-    ((_RENAMES, f"        store.files.disk.write_at(file.handle, *stamp(page.issued + 1))\n{_RENAMES}"),),
+    "a file is stamped before its rename", write.Committed.name,
+    ((_RENAMES, f"            store.files.disk.write_at(file.handle, *stamp(number))\n{_RENAMES}"),),
     OVERWRITTEN.name,
 )  # fmt: skip
 

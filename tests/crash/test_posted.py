@@ -6,7 +6,7 @@ import pytest
 
 from spool.coordination.requests import SLOTS, RequestSlots
 from spool.disk.memory import WORD_BYTES
-from spool.log import adoption, commit, standing
+from spool.log import adoption, standing, write
 from tests.crash.interleave import Interleaver
 from tests.crash.operations import Unexplained
 from tests.crash.planted import Bug, planted
@@ -106,11 +106,10 @@ def test_a_request_is_withdrawn_or_joined_but_not_both() -> None:
 # -- each rule broken on purpose ---------------------------------------------------------------------------------------
 
 BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
-    (Bug("rule 18: a request is taken behind the stamp", commit.commit,
-         (("settled, on_applied, issued)", "settled, on_applied, None)"),
-          ("store.files.disk.write_at(file.handle, *stamp(number))",
-           "store.files.disk.write_at(file.handle, *stamp(number))\n            if issued is not None:\n"
-           "                issued(number)")), "posted commits"),
+    (Bug("rule 18: a request is taken behind the stamp", write.Write.name,
+         (("mark = self.into.name(", "issued, self.issued = self.issued, None\n            mark = self.into.name("),
+          ("*stamp(mark))", "*stamp(mark))\n            if issued is not None:\n"
+           "                issued(self.write_sets, mark)")), "posted commits"),
      lambda explorer: die_at_each_step(explorer, LEADS_NEXT, "")),
     (Bug("rule 19: a taken request is posted again without a look", standing.settle,
          (("DONE if _was_committed(store, slots.number(slot)) else POSTED", "POSTED"),), "posted commits"),

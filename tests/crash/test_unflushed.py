@@ -12,7 +12,7 @@ import spool
 from spool.admin import queues
 from spool.admin.findings import Finding, Kind
 from spool.intake import Intake
-from spool.log import commit, sequence
+from spool.log import sequence, unflushed, write
 from spool.model import layout
 from spool.recovery import branches, unfinished
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
@@ -192,7 +192,7 @@ def test_c06_work_that_follows_a_commit_without_a_flush_is_not_lost_with_it(
         story(rules)
 
 
-_MOVED = "flush = _flush_moved(store, batch, contents.tables) or flush"
+_MOVED = "flush = flush_moved(store, whole, write.contents.tables) or flush"
 OF_NAMES = (
     a_vote_that_names_a_lost_commit,
     a_journal_that_names_a_lost_commit,
@@ -204,11 +204,11 @@ BROKEN = (
     (Bug("numbers of journals are given out again", unfinished.highest_named,
          (("in active.journals", "in ()"),), "a_journal_that_names_a_lost_commit"),
      "^number 1 is given out again"),
-    (Bug("what is moved lies in a file that was not flushed", commit.commit, ((_MOVED, "pass"),),
+    (Bug("what is moved lies in a file that was not flushed", write.Committed.make_durable, ((_MOVED, "pass"),),
          "a_moved_message_is_flushed"), r"^\[\] instead of \['failed', 'moved'\]"),
-    (Bug("the move is not flushed", commit._flush_moved, (("return bool(late)", "return False"),),
+    (Bug("the move is not flushed", unflushed.flush_moved, (("return bool(late)", "return False"),),
          "a_moved_message_is_flushed"), r"^\['moved'\] instead of \['failed', 'moved'\]"),
-    (Bug("a commit of both queues is not flushed", commit._needs_flush,
+    (Bug("a commit of both queues is not flushed", unflushed.needs_flush,
          (("not config.may_lose.issuperset(table.queues)",
            "not config.may_lose.intersection(table.queues) and table.queues and not table.commands"),),
          "a_commit_of_both_is_flushed"), r"^\(\[\], \[\]\) instead of \(\['reply to one'\], \[\]\)"),
@@ -220,7 +220,7 @@ BROKEN = (
     (Bug("the mark passes what was not flushed one by one", sequence.flush_commit,
          (("disk.make_durable(handle, layout.COMMITTED)", "pass"),), "a_mark_over_flushed_commits"),
      r"^\['damaged: committed/0*1\.msgpack: .*'damaged: committed/0*2\.msgpack: "),
-    (Bug("a dropped file goes with a commit that is not flushed", commit._needs_flush,
+    (Bug("a dropped file goes with a commit that is not flushed", unflushed.needs_flush,
          (('"left":\n                return True', '"left":\n                continue'),), "dropped_files"),
      r"^\[\] instead of \[b'dropped'\]"),
 )  # fmt: skip

@@ -8,9 +8,9 @@ import spool
 from spool.coordination.locks import coordinator_byte
 from spool.errors import SpaceExists, SpoolError
 from spool.intake import Intake
+from spool.log import write
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.transactions import coordinated
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import QUEUES, XID, Contents, branch
@@ -53,7 +53,7 @@ def _adopted(space: spool.Space) -> None:
     assert voted.prepare()
     tx = door.branch(space)
     tx.put("b", "own")
-    _dying(coordinated, "move_adopted", lambda: tx.commit(adopt=[XID]))
+    _dying(write, "move_adopted", lambda: tx.commit(adopt=[XID]))
 
 
 def _voted(space: spool.Space) -> None:

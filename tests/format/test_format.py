@@ -28,8 +28,7 @@ from spool.format.header import (
     stamp,
 )
 from spool.format.reader import prove
-from spool.format.table import Table, decode_table, head_sizes, table_of
-from spool.log.write_set import section_of
+from spool.format.table import Table, decode_table, head_sizes, section_of, table_of
 from spool.model.xid import Xid
 from tests.golden import make
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import spool
 from spool.admin.findings import Kind
-from spool.log import commit as commit_steps
+from spool.log import write
 from spool.model import layout
 from spool.store import feed
 from spool.store.feed import NOTE_BYTES, addressed_in, commit_of
@@ -112,7 +112,7 @@ def test_a_commit_that_was_retracted_is_read_from_its_file() -> None:
 def dies_before_its_stamp(there: Processes, act: Action) -> None:
     """A process dies when its commit has a number and a note in the feed, and its file is not stamped yet."""
     doomed, disk = there.open()
-    with mock.patch.object(commit_steps, "stamp", side_effect=lambda number: disk.die()), pytest.raises(PowerCut):
+    with mock.patch.object(write, "stamp", side_effect=lambda number: disk.die()), pytest.raises(PowerCut):
         act(doomed)
 
 
