@@ -503,7 +503,7 @@ def noted(owner: Owner, number: int) -> list[Any] | None:
 
 def commit_branches(space: spool.Space, xids: Sequence[Xid]) -> None:
     """Commit prepared branches in one file, as threads do that decide at the same time."""
-    requests = [adoption(voted_contents(space._store, xid)) for xid in xids]
+    requests = [adoption(counters(space), voted_contents(space._store, xid)) for xid in xids]
     with space._store.guard:
         space._core.group_commit._write([*requests])
     for request in requests:

@@ -130,7 +130,12 @@ class Counters:
             raise not_open() from None
 
     def publish_next(self, number: int, *, durable: bool, arrived: Mapping[str, int] | None) -> bool:
-        """If the previous number is published, publish this number as ``store_published`` does; otherwise return False.
+        """If the previous number is published, publish this number, and wake calls that wait for messages; otherwise
+        return False. The caller holds the number's byte.
+
+        Args:
+            durable: whether the commit was flushed.
+            arrived: see ``Arrivals.announce``. None: any message may have become free.
 
         Raises SpaceStopped if a flush failed in any process.
         """
@@ -143,22 +148,23 @@ class Counters:
         before = _with_checksum(number - 1)
         if data[_PUBLISHED] != before:
             return False
-        self.store_published(number, durable=durable and data[_DURABLE] == before, arrived=arrived)
-        return True
-
-    def store_published(self, number: int, *, durable: bool, arrived: Mapping[str, int] | None = None) -> None:
-        """Store *published*, and wake calls that wait for messages. The caller holds the number's byte.
-
-        Args:
-            durable: whether every commit up to the number was flushed.
-            arrived: see ``Arrivals.announce``. None: any message may have become free.
-        """
         stored = _with_checksum(number)
-        self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if durable else stored)
+        both = durable and data[_DURABLE] == before
+        self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if both else stored)
         if arrived is None:
             self.arrivals.announce_all()
         elif arrived:
             self.arrivals.announce(arrived)
+        return True
+
+    def store_published(self, number: int, *, durable: bool) -> None:
+        """Store *published*, and wake all calls that wait for messages. The caller holds the number's byte.
+
+        ``durable``: whether every commit up to the number was flushed.
+        """
+        stored = _with_checksum(number)
+        self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if durable else stored)
+        self.arrivals.announce_all()
 
     def store_durable(self, number: int) -> None:
         self._store(_DURABLE, number)

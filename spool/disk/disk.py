@@ -270,7 +270,13 @@ class Disk:
         after, _, new = target.rpartition("/")
         directories = self._directories
         if after in STAGES:
-            directories.check_in_place(after)
+            try:  # (as ``check_in_place``, without a call)
+                found = os.lstat(f"{self.root}/{after}")
+                is_in_place = (found.st_ino, found.st_dev) == directories[after].place
+            except (FileNotFoundError, NotADirectoryError):
+                is_in_place = False
+            if not is_in_place:
+                directories.check_in_place(after)
         encoded = old.encode(_ENCODING, "surrogateescape"), new.encode(_ENCODING, "surrogateescape")
         if renameat2(directories[before], encoded[0], directories[after], encoded[1], RENAME_NOREPLACE) == 0:
             return

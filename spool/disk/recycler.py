@@ -65,6 +65,10 @@ class Recycler:
     ) -> tuple[int, int, str] | None:
         """Take a file of about ``size`` bytes to overwrite, and rename the file to ``name``, a free name.
 
+        The file whose size is nearest is taken. If two sizes are equally near, the larger file is taken, because that
+        file need not grow. If several files have the nearest size, each process takes a different file, so that
+        processes do not compete for the same file.
+
         Args:
             keep: returns the number of files to leave in ``free/`` for more urgent commits. It is called only if few
                 files are left.
@@ -74,20 +78,31 @@ class Recycler:
             The file's handle, open for writing, its size, and its name in ``free/``, or None if no file was found.
         """
         for _ in range(_TRIES):
-            spare = self._pop(size, keep)
-            if spare is None:
+            least = keep() if len(self._files) <= STOCK + _FEW else 0
+            if 0 < least < len(self._files) <= least + _FEW:
+                self.refresh()
+            with self._mutex:
+                files = self._files
+                if files and (not least or len(files) > least):
+                    at = bisect_left(files, (size, ""))
+                    if at and (at == len(files) or size - files[at - 1][0] < files[at][0] - size):
+                        first, end = bisect_left(files, (files[at - 1][0], "")), at
+                    else:
+                        first, end = at, bisect_left(files, (files[at][0] + 1, ""))
+                    spare = files.pop(first + self._chance % (end - first))[1]
+                else:
+                    self._misses, spare = self._misses + 1, ""
+            if not spare:
+                if self._misses >= _LOOK_AGAIN_AFTER_MISSES:
+                    self.refresh()
                 return None
             try:
                 handle, found, is_alone = self.disk.open_to_overwrite(f"{layout.FREE}/{spare}")
             except FileNotFoundError:
                 continue  # another process has taken the file
             except OSError:
-                identity = self.disk.identity(f"{layout.FREE}/{spare}")
-                if identity is not None and identity.is_regular:
+                if not self._put_away(f"{layout.FREE}/{spare}"):
                     raise
-                if identity is not None:  # another program may have put a FIFO or a directory into free/
-                    text = f"it lay in {layout.FREE}/, and is no regular file"
-                    quarantine(self.disk, f"{layout.FREE}/{spare}", Reason(text, Cause.FOREIGN))
                 continue
             try:
                 if is_alone and not (unlike and unlike in self.disk.read_at(handle, 0, _LOOKED_AT_BYTES)):
@@ -104,29 +119,13 @@ class Recycler:
         self.refresh()  # the list of names is out of date
         return None
 
-    def _pop(self, size: int, keep: Callable[[], int]) -> str | None:
-        """Remove the file whose size is nearest to ``size`` from the list, and return the file's name.
-
-        If two sizes are equally near, the larger file is taken, because that file need not grow. If several files have
-        the nearest size, each process takes a different file, so that processes do not compete for the same file.
-        """
-        least = keep() if len(self._files) <= STOCK + _FEW else 0
-        if 0 < least < len(self._files) <= least + _FEW:
-            self.refresh()
-        with self._mutex:
-            files = self._files
-            if files and (not least or len(files) > least):
-                at = bisect_left(files, (size, ""))
-                if at and (at == len(files) or size - files[at - 1][0] < files[at][0] - size):
-                    first, end = bisect_left(files, (files[at - 1][0], "")), at
-                else:
-                    first, end = at, bisect_left(files, (files[at][0] + 1, ""))
-                return files.pop(first + self._chance % (end - first))[1]
-            self._misses += 1
-            look = self._misses >= _LOOK_AGAIN_AFTER_MISSES
-        if look:
-            self.refresh()
-        return None
+    def _put_away(self, name: str) -> bool:
+        """Put a file that cannot be opened into quarantine, because another program may have put a FIFO or a directory
+        into free/. Return False if the file is regular."""
+        identity = self.disk.identity(name)
+        if identity is not None and not identity.is_regular:
+            quarantine(self.disk, name, Reason(f"it lay in {layout.FREE}/, and is no regular file", Cause.FOREIGN))
+        return identity is None or not identity.is_regular
 
     def stock(self) -> None:
         """Create five files for use on a full disk: for the attempts of dead processes, for gets, and for the reclaim

@@ -47,9 +47,13 @@ class UnknownBranch(SpoolError):
         self.committed_by = committed_by
 
 
-def adoption(contents: FileContents, facts: WriteSet | None = None) -> WriteSet:
-    """Return the write set that commits a prepared branch, and may contain facts about the branch."""
-    found = WriteSet()
+def adoption(page: CounterPage, contents: FileContents, facts: WriteSet | None = None) -> WriteSet:
+    """Return the write set that commits a prepared branch, and may contain facts about the branch. No queue of the
+    branch can be deleted.
+
+    ``page``: the counters, just read.
+    """
+    found = WriteSet(page=page)
     found.adopt(contents)
     if facts is not None:
         found.append(facts)

@@ -239,19 +239,20 @@ class Leader:
                 vote = Write(self.store, [one], one.file)
                 vote.into, vote.limited, vote.rooms = PREPARED, True, self._rooms
                 votes += (vote,)
-            elif one.messages or one.commands or not one.is_empty:
+            elif one.messages or one.commands or one.adopts or one.facts:
                 left += (one,)
         try:
             if votes:
                 write(*votes)
-            page = left[-1].page if left else None
-            # (most often no other process has committed since the last commit of this process, and none is expected)
-            if left and (ring.expected or page is None or page.issued > ring.last):
-                exchanges = ring.expects_others(page)
-            if exchanges:
-                self._name = self._name or self._file_name()  # the name's byte is locked before the lead
-                left = ring.exchange(left)
-            number = self._commit(left)
+            if left:
+                page = left[-1].page
+                # (most often no other process has committed since the last commit of this one, and none is expected)
+                if ring.expected or page is None or page.issued > ring.last:
+                    exchanges = ring.expects_others(page)
+                if exchanges:
+                    self._name = self._name or self._file_name()  # the name's byte is locked before the lead
+                    left = ring.exchange(left)
+                number = self._commit(left)
         except BaseException as error:
             if is_torn_by(error) or not isinstance(error, Exception):  # e.g. a signal in the leader's thread
                 write_sets = self._requeue(write_sets, own)

@@ -32,15 +32,15 @@ Invariants, with the numbers of the rules in docs/architecture.md, "The rules th
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from time import perf_counter
 from typing import TypedDict, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, PREPARED_LIST
 from spool.disk.disk import FlushFailed
+from spool.disk.recycler import Recycler
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.header import VOTE, stamp
 from spool.format.reader import FileContents
@@ -105,6 +105,10 @@ class Write:
     whole: the write sets, merged. ``contents``: the file as a reader sees it.
     flushes: whether the file is flushed.
     byte: the number whose byte this process holds.
+    pool: the consumed files, one of which the file may overwrite, because it is flushed and gets a number or the mark
+        of a vote. After a power cut, this stamp distinguishes the new content from the old, and restores the name (Rule
+        13).
+    found: the result of ``rooms``, once it was called.
     """
 
     into: "Committed | Prepared"
@@ -116,13 +120,15 @@ class Write:
     rooms: Rooms = no_rooms
     issued: Callable[[Sequence[WriteSet], int], object] | None = None
     byte: int | None = None
+    contents: FileContents
+    pool: Recycler | None = None
+    found: Iterator[object] | None = None
 
     def __init__(
         self, store: Store, write_sets: Sequence[WriteSet], file: CommitFileWriter, **conditions: Unpack[Conditions]
     ) -> None:
         self.store, self.write_sets, self.file, self.begun = store, write_sets, file, perf_counter()
         self.whole, self.known = write_sets[0], store.settings.known
-        self.contents: FileContents | None = None
         self.destinations: Sequence[str] | None = None
         if conditions:
             self.__dict__.update(conditions)
@@ -140,8 +146,16 @@ class Write:
             self.flushes = file.streamed or needs_flush(store.view, known.config, whole)
             if not self.flushes:
                 keep_pace(store, whole.page)
-        if not whole.supersedes:
-            self.write_file(recycle=self.flushes)
+        self.pool = store.files.recycler if self.flushes else None
+        now, durable = store.clock.now(), (whole.page or store.shared.counters.read()).durable
+        while not whole.supersedes:
+            try:
+                file.complete(whole, now, durable, flushed=self.flushes, pool=self.pool)
+                break
+            except OSError as error:
+                if error.errno not in NO_ROOM or not self._finds_room():
+                    raise
+        self.flushes = self.flushes or file.recycled != ""
         self.destinations = None if whole.settings == known.version else destinations_of(file.tables)
         # 2. Take the number lock: only one process at a time takes the steps 3 to 6. No step under the lock takes
         #    longer for a larger commit. (Here and below, a deadline is made only if a lock is not free.) A vote without
@@ -172,7 +186,7 @@ class Write:
                 if one.error is not None:
                     raise one.error
             if whole.supersedes:
-                self.write_file(recycle=False)
+                file.complete(whole, store.clock.now(), page.durable, flushed=self.flushes)
             # 4 to 6. The name.
             mark = self.into.name(self, page, settings)
         finally:
@@ -183,35 +197,21 @@ class Write:
             assert file.handle is not None
             store.files.disk.write_at(file.handle, *stamp(mark))
 
-    def write_file(self, *, recycle: bool) -> None:
-        """Write all content and the header into the file in ``active/``, without a number.
+    def _finds_room(self) -> bool:
+        """Make room on a full disk for another attempt to write the file; return False if none can be made.
 
-        ``recycle``: overwrite a consumed file, if one exists. Recycling is safe only for a file that is flushed and
-        gets a number or the mark of a vote. After a power cut, this stamp distinguishes the new content from the old,
-        and restores the name (Rule 13). On a full disk, every file that gets a number overwrites a consumed file, and
-        must then be flushed.
+        On a full disk, every file overwrites a consumed file, and must then be flushed.
         """
-        store, file, whole = self.store, self.file, self.whole
-        now, durable = store.clock.now(), (whole.page or store.shared.counters.read()).durable
-        pool = store.files.recycler if recycle else None
-        left: Iterator[object] | None = None
-        while True:
-            try:
-                file.complete(whole, now, durable, flushed=self.flushes, pool=pool)
-                self.flushes = self.flushes or file.recycled != ""
-                return
-            except OSError as error:
-                if file.streamed or whole.supersedes or error.errno not in NO_ROOM:
-                    raise
-                file.abandon()
-                if pool is None:
-                    pool, self.flushes = store.files.recycler, True
-                    continue
-                if left is not None and whole.messages:
-                    raise  # a put does not wait for the few files that are kept for gets
-                left = self.rooms() if left is None else left
-                if not next(left, None):
-                    raise
+        if self.file.streamed:
+            return False
+        self.file.abandon()
+        if self.pool is None:
+            self.pool, self.flushes = self.store.files.recycler, True
+            return True
+        if self.found is not None and self.whole.messages:
+            return False  # a put does not wait for the few files that are kept for gets
+        self.found = self.rooms() if self.found is None else self.found
+        return bool(next(self.found, None))
 
     def check_destinations(self, settings: Settings) -> None:
         """Raise QueueNotFound if a queue was deleted into which the file puts or moves messages.
@@ -384,10 +384,9 @@ class Committed:
         flush, flush_seconds = write.flushes, None
         # (an edit of the settings may have made a queue durable)
         flush = flush or (write.flush and store.settings.known is not write.known)
-        assert write.contents is not None
-        tables: Iterable[Table] = write.contents.tables
+        tables = list(write.contents.tables)
         if store.view.index.unflushed:
-            flush = flush_moved(store, whole, write.contents.tables) or flush
+            flush = flush_moved(store, whole, tables) or flush
         if flush:
             flushed_from = perf_counter()
             store.files.copies.flush_commit(number, file.handle, stamped=file.recycled != "")
@@ -395,11 +394,13 @@ class Committed:
         else:
             store.files.copies.copy(number)
         # 8. Publish the number after all earlier numbers: now the commit is visible to all processes.
-        if whole.adopted:
-            tables = chain(tables, *(branch.tables for branch in whole.adopted))
+        for branch in whole.adopted:
+            tables += branch.tables
         arrived = arrived_in(tables)
         if not store.shared.counters.publish_next(number, durable=flush, arrived=arrived):
-            _publish_behind(store, number, write.seconds, flushed=flush, arrived=arrived)
+            # (other processes wait for this number, so a close of the space does not end the wait)
+            settle_to(store, number - 1, store.deadline(write.seconds)._replace(check=None))
+            store.shared.counters.publish_next(number, durable=flush, arrived=arrived)
         write.release()
         # 9. Keep the commit in memory: the index of this process applies the commit after all earlier ones.
         keep(store, number, write.contents, whole)
@@ -436,7 +437,7 @@ class Prepared:
             control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
         try:
             page = counters.read()
-            write.check_destinations(store.settings.current(page))
+            write.check_destinations(settings if page.settings == settings.version else store.settings.current(page))
             version = counters.bump_prepared(page)
             store.files.disk.rename_new(file.name, layout.prepared(file.xid))
             file.number = VOTE
@@ -465,19 +466,6 @@ class Prepared:
 
 COMMITTED, PREPARED = Committed(), Prepared()
 Write.into = COMMITTED
-
-
-def _publish_behind(
-    store: Store, number: int, seconds: float | None, *, flushed: bool, arrived: Mapping[str, int] | None
-) -> None:
-    """Publish the number once all earlier numbers are published. Caller holds the number's byte. Rule 2.
-
-    Other processes wait for this number, so a close of the space does not end the wait.
-    """
-    page = settle_to(store, number - 1, store.deadline(seconds)._replace(check=None))
-    if page.published < number:  # *published* never goes back, even if run/ was damaged
-        durable = flushed and page.durable == number - 1
-        store.shared.counters.store_published(number, durable=durable, arrived=arrived)
 
 
 # The control fields of messages that some waiting calls cannot take at once.

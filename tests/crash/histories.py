@@ -4,11 +4,11 @@ from dataclasses import replace
 from unittest import mock
 
 import spool
+from spool.admin.in_doubt import decide_heuristically
 from spool.intake import Intake
 from spool.log import checkpoint, write_set
 from spool.maintenance import compaction
 from spool.model import layout
-from spool.transactions.two_phase import decide_heuristically
 from tests import door
 from tests.compaction import small_compactions
 from tests.crash.contents import EMPTY, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare

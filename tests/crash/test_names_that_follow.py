@@ -221,10 +221,10 @@ BUGS = (
         (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
 )  # fmt: skip
 
-_RENAMES = "            try:\n                store.files.disk.rename_new("
+_RENAMES = "        try:\n            store.files.disk.rename_new("
 STAMPED_BEFORE = Bug(
     "a file is stamped before its rename", write.Committed.name,
-    ((_RENAMES, f"            store.files.disk.write_at(file.handle, *stamp(number))\n{_RENAMES}"),),
+    ((_RENAMES, f"        store.files.disk.write_at(file.handle, *stamp(number))\n{_RENAMES}"),),
     OVERWRITTEN.name,
 )  # fmt: skip
 

@@ -192,7 +192,7 @@ def test_c06_work_that_follows_a_commit_without_a_flush_is_not_lost_with_it(
         story(rules)
 
 
-_MOVED = "flush = flush_moved(store, whole, write.contents.tables) or flush"
+_MOVED = "flush = flush_moved(store, whole, tables) or flush"
 OF_NAMES = (
     a_vote_that_names_a_lost_commit,
     a_journal_that_names_a_lost_commit,

@@ -85,7 +85,7 @@ def _taken(space: spool.Space) -> None:
 
 def _unpublished(space: spool.Space) -> None:
     """A number that was given out."""
-    _dying(door.store(space).shared.counters, "store_published", lambda: space.put("b", "unpublished"))
+    _dying(door.store(space).shared.counters, "publish_next", lambda: space.put("b", "unpublished"))
 
 
 def _dying(owner: object, call: str, act: Callable[[], object]) -> None:
