@@ -102,7 +102,7 @@ class Loop(ABC):
         counts = [
             (("service_calls", queue, service, _CALL_RESULTS[Effect(effect)]), number)
             for effect, number in effects.items()
-            if effect != Effect.QUARANTINED and not (effect == Effect.KEPT and not result.is_unreached)
+            if effect != Effect.QUARANTINED and (effect != Effect.KEPT or result.is_unreached)
         ]
         if counts:
             self.space.engine.meters.record(counts)

@@ -59,7 +59,7 @@ class ThreadLoop(Loop, Handler):
         self.replies = not isinstance(self.route.service, QueueService)
         self._worker: Worker | None = None
         self._under_way: set[Position] = set()
-        self._kept = RoundResult()  # the kept messages since the route was last up
+        self._down: Conclusion | None = None  # the reason of the kept messages since the route was last up
 
     def run(self) -> None:
         service = self.route.service
@@ -69,10 +69,7 @@ class ThreadLoop(Loop, Handler):
                 self.space, self.route.queue, self, threads=threads_of(service), once=self.once,
                 timeout=service.watched, stop=self.stopped, pause_after=self.route.pause_after,
             )  # fmt: skip
-            try:
-                self._worker.run()
-            finally:
-                self._add_kept()
+            self._worker.run()
 
     @property
     def is_working(self) -> bool:
@@ -97,16 +94,10 @@ class ThreadLoop(Loop, Handler):
         result.conclude(conclusion, position)
         self.tell(Done(queue, "", result.effects, seconds))
         if conclusion.effect is Effect.KEPT:
-            self._kept.add(result)
-        else:
-            if not conclusion.pause:
-                self._add_kept()
-                self._note_up()
-            self._add(result)
+            self._down = result.kept or self._down
+        elif not conclusion.pause:
+            self._down = None
+            self._note_up()
+        result.kept = self._down
+        self._add(result)
         self._under_way.discard(position)
-
-    def _add_kept(self) -> None:
-        """Add the kept messages to the summary. A result that is added later replaces the reason of these messages."""
-        kept, self._kept = self._kept, RoundResult()
-        if kept.messages:
-            self._add(kept)

@@ -332,8 +332,10 @@ class Space:
         If ``work`` is cancelled, the calls under way are also cancelled. The messages of these calls return to the
         queue with one more attempt.
         """
-        worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once, pause_after=pause_after)
-        return await worker.work(tasks, stop)
+        worker = TaskWorker(
+            self.sync, self._receiver, queue, function, timeout, once=once, stop=stop, pause_after=pause_after
+        )
+        return await worker.work(tasks)
 
     def _joined(self, transaction: Transaction | Join | None) -> Transaction | None:
         chosen = transaction.sync if isinstance(transaction, Transaction) else transaction

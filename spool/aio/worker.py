@@ -16,17 +16,15 @@ from typing import Any
 import spool.space
 from spool.aio.receiver import Receiver
 from spool.aio.tasks import call_in_thread
-from spool.errors import Empty, SystemFailure
+from spool.errors import Empty
 from spool.model.checks import check
 from spool.model.message import Message
-from spool.tracing import instrument
 from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
-from spool.workers.loop import Step, next_step
+from spool.workers.loop import Step
 from spool.workers.outcome import took_too_long
-from spool.workers.pauses import PAUSES_AFTER
 from spool.workers.run import ENDED, Run, WorkSummary
 from spool.workers.states import Event
 from spool.workers.worker import AT_ONCE, check_work
@@ -44,11 +42,10 @@ class TaskWorker:
         timeout: float | None,
         *,
         once: bool,
+        stop: asyncio.Event | None,
         pause_after: int,
     ) -> None:
-        instrument()  # (the module of the function may have imported OpenTelemetry)
-        check("pause_after", pause_after, PAUSES_AFTER)
-        self._run = Run(receiver.core.store, queue, function, once=once, pause_after=pause_after)
+        self._run = Run(receiver.core.store, queue, function, once=once, pause_after=pause_after, event=stop)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
         self._receiver = receiver
@@ -56,25 +53,20 @@ class TaskWorker:
         self._queue, self._name = queue, f"spool-aio-work-{queue}"
         self._is_coroutine = inspect.iscoroutinefunction(function)
         self._timeout = timeout
-        self._stop: asyncio.Event | None = None
-        self._error: SystemFailure | None = None
 
-    async def work(self, tasks: int, stop: asyncio.Event | None) -> WorkSummary:
+    async def work(self, tasks: int) -> WorkSummary:
         """Call the function in up to ``tasks`` tasks, until the event ``stop`` is set. With ``once``, end after one
         call for each message."""
         check("tasks", tasks, AT_ONCE)
         await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._timeout))
-        self._stop = stop
         with self._run.shown(tasks):
             try:
                 await self._call_until_the_end(tasks)
             finally:
                 await self._end()
-        if self._error is not None:
-            raise self._error
+        self._run.raise_error()
         if self._run.breaker.once:
-            stats = await self._receiver.threads.run(lambda: self._space.stats(self._queue))
-            self._run.count_left(stats, was_stopped=self._is_stopping)
+            self._run.count_left(await self._receiver.threads.run(lambda: self._space.stats(self._queue)))
         return self._run.summary
 
     async def _call_until_the_end(self, tasks: int) -> None:
@@ -84,22 +76,18 @@ class TaskWorker:
                 ended = self._run.ended
                 empty_at = None if await self._take() else ended
             elif step is Step.CALL:
-                await self._wait(asyncio.FIRST_COMPLETED)
+                await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             else:  # a short sleep, so that the loop checks ``stop``
                 await asyncio.sleep(min(self._run.breaker.pause_left(), IDLE_SECONDS))
-        while self._under_way:
-            await self._wait(asyncio.ALL_COMPLETED)
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+        self._collect()
 
     def _next(self, tasks: int, empty_at: int | None) -> Step:
         """Return the next step. If a call has failed, raise its error."""
         self._collect()
-        calls, is_empty = len(self._under_way), empty_at == self._run.ended
-        options = {"is_full": calls == tasks, "is_empty": is_empty, "is_busy": calls > 0}
-        return next_step(self._run.breaker, is_stopping=self._is_stopping, **options)
-
-    @property
-    def _is_stopping(self) -> bool:
-        return self._error is not None or (self._stop is not None and self._stop.is_set())
+        calls = len(self._under_way)
+        return self._run.next_step(empty_at, is_full=calls == tasks, is_busy=calls > 0)
 
     # -- the task that claims ---------------------------------------------------------------------------------------
 
@@ -114,7 +102,7 @@ class TaskWorker:
         return True
 
     async def _begin(self) -> list[Message]:
-        attempt = Attempt(self._receiver.core, self._run, lambda: self._is_stopping)
+        attempt = Attempt(self._receiver.core, self._run)
         is_begun = await self._run_to_end(partial(attempt.claim, self._queue, waits=False))
         if attempt.message is None:
             if attempt.abandoned is None:
@@ -122,10 +110,6 @@ class TaskWorker:
         elif is_begun:
             self._under_way[asyncio.create_task(self._handle(attempt, attempt.message))] = attempt
         return []
-
-    async def _wait(self, until: str) -> None:
-        await asyncio.wait(self._under_way, return_when=until)
-        self._collect()
 
     def _collect(self) -> None:
         """Remove the tasks that are done. Raises the error of a task, e.g. DiskFailure."""
@@ -157,29 +141,27 @@ class TaskWorker:
     async def _call(self, attempt: Attempt, message: Message) -> Callable[[], object]:
         """Call the function; return the function that ends the attempt."""
         limit = asyncio.timeout(self._timeout)
-
-        def late() -> Callable[[], object]:
-            return partial(attempt.withdraw, took_too_long(self._timeout))
-
         try:
             with attempt.calling(self._space):
                 async with limit:
                     value = await self._value(attempt, message)
         except BaseException as error:
             if limit.expired():
-                return late()
+                return self._late(attempt)
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             return partial(attempt.conclude, attempt.failure(error))
         # If the time is over, the function has caught its cancellation.
-        return late() if limit.expired() else partial(attempt.conclude, attempt.answer(value))
+        return self._late(attempt) if limit.expired() else partial(attempt.conclude, attempt.answer(value))
+
+    def _late(self, attempt: Attempt) -> Callable[[], object]:
+        return partial(attempt.withdraw, took_too_long(self._timeout))
 
     async def _value(self, attempt: Attempt, message: Message) -> object:
         call = partial(self._run.handler.handle, message, attempt.unreadable)
 
         def give_up(thread: threading.Thread) -> None:
-            reason = "its function has not ended in time"
-            self._error = self._run.give_up(message, reason, thread) or self._error
+            self._run.give_up(message, "its function has not ended in time", thread)
 
         late = attempt.finish_withdrawn
         value = call() if self._is_coroutine else await call_in_thread(self._name, call, give_up, late)

@@ -8,7 +8,7 @@ a move to the error queue or a drop, without the puts of the function. The claim
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -37,7 +37,7 @@ from spool.workers.effects import Effect, OutcomePolicy, effect_of_failure, effe
 from spool.workers.outcome import Outcome, Passed, Reject, Rejected, Retried, Retry, describe, of_error, of_value
 from spool.workers.room import room_for_answers
 from spool.workers.run import Run
-from spool.workers.states import Event, State, end_of_call, next_state
+from spool.workers.states import ENDS, Event, State, end_of_call, next_state
 
 log = logging.getLogger("spool")
 
@@ -68,7 +68,7 @@ class Attempt:
         the body was damaged.
     """
 
-    def __init__(self, core: Core, run: Run, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, core: Core, run: Run) -> None:
         self.transaction = CoordinatedTransaction(core, journaled=False)
         self.transaction.on_full = lambda full: self._hold_back(self._without_room(full))
         self.transaction.on_lock_timeout = self._waits_on
@@ -77,7 +77,7 @@ class Attempt:
         self.state = State.CLAIMED
         self.abandoned: Conclusion | None = None
         self._store = core.store
-        self._run, self._handler, self._stopping = run, run.handler, stopping
+        self._run, self._handler, self._stopping = run, run.handler, run.is_stopping
         self._mutex = threading.Lock()  # guards the state: one thread ends the call, another enforces its time limit
         self.claimed_at: float
         self._held: Stretch
@@ -152,7 +152,7 @@ class Attempt:
         """Apply an event; return False if the attempt has ended already."""
         with self._mutex:
             before, self.state = self.state, next_state(self.state, event)
-            return not before.is_end
+            return before not in ENDS
 
     @step("beginning a call")
     def begin(self) -> bool:

@@ -8,19 +8,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
 from spool.coordination.resumptions import Resumptions
 from spool.errors import SystemFailure
+from spool.model.checks import check
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import plural
 from spool.store.store import Store
+from spool.tracing import instrument
 from spool.workers.conclusion import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.handler import WORKER, Handler
-from spool.workers.pauses import PAUSE_AFTER, Breaker
+from spool.workers.loop import Step, next_step
+from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER, Breaker
 
 log = logging.getLogger("spool")
 
@@ -30,6 +33,13 @@ messages fail, the cause is not in the messages."""
 
 MOST_ABANDONED = 8
 """The most calls that may go on although their attempts were withdrawn. One more such call ends the worker."""
+
+
+class StopEvent(Protocol):
+    """The part of an event, of threads or of asyncio, that a run needs."""
+
+    def is_set(self) -> bool: ...
+
 
 ENDED = "the worker was ended while its function was called"
 
@@ -75,6 +85,7 @@ class Run:
     Args:
         function: the handler of the messages, or a function that the handler calls.
         once, pause_after: as for ``Breaker``.
+        event: the run stops when this event of threads or of asyncio is set.
 
     handler: the handler of the messages.
     breaker: decides whether messages may be claimed now. The mutex guards the breaker, too.
@@ -91,17 +102,56 @@ class Run:
         *,
         once: bool,
         pause_after: int = PAUSE_AFTER,
+        event: StopEvent | None = None,
     ) -> None:
+        instrument()  # (the module of the function may have imported OpenTelemetry)
+        check("pause_after", pause_after, PAUSES_AFTER)
         self.handler = function if isinstance(function, Handler) else Handler(function)
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
         is_resumed = Resumptions(store.files.disk, queue).is_requested
         self.breaker = Breaker(f"queue {queue}", store.clock.monotonic, is_resumed, once=once, pause_after=pause_after)
         self._queue, self._clock, self._meters = queue, store.clock, store.meters
-        self._is_shown_paused = False
+        self._event, self._is_stopping, self._is_shown_paused = event, False, False
+        self._error: BaseException | None = None
         self._passed = set(self.handler.passed) if once else set[tuple[int, int]]()
         self._hanging: list[threading.Thread] = []
         self._left = self.ended = 0  # (left: messages that failed or were kept)
+
+    # -- the steps and the stop -------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Claim no more messages. Signal handlers may call this method."""
+        self._is_stopping = True
+
+    def is_stopping(self) -> bool:
+        """Return whether the run claims no further message."""
+        return self._is_stopping or (self._event is not None and self._event.is_set())
+
+    def fail(self, error: BaseException) -> None:
+        """Stop because of an error; ``raise_error`` raises the first error."""
+        self._error = self._error or error
+        self.stop()
+
+    def raise_error(self) -> None:
+        """Raise the error that ended the run, if any."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # the traceback of the error refers to this frame
+
+    def next_step(self, empty_at: int | None, *, is_full: bool = False, is_busy: bool) -> Step:
+        """Return the next step of the driver: see ``spool.workers.loop``.
+
+        Args:
+            empty_at: if the last claim found no message, the value of ``ended`` before this claim; otherwise None.
+        """
+        is_empty = empty_at == self.ended
+        return next_step(
+            self.breaker, is_stopping=self.is_stopping(), is_full=is_full, is_empty=is_empty, is_busy=is_busy
+        )
 
     @contextmanager
     def shown(self, threads: int) -> Iterator[None]:
@@ -179,11 +229,10 @@ class Run:
             if (effect is Effect.KEPT or conclusion.failed) and (pause := breaker.take_untold()) is not None:
                 self.handler.paused(self._queue, *pause)
 
-    def give_up(self, message: Message, reason: str, thread: threading.Thread) -> SystemFailure | None:
+    def give_up(self, message: Message, reason: str, thread: threading.Thread) -> None:
         """Count a call that the worker gives up. The attempt was withdrawn, but the thread of the call goes on.
 
-        Returns:
-            The error that ends the worker if too many of these threads have not ended; otherwise None.
+        The run fails if too many of these threads have not ended.
         """
         with self.mutex:
             self._hanging = [one for one in self._hanging if one.is_alive()] + [thread]
@@ -193,23 +242,16 @@ class Run:
             "message %s of queue %s: %s; Python cannot end the thread of the call (%s of at most %s)",
             message.id, message.queue, reason, hanging, MOST_ABANDONED,
         )  # fmt: skip
-        if hanging <= MOST_ABANDONED:
-            return None
-        return SystemFailure(
-            f"{hanging} calls for messages of queue {self._queue} took too long and have not ended; Python can end no "
-            "thread: end this process, and fix the function or give it more time"
-        )
+        if hanging > MOST_ABANDONED:
+            error = f"{hanging} calls for messages of queue {self._queue} took too long and have not ended"
+            advice = "Python can end no thread: end this process, and fix the function or give it more time"
+            self.fail(SystemFailure(f"{error}; {advice}"))
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def count_left(self, stats: QueueStats, *, was_stopped: bool) -> None:
-        """Record in the summary how many messages the run leaves in its queue.
-
-        Args:
-            stats: the current figures of the queue.
-            was_stopped: whether a caller stopped the run before its end.
-        """
-        if not (self.breaker.is_over or was_stopped):
+    def count_left(self, stats: QueueStats) -> None:
+        """Record in the summary how many messages the run leaves in its queue. ``stats``: the figures of the queue."""
+        if not (self.breaker.is_over or self.is_stopping()):
             self.summary.left = self._left + stats.claimed + stats.in_doubt
             return
         if self._left >= MOST_FAILED:

@@ -31,7 +31,7 @@ from spool.workers.outcome import Outcome, Retried
 
 
 class State(enum.Enum):
-    """The state of an attempt. ``is_end``: whether the state is final, so that no event changes the state."""
+    """The state of an attempt."""
 
     __hash__ = object.__hash__  # (the hash of ``Enum`` is a Python function)
 
@@ -41,10 +41,6 @@ class State(enum.Enum):
     CONCLUDED = "concluded"
     WITHDRAWN = "withdrawn"
     ABANDONED = "abandoned"
-
-    @property
-    def is_end(self) -> bool:
-        return self in _ENDS
 
 
 class Event(enum.Enum):
@@ -67,7 +63,8 @@ class Event(enum.Enum):
     ROLLED_BACK = "the commit failed for another reason"
 
 
-_ENDS = frozenset({State.CONCLUDED, State.WITHDRAWN, State.ABANDONED})
+ENDS = frozenset({State.CONCLUDED, State.WITHDRAWN, State.ABANDONED})
+"""The final states: no event changes them."""
 
 _NEXT = {
     (before, event): after
@@ -90,7 +87,7 @@ _NEXT = {
 def next_state(state: State, event: Event) -> State:
     """Return the state after an event. ValueError: the event cannot happen in this state, so the caller has a
     defect."""
-    if state in _ENDS:
+    if state in ENDS:
         return state
     found = _NEXT.get((state, event))
     if found is None:

@@ -19,14 +19,13 @@ from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
 from spool.runtime.pickling import refuse_pickling
-from spool.tracing import instrument
 from spool.transactions.core import Core, core_of
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
-from spool.workers.loop import Step, next_step
+from spool.workers.loop import Step
 from spool.workers.outcome import Outcome, took_too_long
-from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER
+from spool.workers.pauses import PAUSE_AFTER
 from spool.workers.run import ENDED, Run
 from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
@@ -87,23 +86,18 @@ class Worker:
         stop: threading.Event | None = None,
         pause_after: int = PAUSE_AFTER,
     ) -> None:
-        instrument()  # (the module of the function may have imported OpenTelemetry)
         check_work(space, queue, timeout)
         if inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
         check("threads", threads, AT_ONCE)
-        check("pause_after", pause_after, PAUSES_AFTER)
         self.queue = queue
         self._space = space
         self._core = core_of(space)
         self._clock = self._core.store.clock
         self._threads = threads
-        self._run = Run(self._core.store, queue, function, once=once, pause_after=pause_after)
+        self._run = Run(self._core.store, queue, function, once=once, pause_after=pause_after, event=stop)
         self.summary = self._run.summary
         self._timeout = timeout
-        self._event = stop
-        self._is_stopping = False
-        self._error: BaseException | None = None
         # Guards the run and all attributes below; notified when a thread or a call ends.
         self._changed = threading.Condition(self._run.mutex)
         self._serving: set[threading.Thread] = set()
@@ -129,26 +123,17 @@ class Worker:
             except BaseException:  # the run was interrupted, or no thread could be started
                 self._finish()
                 raise
-        self._raise_error()
+        self._run.raise_error()
         if self._run.breaker.once:
-            self._run.count_left(self._space.stats(self.queue), was_stopped=self.is_stopping)
+            self._run.count_left(self._space.stats(self.queue))
         return self.summary
-
-    def _raise_error(self) -> None:
-        """Raise the error that ended the run, if any."""
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # the traceback of the error refers to this frame
 
     def stop(self) -> None:
         """Claim no more messages; ``run`` returns when the calls under way have ended.
 
         Signal handlers may call this method.
         """
-        self._is_stopping = True
+        self._run.stop()
 
     def end(self) -> None:
         """Stop, and give up the calls under way. The messages of these calls return to the queue with one more
@@ -163,10 +148,7 @@ class Worker:
     @property
     def is_stopping(self) -> bool:
         """Whether the worker claims no further message, because ``stop`` was called or the event ``stop`` is set."""
-        return self._stops()
-
-    def _stops(self) -> bool:
-        return self._is_stopping or (self._event is not None and self._event.is_set())
+        return self._run.is_stopping()
 
     @property
     def is_paused(self) -> bool:
@@ -223,8 +205,7 @@ class Worker:
         assert call.attempt.message is not None
         with self._changed:
             self._serving.discard(call.thread)
-            if too_many := self._run.give_up(call.attempt.message, reason, call.thread):
-                self._fail(too_many)
+            self._run.give_up(call.attempt.message, reason, call.thread)
             self._busy -= 1
             if not self.is_stopping:
                 self._start()
@@ -233,8 +214,7 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         """End the run because of an error; ``run`` raises the first error."""
         with self._changed:
-            self._error = self._error or error
-            self.stop()
+            self._run.fail(error)
             self._changed.notify_all()
 
     def _start(self) -> None:
@@ -253,7 +233,7 @@ class Worker:
         try:
             while self._waits_for_turn(empty_at):
                 empty_at = self._run.ended
-                call = Call(Attempt(self._core, self._run, self._stops), threading.current_thread())
+                call = Call(Attempt(self._core, self._run), threading.current_thread())
                 if not self._take(call):
                     continue
                 empty_at = None
@@ -274,9 +254,7 @@ class Worker:
         run = self._run
         with self._changed:
             while True:
-                step = next_step(
-                    run.breaker, is_stopping=self._stops(), is_empty=empty_at == run.ended, is_busy=self._busy > 0
-                )
+                step = run.next_step(empty_at, is_busy=self._busy > 0)
                 if step is Step.TAKE:
                     self._busy += 1
                 if step in (Step.TAKE, Step.END):
