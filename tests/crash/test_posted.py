@@ -107,9 +107,9 @@ def test_a_request_is_withdrawn_or_joined_but_not_both() -> None:
 
 BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
     (Bug("rule 18: a request is taken behind the stamp", write.Write.name,
-         (("mark = self.into.name(", "issued, self.issued = self.issued, None\n            mark = self.into.name("),
-          ("*stamp(mark))", "*stamp(mark))\n            if issued is not None:\n"
-           "                issued(self.write_sets, mark)")), "posted commits"),
+         (("mark = self.into.name(", "issued, self.issued = self.issued, None\n        mark = self.into.name("),
+          ("*stamp(mark))", "*stamp(mark))\n        if issued is not None:\n"
+           "            issued(self.write_sets, mark)")), "posted commits"),
      lambda explorer: die_at_each_step(explorer, LEADS_NEXT, "")),
     (Bug("rule 19: a taken request is posted again without a look", standing.settle,
          (("DONE if _was_committed(store, slots.number(slot)) else POSTED", "POSTED"),), "posted commits"),
