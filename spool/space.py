@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from spool.workers.handler import Handler
     from spool.workers.worker import WorkSummary
 
+T = TypeVar("T")
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last space)
 
 
@@ -178,12 +179,7 @@ class Space(Administration):
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return within(Transaction.replace)(joined, queue, body, timeout=timeout, **options)
-        own = Transaction(self._core, counted=False)
-        try:
-            id = within(Transaction.replace)(own, queue, body, timeout=timeout, **options)
-            within(Transaction.commit)(own)
-        finally:
-            own.abandon()
+        id = self._alone(Transaction.replace, queue, body, timeout=timeout, **options)
         self._after_commit()
         return id
 
@@ -214,17 +210,22 @@ class Space(Administration):
         if not options or options.get("deduplication_key") is None:
             request = put_request(self._core, queue, bodies, **options)
         if request is None or request.is_large:
-            own = Transaction(self._core)
-            try:
-                ids = within(Transaction._put_list)(own, queue, list(bodies), **options)
-                within(Transaction.commit)(own)
-            finally:
-                own.abandon()
+            ids = self._alone(Transaction._put_list, queue, list(bodies), **options)
         else:
             self._core.group_commit.commit(request)
             ids = request.ids
         self._after_commit()
         return ids
+
+    def _alone(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Call a method of a separate transaction, and commit the transaction."""
+        own = Transaction(self._core, counted=False)
+        try:
+            result = within(method)(own, *args, **options)
+            within(Transaction.commit)(own)
+            return result
+        finally:
+            own.abandon()
 
     def _after_commit(self) -> None:
         """Notify the housekeeper of a commit, if the housekeeper may have work."""

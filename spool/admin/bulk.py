@@ -87,8 +87,7 @@ def act_on(core: Core, message_id: str, edit: Edit) -> None:
         raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
     wanted = Wanted(run.queue.name, message_id=message_id)
     try:
-        claimed = hold.claim(wanted, page)
-        if not claimed:
+        if not (claimed := hold.claim(wanted, page)):
             error = nothing_free(store.view, store.clock, wanted)
             if isinstance(error, MessageInUse):
                 raise error

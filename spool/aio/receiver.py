@@ -42,8 +42,7 @@ class Receiver:
 
     async def take(self, wanted: Wanted) -> list[Message]:
         """Get messages outside of any transaction."""
-        now = replace(wanted, timeout=0)  # the task waits, so no thread has to wait
-        get = partial(get_alone, self.core, now)
+        get = partial(get_alone, self.core, replace(wanted, timeout=0))  # the task waits, so no thread has to wait
         return await self.receive(wanted, partial(self._get_unless_cancelled, wanted.queue, get))
 
     async def take_reply(self, request: PendingRequest) -> Message:

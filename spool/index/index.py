@@ -36,7 +36,6 @@ from spool.index.commit import (
     totals_of,
 )
 from spool.index.lookup import MessageTable
-from spool.index.queue import Queue
 from spool.index.run import Lengths, Run, lengths_of
 from spool.index.segment import Segment
 from spool.model.layout import MAX_NUMBER, ORDINAL_BITS, committed
@@ -108,8 +107,12 @@ class Index:
         for part in parts:
             for table in part.contents.tables:
                 for command in table.commands:
-                    self._command(state, number, header.time, command)
-                    mergeable = mergeable and command.name == "remove"
+                    if command.name == "remove":
+                        what, first = _COUNTED_AS.get(command.why), command.first
+                        self._remove(command.number, first, first + command.length, what, state, number)
+                    else:
+                        self._command(state, number, header.time, command)
+                        mergeable = False
                 for key, value, expiry in table.facts:
                     self._fact(number, state, key, value, expiry)
                     mergeable = mergeable and value is not None
@@ -177,78 +180,80 @@ class Index:
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def _command(self, state: Retention, number: int, time: float, command: Command) -> None:
-        """Apply one command of commit ``number``, whose time is ``time``. A message that is not live is no error: an
-        earlier commit removed it."""
+        """Apply one command of commit ``number`` that is no removal. ``time``: the time of the commit.
+
+        A message that is not live is no error: an earlier commit removed it."""
         if command.name == "take":
             state.captured += ((command.directory, command.file),)
             self.captured.add((command.directory, command.file))
             return
-        if command.name == "left":
-            return  # ``Part.left`` has read this command already
+        if command.name != "update":
+            return  # ``Part.left`` has read the command "left" already
         target, ordinal = command.number, command.first
         end = ordinal + command.length
         if target != number:
-            if state.addressed:
-                add_target(state, target)
-            else:
-                state.addressed = {target}
+            add_target(state, target)
         while ordinal < end:
-            if command.name == "remove":
-                queue, file, stop = self._remove_next(target, ordinal, end)
-                if queue is not None:
-                    if file not in (number, target):
-                        add_target(state, file)
-                    what = _COUNTED_AS.get(command.why)
-                    if what is not None:
-                        _count(self.files[file], queue.name, what, stop - ordinal)
-                    if what == DEQUEUED:
-                        queue.served += stop - ordinal
-            else:
-                run, stop = self.messages.run_from(target, ordinal, end, self.messages.materialize)
-                if run is not None:
-                    if run.file.number != number:
-                        add_target(state, run.file.number)
-                    self._update(run, ordinal, stop - ordinal, command.changes, time)
+            run, stop = self.messages.run_from(target, ordinal, end, self.messages.materialize)
+            if run is not None:
+                if run.file.number != number:
+                    add_target(state, run.file.number)
+                self._update(run, ordinal, stop - ordinal, command.changes, time)
             ordinal = stop
 
-    def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
-        """Remove neighbouring messages from position ``number``/``ordinal`` on, up to but not including ordinal
-        ``end``.
+    def _remove(
+        self, number: int, ordinal: int, end: int, what: int | None = None, by: Retention | None = None, commit: int = 0
+    ) -> None:
+        """Remove the live messages of commit ``number`` from ``ordinal`` on, up to but not including ``end``.
 
-        Returns the messages' queue, the number of the commit whose files had the messages, and the ordinal after the
-        last message. If the first message is not live, returns None, 0, and the ordinal at which the caller
-        continues."""
+        Args:
+            what: the count of a tally that the removal raises, or None.
+            by, commit: the commit that removes the messages, and its number.
+        """
         messages = self.messages
-        run, stop = messages.run_at(number, ordinal, end)
-        if run is not None:
-            queue, file, lengths = messages.queues[run.queue.name], run.file.number, run.lengths
-            size = lengths * (stop - ordinal) if type(lengths) is int else run.bytes_of(ordinal, stop - ordinal)
-            if ordinal == run.first and stop == run.end:
-                messages.remove(queue, run)
+        if by is not None and number != commit:
+            if by.addressed:
+                add_target(by, number)
             else:
-                messages.remove_range(queue, run, ordinal, stop)
-        else:
-            segment, piece, stop = messages.piece_at(number, ordinal, stop)
-            if segment is None or piece is None:
-                return None, 0, stop
-            table = messages.table_of(segment)
-            queue, file, stop = messages.queues[segment.queue.name], segment.file.number, ordinal + piece.length
-            size = sum(table.lengths[piece.row : piece.row + piece.length])
-            messages.remove_piece(segment, piece, size)
-        state = self.files[file]
-        queue.live -= stop - ordinal
-        queue.bytes -= size
-        state.live -= stop - ordinal
-        state.live_bytes -= size
-        if not (state.live or state.damaged):  # (the commit was not idle before, because it had live messages)
-            if self.subscriptions:
-                self.mark_idle(file)
+                by.addressed = {number}
+        while ordinal < end:
+            run, stop = messages.run_at(number, ordinal, end)
+            if run is not None:
+                queue, file, lengths = messages.queues[run.queue.name], run.file.number, run.lengths
+                size = lengths * (stop - ordinal) if type(lengths) is int else run.bytes_of(ordinal, stop - ordinal)
+                if ordinal == run.first and stop == run.end:
+                    messages.remove(queue, run)
+                else:
+                    messages.remove_range(queue, run, ordinal, stop)
             else:
-                self.idle.add(file)
-                self.idle_bytes += state.body_bytes
-        if self.changed_since is not None:
-            self.changed_since.append((number, ordinal, stop - ordinal))
-        return queue, file, stop
+                segment, piece, stop = messages.piece_at(number, ordinal, stop)
+                if segment is None or piece is None:
+                    ordinal = stop
+                    continue
+                table = messages.table_of(segment)
+                queue, file, stop = messages.queues[segment.queue.name], segment.file.number, ordinal + piece.length
+                size = sum(table.lengths[piece.row : piece.row + piece.length])
+                messages.remove_piece(segment, piece, size)
+            state, count = self.files[file], stop - ordinal
+            if by is not None and file != number and file != commit:
+                add_target(by, file)
+            queue.live -= count
+            queue.bytes -= size
+            state.live -= count
+            state.live_bytes -= size
+            if not (state.live or state.damaged):  # (the commit was not idle before, because it had live messages)
+                if self.subscriptions:
+                    self.mark_idle(file)
+                else:
+                    self.idle.add(file)
+                    self.idle_bytes += state.body_bytes
+            if self.changed_since is not None:
+                self.changed_since.append((number, ordinal, count))
+            if what is not None:
+                _count(state, queue.name, what, count)
+            if what == DEQUEUED:
+                queue.served += count
+            ordinal = stop
 
     def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any], time: float) -> None:
         """Change the control fields of some messages of a run. These messages move to a separate run.
@@ -338,9 +343,7 @@ class Index:
             segment.remove(row, count, sum(table.lengths[row : row + count]))
         pieces = list(segment.pieces(table))
         for piece in pieces:
-            ordinal, end = piece.first, piece.first + piece.length
-            while ordinal < end:
-                _, _, ordinal = self._remove_next(piece.number, ordinal, end)
+            self._remove(piece.number, piece.first, piece.first + piece.length)
         if not pieces:
             return
         low, high = state.span or (MAX_NUMBER, 0)
@@ -461,7 +464,7 @@ class Index:
         compacted = any(self.files[number].span is not None for number in numbers)
         commits = list(messages.runs) if compacted else [number for number in numbers if number in messages.runs]
         for run in [run for commit in commits for run in messages.runs[commit] if run.file.number in numbers]:
-            self._remove_next(run.number, run.first, run.end)
+            self._remove(run.number, run.first, run.end)
 
     def keep_only(self, numbers: Iterable[int]) -> None:
         """Forget all commits except ``numbers``, and forget their messages, because the files of these commits were

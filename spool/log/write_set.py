@@ -310,16 +310,14 @@ class WriteSet:
         commands = self._table.commands
         if commands:
             last = commands[-1]
-            if (
-                last.name == "remove"
-                and last.number == number
-                and last.first + last.length == first
-                and last.why == why
-            ):
+            if type(last) is Remove and last.number == number and last.first + last.length == first and last.why == why:
                 commands[-1] = tuple.__new__(Remove, ("remove", number, last.first, last.length + count, why))
                 self._addressed += count
                 return
-        self._command(tuple.__new__(Remove, ("remove", number, first, count, why)))
+        if len(commands) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:  # (like ``_command``, without a call)
+            self.close_section()
+        self._table.commands += (tuple.__new__(Remove, ("remove", number, first, count, why)),)
+        self.commands += 1
         self._addressed += count
 
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:

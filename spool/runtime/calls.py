@@ -341,7 +341,9 @@ class _Entrance:
                     if guard.closed:
                         guard._leave_closed(error, count)
                 finally:
-                    if (depth := _deferral.depth) and me == _deferral.main:
+                    if (depth := _deferral.depth) > 1 and me == _deferral.main:
+                        _deferral.depth = depth - 1
+                    elif depth and me == _deferral.main:
                         try:
                             _deferral.end()
                         except BaseException:

@@ -63,7 +63,7 @@ def associate(store: object, transaction: Joinable | None) -> Block:
     joined.pop(id(store), None)
     if transaction is not None:
         joined[id(store)] = transaction
-    return Block(get_ident(), joined, joined_by_caller.set(joined))
+    return tuple.__new__(Block, (get_ident(), joined, joined_by_caller.set(joined)))
 
 
 def dissociate(store: object, transaction: Joinable, block: Block) -> bool:

@@ -157,7 +157,7 @@ class CoordinatedTransaction(Transaction):
         with self._lock:
             if failed:
                 self._lost = None
-            self._check_ending()
+            self._check_active(ending=True)
             try:
                 result = record()
                 if self._writes.sections:
@@ -230,7 +230,7 @@ class CoordinatedTransaction(Transaction):
         with self._lock:
             try:
                 request = self._writes
-                request.page, request.is_vote = self._check_ending(), True
+                request.page, request.is_vote = self._check_active(ending=True), True
                 if request.is_empty and self._hold.file is None:
                     self._end(TransactionState.COMMITTED)
                     return False
@@ -269,7 +269,7 @@ class CoordinatedTransaction(Transaction):
         store = self._store
         with self._lock:
             try:
-                self._check_ending()
+                self._check_active(ending=True)
                 file = self._hold.open_file(self._xid)
                 if record is not None:
                     record()

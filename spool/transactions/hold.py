@@ -28,7 +28,7 @@ from spool.errors import CorruptedFile, NotOpen, SpoolError, UnknownCodec
 from spool.log.commit_file import CommitFileWriter
 from spool.log.standing import look_at_standing
 from spool.log.visibility import apply_up_to, catch_up, list_prepared, revalidate
-from spool.log.write_set import WriteSet, removal
+from spool.log.write_set import WriteSet
 from spool.model.message import Message
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.xid import Xid
@@ -551,7 +551,9 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         begun = store.clock.monotonic() if wanted.timeout else 0.0
         found, got = hold.take(wanted, begun, store.guard.check)
         before_commit()
-        request = removal(hold.page, got)
+        request = WriteSet(page=hold.page)
+        for number, first, count in got:
+            request.remove(number, first, count, "dequeued")
         try:
             core.group_commit.commit(request)
         except (LockTimeout, WaitExpired) as error:

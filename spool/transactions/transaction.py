@@ -10,7 +10,7 @@ outcome in every future of a submitted message. If its file has a number already
 
 import enum
 import os
-import threading
+from _thread import RLock
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -95,7 +95,7 @@ class Transaction:
         self._xid = self._begin_branch(xid)
         self._timeout = timeout
         self._until = inf if timeout is None else store.clock.monotonic() + timeout
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._rollback_only: str | None = None
         self._lost: str | None = None
         self._barred: str | None = None  # why puts and gets are refused; see ``CoordinatedTransaction.bar``
@@ -105,9 +105,7 @@ class Transaction:
         self._blocks: list[Block] = []
         self._left = False
         self._promises: Promises | None = None  # created by the first ``submit``
-        self._guard: DropGuard | None = None
-        if guarded:
-            self._guard = DropGuard(hold)
+        self._guard = DropGuard(hold) if guarded else None
 
     def _begin_branch(self, xid: Xid | None) -> Xid:
         """Begin an empty branch with a new id of its messages; return its xid, a new one if left out."""
@@ -329,7 +327,7 @@ class Transaction:
         with self._lock:
             store, request = self._store, self._writes
             try:
-                request.page = self._check_ending()
+                request.page = self._check_active(ending=True)
                 if (file := self._hold.file) is not None:  # a part of the messages is written
                     self.number = commit(store, file, request, limited=True)
                 while file is None and (request.messages or request.commands or not request.is_empty):
@@ -359,7 +357,7 @@ class Transaction:
         future = Future[T]()
         future.set_running_or_notify_cancel()
         with self._lock:
-            page = self._check_ending()
+            page = self._check_active(ending=True)
             if self._hold.file is not None or self._writes.is_empty:
                 within(Transaction.commit)(self)
                 future.set_result(result)
@@ -478,20 +476,14 @@ class Transaction:
             self._guard = None  # freed in this call: Python ignores a signal handler's exception in ``__del__``
         if self._promises is not None:
             self._end_promises(self._promises, why)
-        removed = state is TransactionState.COMMITTED and self._removes_all
-        self._hold.end(taken=state is not TransactionState.ROLLED_BACK, removed=removed)
+        is_committed = state is TransactionState.COMMITTED
+        self._hold.end(taken=state is not TransactionState.ROLLED_BACK, removed=is_committed and self._removes_all)
 
-    def _check_ending(self) -> CounterPage:
-        """Before a commit or vote, check as ``_check_active`` does; roll back if the transaction is rollback-only."""
-        page = self._check_active()
-        if self._rollback_only is not None:
-            reason = self._rollback_only
-            self._undo(reason)
-            raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
-        return page
+    def _check_active(self, *, ending: bool = False) -> CounterPage:
+        """Return the current counters; raises unless the transaction is active.
 
-    def _check_active(self) -> CounterPage:
-        """Return the current counters; raises unless the transaction is active."""
+        ``ending``: whether a commit or vote follows; then a transaction that is rollback-only is rolled back.
+        """
         store = self._store
         page = store.shared.counters.read()
         if page.is_stopped or store.guard.closed or store.misplaced:
@@ -507,6 +499,9 @@ class Transaction:
                 raise TransactionRolledBack(f"the transaction was rolled back: {self._lost}; begin a new one")
             if self._barred is not None:
                 raise ProtocolError(self._barred)
+            if ending and (reason := self._rollback_only) is not None:
+                self._undo(reason)
+                raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
             return page
         if self.state is TransactionState.ROLLED_BACK and not self._left:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")

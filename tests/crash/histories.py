@@ -4,7 +4,6 @@ from dataclasses import replace
 from unittest import mock
 
 import spool
-from spool.admin.in_doubt import decide_heuristically
 from spool.intake import Intake
 from spool.log import checkpoint, write_set
 from spool.maintenance import compaction
@@ -85,7 +84,7 @@ def _administrator(space: spool.Space, expected: Expectation) -> None:
     """An administrator rolls the branch back: after the call has returned, no power cut restores the branch."""
     prepare(space, expected)
     with expected.becoming(THREE):
-        decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
+        space.engine.decide(XID, commit=False)
 
 
 # The branch holds its reply; the message that it would take was taken.
