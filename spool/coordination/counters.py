@@ -175,7 +175,7 @@ class Counters:
         The caller holds the list's byte, and has read the page since it took the byte.
         """
         version = page.prepared + 1
-        self._store(_PREPARED, version)
+        self.disk.write_at(self.handle, _PREPARED.start, _with_checksum(version))
         return version
 
     def bump_settings(self) -> None:

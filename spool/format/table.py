@@ -166,9 +166,9 @@ def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
         "checksums": table.checksums.tolist(), "commands": table.commands, "facts": table.facts,
     }  # fmt: skip
     encoded: bytes = msgpack.Packer().pack(columns)  # (``packb`` would also create a packer)
-    table.encoded = encoded if len(encoded) <= MOST_KEPT_BYTES else b""
     new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
     parts, size, count, bodies_bytes = [encoded], len(encoded), len(bodies), 0
+    table.encoded = encoded if size <= MOST_KEPT_BYTES else b""
     if count:
         parts *= 1 + 2 * count
         parts[1::2] = map(body_head, table.lengths)

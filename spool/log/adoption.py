@@ -85,10 +85,17 @@ def refusal(
     """
     if xid in others:
         return UnknownBranch(xid, None, "another thread commits it at this moment")
-    index = store.view.index
-    if xid in index.adopted or heuristic_fact(index, xid) is not None or not _is_there(store, page, xid, contents):
-        return UnknownBranch(xid, index.adopted.get(xid))
-    return None
+    index, disk, prepared = store.view.index, store.files.disk, store.view.prepared
+    is_there = xid not in index.adopted and fact_key(xid) not in index.facts
+    with store.view.mutex:
+        is_known = prepared.branches.get(xid) is contents
+        is_known = is_known and (page.prepared == prepared.version or xid.format_id in FORMATS_USED_ONCE)
+    if is_there and is_known:  # no branch was added or removed since, or no other branch can have the xid
+        is_there = disk.exists(layout.prepared(xid))
+    elif is_there:
+        found = prepared_contents(disk, prepared, xid)
+        is_there = found is not None and found.header.checksum == contents.header.checksum
+    return None if is_there else UnknownBranch(xid, index.adopted.get(xid))
 
 
 def refuse_decided(store: Store, page: CounterPage, write_sets: Iterable[WriteSet]) -> None:
@@ -98,18 +105,6 @@ def refuse_decided(store: Store, page: CounterPage, write_sets: Iterable[WriteSe
         for adopted, contents in zip(one.adopts, one.adopted, strict=True):
             one.error = refusal(store, page, adopted.xid, contents, others) or one.error
             others.add(adopted.xid)
-
-
-def _is_there(store: Store, page: CounterPage, xid: Xid, contents: FileContents) -> bool:
-    """Return whether the branch's file exists, unchanged since it was read."""
-    disk, prepared = store.files.disk, store.view.prepared
-    with store.view.mutex:
-        is_known = prepared.branches.get(xid) is contents
-        is_known = is_known and (page.prepared == prepared.version or xid.format_id in FORMATS_USED_ONCE)
-    if is_known:  # no branch was added or removed since, or no other branch can have the xid
-        return disk.exists(layout.prepared(xid))
-    found = prepared_contents(disk, prepared, xid)
-    return found is not None and found.header.checksum == contents.header.checksum
 
 
 def voted_contents(store: Store, xid: Xid) -> FileContents:
@@ -131,7 +126,10 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
         places: for each branch, its place (from 1) among the branches that the commit adopts, and its xid.
     """
     disk, counters = store.files.disk, store.shared.counters
-    moves = [_Adopted(disk, layout.prepared(xid), layout.committed(number, k), counters) for k, xid in places]
+    moves: list[_Adopted] = []
+    for k, xid in places:
+        moves += (_Adopted(disk, layout.prepared(xid), layout.committed(number, k)),)
+        moves[-1].counters = counters
     try:
         disk.durability.move(moves)
     except FlushFailed:
@@ -145,10 +143,7 @@ class _Adopted(Move):
     """The move of an adopted branch's file; another process may have moved the file meanwhile."""
 
     disk: Disk
-
-    def __init__(self, disk: Disk, source: str, target: str, counters: Counters) -> None:
-        super().__init__(disk, source, target)
-        self._counters = counters
+    counters: Counters
 
     def rename(self) -> None:
         try:
@@ -159,7 +154,7 @@ class _Adopted(Move):
             pass
 
     def link(self) -> bool:
-        if self._counters.read().is_suspect:  # after a failed flush, the disk may not have the new name
+        if self.counters.read().is_suspect:  # after a failed flush, the disk may not have the new name
             return False
         try:
             self.disk.link(self.source, self.target)

@@ -26,10 +26,15 @@ def withdraw(store: Store, xid: Xid, why: OSError) -> Exception:
     except (OSError, WaitExpired) as error:
         raise_if_torn(error)
         text = f"branch {xid} could not be made durable ({why}) and is still listed ({error}): roll it back later"
-        unknown = CommitUnknown(text)
-        unknown.__cause__ = error
-        return unknown
+        return unknown(text, error)
     return why
+
+
+def unknown(text: str, cause: BaseException) -> CommitUnknown:
+    """Return the error of a write whose outcome is unknown."""
+    error = CommitUnknown(text)
+    error.__cause__ = cause
+    return error
 
 
 def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:

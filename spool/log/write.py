@@ -53,7 +53,7 @@ from spool.log.deciding import lock_settled
 from spool.log.sequence import settle_to, with_number_lock
 from spool.log.unflushed import flush_moved, keep_pace, needs_flush
 from spool.log.visibility import apply_own
-from spool.log.vote import withdraw
+from spool.log.vote import unknown, withdraw
 from spool.log.write_set import WriteSet, destinations_of, merged
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
@@ -136,7 +136,10 @@ class Write:
     def name(self) -> None:
         """Write the file, give it its name in its place, and stamp it: the steps 1 to 7."""
         store, file = self.store, self.file
-        whole, known = self.whole, self.known = merged(self.write_sets), store.settings.known
+        whole = self.whole = merged(self.write_sets)
+        if whole.page is not None and whole.page.settings != self.known.version:  # e.g. a limit was set
+            self.known = store.settings.current(whole.page)
+        known = self.known
         usages = quota.usages_of(store, self.write_sets) if self.limited and known.config.has_limits else None
         settled = self.settled or usages is not None or bool(whole.adopts or whole.supersedes)
         # 1. Write the whole file in active/, where nothing refers to the file yet. A file that supersedes others must
@@ -418,9 +421,7 @@ class Committed:
             text = f"commit {write.file.number} could not be made visible: {error}; {_LOOK}"
         elif expected:
             text = f"commit {write.file.number} could not be finished ({error}); {_LOOK}"
-        unknown = CommitUnknown(text)
-        unknown.__cause__ = error
-        return unknown
+        return unknown(text, error)
 
 
 class Prepared:
@@ -459,9 +460,7 @@ class Prepared:
     def failed(self, write: Write, error: BaseException, *, expected: bool) -> Exception:
         if expected and isinstance(error, OSError):
             return withdraw(write.store, write.file.xid, error)
-        unknown = CommitUnknown(f"{type(error).__name__} interrupted the vote of branch {write.file.xid}")
-        unknown.__cause__ = error
-        return unknown
+        return unknown(f"{type(error).__name__} interrupted the vote of branch {write.file.xid}", error)
 
 
 COMMITTED, PREPARED = Committed(), Prepared()

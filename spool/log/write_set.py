@@ -423,7 +423,7 @@ def merged(write_sets: Sequence[WriteSet]) -> WriteSet:
     Removals come first, sorted, so that removals of neighbouring messages become one command. Adoptions come last:
     adopted messages have the last ordinals. The messages of neighbouring puts share a branch.
     """
-    if len(write_sets) == 1:
+    if not write_sets[1:]:
         (one,) = write_sets
         if one.adopts:
             one.first = 1

@@ -115,6 +115,7 @@ def origin_in(name: str) -> int:
     return int(name[-_ORIGIN_DIGITS:], 16)
 
 
+@lru_cache(maxsize=256)
 def prepared(xid: Xid) -> str:
     return f"{PREPARED}/{xid}{SUFFIX}"
 

@@ -237,7 +237,6 @@ class CoordinatedTransaction(Transaction):
                 request.file = self._hold.open_file(self._xid)
                 if self._xid.format_id in FORMATS_BOUND_TO_A_LIFE:  # the death of the coordinator counts no attempt
                     self._hold.end_attempts()
-                self._store.settings.current(request.page)
                 self._core.group_commit.commit(request)
                 self._end(TransactionState.PREPARED)
                 return True
