@@ -25,7 +25,7 @@ log = logging.getLogger("spool.forwarder")
 
 _LOG_SECONDS = 30.0  # between two summaries of failures in the log
 
-_CALL_RESULTS = {
+_CALL_RESULTS: dict[str, str] = {
     Effect.DELIVERED: "succeeded", Effect.RETRIED: "failed", Effect.REJECTED: "failed", Effect.DEAD_LETTERED: "failed",
     Effect.DROPPED: "failed", Effect.KEPT: "unreached",
 }  # fmt: skip
@@ -53,6 +53,9 @@ class Loop(ABC):
     _down_since: float | None = field(default=None, init=False)
     _is_shown_down: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        self.engine = self.space.engine
+
     @abstractmethod
     def run(self) -> None:
         """Forward messages until the end. Each claimed message is committed or released, even if an exception ends it.
@@ -77,7 +80,7 @@ class Loop(ABC):
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the route in the space's meters during the block."""
-        meters, route = self.space.engine.meters, self.route
+        meters, route = self.engine.meters, self.route
         keys = [("route", route.queue, route.service_name)]
         keys += [("destination", route.queue, target) for target in dict.fromkeys(queues_into(route))]
         for key in keys:
@@ -94,18 +97,18 @@ class Loop(ABC):
     def _show_down(self, is_down: bool) -> None:
         if is_down != self._is_shown_down:
             self._is_shown_down = is_down
-            meters = self.space.engine.meters
-            meters.change("route_down", self.route.queue, self.route.service_name, by=1 if is_down else -1)
+            key = "route_down", self.route.queue, self.route.service_name
+            self.engine.meters.change(*key, by=1 if is_down else -1)
 
     def _add(self, result: RoundResult) -> None:
         queue, service, effects = self.route.queue, self.route.service_name, result.effects
         counts = [
-            (("service_calls", queue, service, _CALL_RESULTS[Effect(effect)]), number)
+            (("service_calls", queue, service, _CALL_RESULTS[effect]), number)
             for effect, number in effects.items()
             if effect != Effect.QUARANTINED and (effect != Effect.KEPT or result.is_unreached)
         ]
         if counts:
-            self.space.engine.meters.record(counts)
+            self.engine.meters.record(counts)
         if self.once:
             self.attempted.update(result.attempted, result.waiting)
         self.count(self.route.queue, result)
@@ -118,13 +121,13 @@ class Loop(ABC):
 
     def _note_down(self, reason: str) -> None:
         if self._down_since is None:
-            self._down_since = self.space.engine.clock.monotonic()
+            self._down_since = self.engine.clock.monotonic()
             self.tell(Down(self.route.queue, reason))
             self._show_down(True)
 
     def _note_up(self) -> None:
         if self._down_since is not None:
-            seconds = self.space.engine.clock.monotonic() - self._down_since
+            seconds = self.engine.clock.monotonic() - self._down_since
             log.warning("%s: up again after %d s", self.route.queue, round(seconds))
             self.tell(Up(self.route.queue, seconds))
             self._down_since = None

@@ -55,6 +55,7 @@ class ThreadLoop(Loop, Handler):
     program = FORWARDER
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.on_failure, self.into, self.passed = self.route.on_failure, queues_into(self.route), self.attempted
         self.replies = not isinstance(self.route.service, QueueService)
         self._worker: Worker | None = None
@@ -86,7 +87,7 @@ class ThreadLoop(Loop, Handler):
     def handle(self, message: Message, unreadable: str) -> Outcome:
         """Call the service."""
         self._under_way.add(message.position)
-        return self._caller(Request(message, self.space.engine.stored_body(message), unreadable))
+        return self._caller(Request(message, self.engine.stored_body(message), unreadable))
 
     def ended(self, queue: str, position: Position, conclusion: Conclusion, seconds: float) -> None:
         """Count the effect of an attempt."""

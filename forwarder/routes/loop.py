@@ -46,20 +46,20 @@ class RouteLoop(Loop):
     pace: Pace = field(default_factory=lambda: Pace(1))  # 1 task until the first round sets the number
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.once:  # no message fails twice in such a run, so a pause would save no attempt
             self.route = replace(self.route, pause_after=0)
         self._breaker = self._new_breaker()
         self._calling: Round | None = None
         self._seconds: Future[float]  # the duration of the calls
         self._next: Round | None = None
-        self._is_empty = False  # whether the last claim found no message, and no round has ended since
-        self._is_working = False
+        # Whether the last claim found no message, and no round has ended since.
+        self._is_empty = self._is_working = False
 
     def _new_breaker(self) -> Breaker:
-        engine, queue = self.space.engine, self.route.queue
-        is_resumed = engine.resumptions(queue).is_requested
-        most = self.route.pause_after
-        return Breaker(queue, engine.clock.monotonic, is_resumed, once=self.once, pause_after=most)
+        queue, most = self.route.queue, self.route.pause_after
+        is_resumed = self.engine.resumptions(queue).is_requested
+        return Breaker(queue, self.engine.clock.monotonic, is_resumed, once=self.once, pause_after=most)
 
     @property
     def is_working(self) -> bool:
@@ -126,9 +126,9 @@ class RouteLoop(Loop):
     def _call(self, round_: Round) -> None:
         def call() -> float:
             tasks = self.pace.tasks = self.tasks()
-            begun = self.space.engine.clock.monotonic()
+            begun = self.engine.clock.monotonic()
             round_.call(self._run, tasks=tasks)
-            return self.space.engine.clock.monotonic() - begun
+            return self.engine.clock.monotonic() - begun
 
         self._calling, self._next, self._seconds = round_, None, self._caller.submit(call)
 
@@ -143,17 +143,14 @@ class RouteLoop(Loop):
         assert ended is not None
         self._calling, self._is_empty = None, False
         with ended:
-            if self._next is not None:
+            if (following := self._next) is not None:
                 if not self.stopped.is_set() and is_through(ended.size.messages, ended.result):
-                    self._call(self._next)
+                    self._call(following)
                 else:
-                    self._give_back(self._next)
+                    self._next = None
+                    following.close()
             self._commit(ended, seconds)
         self._is_working = self._calling is not None
-
-    def _give_back(self, claimed: Round) -> None:
-        self._next = None
-        claimed.close()
 
     def _commit(self, ended: Round, seconds: float) -> None:
         result, breaker = ended.commit(), self._breaker
@@ -168,7 +165,7 @@ class RouteLoop(Loop):
         elif result.streak.failed:
             breaker.note(result.streak.reason, *result.streak.failed)
         self.pace.note(ended.size, result, seconds, in_storm=in_storm or breaker.streak.is_storm)
-        lasted = self.space.engine.clock.monotonic() - ended.claimed_at
+        lasted = self.engine.clock.monotonic() - ended.claimed_at
         self.tell(Done(self.route.queue, ended.id.hex(), dict(result.effects), lasted, result.over_network))
         self._count_round(result, seconds)
         self._add(result)
@@ -183,13 +180,13 @@ class RouteLoop(Loop):
         queue = self.route.queue
         counts = [(("outcomes", FORWARDER, queue, effect), number) for effect, number in result.effects.items()]
         keys = duration_keys("service_seconds", queue)
-        self.space.engine.meters.record([(("rounds", queue), 1), *counts], [(keys, seconds)])
+        self.engine.meters.record([(("rounds", queue), 1), *counts], [(keys, seconds)])
 
     def _give_up(self) -> None:
         """Release the claimed messages after an error, and try to commit the calls in progress."""
         if self._next is not None:
             with suppress(SpoolError, OSError):
-                self._give_back(self._next)
+                self._next.close()
         if self._calling is not None:
             with self._calling as round_, suppress(Exception):  # the caller raises the first error
                 self._seconds.result()
