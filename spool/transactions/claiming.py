@@ -108,8 +108,7 @@ def asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], in
         return (run,), position.ordinal
     if wanted.correlation_id is not None:  # like a get by id, this get takes a delayed message at once
         return messages.correlated(wanted.queue, wanted.correlation_id), None
-    queue = messages.queues.get(wanted.queue)
-    return () if queue is None else queue.in_order(now), None
+    return messages.in_order(wanted.queue, now), None
 
 
 def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:

@@ -24,8 +24,8 @@ from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from spool.policies.claim_journal import CallMarks, Journal, become_owner, read_journal
-from spool.policies.retries import add_failure_outcome, count_failures
+from spool.policies.claim_journal import CallMarks
+from spool.policies.retries import add_failure_outcome
 from spool.runtime.calls import public_call, step, within
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.store.settings import Settings
@@ -135,7 +135,6 @@ class CoordinatedTransaction(Transaction):
     def begin_call(self) -> None:
         """Record that a call with the held messages begins. If this process dies in the call, an attempt is counted."""
         with self._lock:
-            become_owner(self._store)
             self._hold.journal = self._core.journal
             self._hold.begin_attempts(self._hold.claims)
 
@@ -290,7 +289,6 @@ class Coordinator(CoordinatedTransaction):
         super().__init__(core, counted=False)
         self.id = os.urandom(16)
         self._byte = coordinator_byte(self.id)
-        self._calls: Journal | None = None
         self._is_open = True
         with self._store.guard.step:
             if not self._store.shared.xids.try_lock(self._byte):
@@ -317,15 +315,14 @@ class Coordinator(CoordinatedTransaction):
         full, this returns None, and no attempt is counted later.
         """
         with self._lock:
-            self._calls = Journal(self._store)
-            return self._calls.reserve(self._hold.claims)
+            return self._hold.reserve_marks()
 
     @public_call("recording that calls have ended")
     def clear_marks(self, marks: CallMarks, count: int) -> None:
         """Unset the marks of ``count`` calls whose process has ended."""
         with self._lock:
-            if self._calls is not None:
-                self._calls.clear_marks(marks, count)
+            if self._hold.marks is not None:
+                self._hold.marks.clear_marks(marks, count)
 
     def count_calls(self, reason: str, seconds: float) -> None:
         """Count an attempt for each message whose mark is set. Errors are ignored.
@@ -333,17 +330,8 @@ class Coordinator(CoordinatedTransaction):
         A program calls this before it ends. The count takes at most ``seconds``. No later process counts these attempts
         again.
         """
-        store, calls = self._store, self._calls
-        if calls is not None:
-            with suppress(SpoolError, OSError), store.guard.step:
-                begun = read_journal(store.files.disk, calls.xid).ranges
-                count_failures(store, positions(begun), reason, store.deadline(seconds))
-                calls.remove()
-
-    def _end(self, state: TransactionState, why: str = "") -> None:
-        if self._calls is not None:
-            self._calls.remove()
-        super()._end(state, why)
+        with suppress(SpoolError, OSError), self._store.guard.step:
+            self._hold.count_marked(reason, self._store.deadline(seconds))
 
 
 def lock_coordinator(disk: Disk, gtrid: bytes) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from spool.model.message import Message
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.xid import Xid
 from spool.policies import retries
-from spool.policies.claim_journal import Journal, become_owner
+from spool.policies.claim_journal import CallMarks, Journal, become_owner, read_journal
 from spool.policies.expiry import expire
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.runtime.greenlets import check_threads
@@ -59,6 +59,7 @@ class Hold:
     journal: records the attempts at the messages; None: no record.
     slots: the slots of the journal that have messages of this hold.
     since: when the attempts began, in seconds since the epoch, for the journal.
+    marks: the journal of a round, in which tasks of other processes mark the messages in work; else None.
     counted: whether ``undo`` counts an attempt for each claimed message, except the messages in ``replaced``.
     locks: the locked bytes of deduplication keys and replaced correlation ids.
     byte: the byte of the branch's xid, while this hold has the byte locked.
@@ -69,6 +70,7 @@ class Hold:
     since = 0.0
     counted = True
     replaced: Sequence[tuple[int, int, int]] = ()
+    marks: Journal | None = None
     byte: int | None = None
     file: CommitFileWriter | None = None
     _is_left = False  # whether the rollback is left to the next process that opens the space
@@ -416,6 +418,7 @@ class Hold:
     def begin_attempts(self, claims: PositionRanges) -> None:
         """Record that attempts at claimed messages begin. If this process dies, an attempt is counted for each."""
         assert self.journal is not None
+        become_owner(self.store)
         self.since = self.since or self.store.clock.now()
         self.slots += self.journal.begin(claims, self.since)
 
@@ -424,6 +427,21 @@ class Hold:
         if self.slots and self.journal is not None:
             slots, self.slots = self.slots, []
             self.journal.end(slots)
+
+    def reserve_marks(self) -> CallMarks | None:
+        """Write a journal of this hold alone, with an unset mark for each message, until the hold ends.
+
+        Returns the place of the marks; None if the disk is full.
+        """
+        self.marks = Journal(self.store)
+        return self.marks.reserve(self.claims)
+
+    def count_marked(self, reason: str, deadline: Deadline) -> None:
+        """Count an attempt for each message whose mark is set. No process counts these attempts again."""
+        if self.marks is not None:
+            begun = read_journal(self.store.files.disk, self.marks.xid).ranges
+            retries.count_failures(self.store, positions(begun), reason, deadline)
+            self.marks.remove()
 
     # -- the branch ---------------------------------------------------------------------------------------------------
 
@@ -486,6 +504,8 @@ class Hold:
         """
         if self._is_left:
             return
+        if self.marks is not None:
+            self.marks.remove()
         if self.slots and self.journal is not None:  # (like ``end_attempts``, without a call)
             self.journal.end(self.slots, removed=removed)
             self.slots = []
