@@ -43,11 +43,11 @@ T = TypeVar("T")
 _warn = warnings.warn  # (the end of the interpreter may remove the module warnings before the last space)
 
 
-def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
+def enclosing(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
     """Return the transaction that a call is part of: ``chosen``, the caller's transaction, or None."""
     if chosen is JOIN:
         # (only the space's own transactions are associated with its store)
-        return cast("Transaction | None", associated(store)) if joined_by_caller.get() else None
+        return cast("Transaction | None", associated(store))
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
         raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")
@@ -137,8 +137,7 @@ class Space(Administration):
             Full: a limit of the queue or the space is reached.
             BadMessageId: the message given as ``before`` was removed.
         """
-        joined = joined_transaction(self._store, transaction)
-        if joined is not None:
+        if (transaction is not JOIN or joined_by_caller.get()) and (joined := enclosing(self._store, transaction)):
             return within(Transaction.put)(joined, queue, body, **options)
         return self._put(queue, (body,), **options)[0]
 
@@ -176,8 +175,7 @@ class Space(Administration):
                 large that its messages are on the disk.
             The other errors of ``put``.
         """
-        joined = joined_transaction(self._store, transaction)
-        if joined is not None:
+        if (joined := enclosing(self._store, transaction)) is not None:
             return within(Transaction.replace)(joined, queue, body, timeout=timeout, **options)
         id = self._alone(Transaction.replace, queue, body, timeout=timeout, **options)
         self._after_commit()
@@ -199,8 +197,7 @@ class Space(Administration):
     def _put_list(
         self, queue: str, bodies: list[Any], transaction: Transaction | Join | None, **options: Unpack[PutOptions]
     ) -> list[str]:
-        joined = joined_transaction(self._store, transaction)
-        if joined is not None:
+        if (joined := enclosing(self._store, transaction)) is not None:
             return within(Transaction._put_list)(joined, queue, bodies, **options)
         return self._put(queue, bodies, **options)
 
@@ -247,8 +244,7 @@ class Space(Administration):
         closes, and when the program ends normally. In a forked child the copies of the futures are never done.
         Arguments and errors: see ``put``.
         """
-        joined = joined_transaction(self._store, transaction)
-        if joined is not None:
+        if (joined := enclosing(self._store, transaction)) is not None:
             return within(Transaction.submit)(joined, queue, body, **options)
         if options.get("deduplication_key") is not None:  # (waits for other puts with the key)
             return submit_alone(self._core, queue, body, **options)
@@ -269,8 +265,7 @@ class Space(Administration):
             Empty: no message became free in time.
             QueueNotFound: the queue does not exist.
         """
-        joined = joined_transaction(self._store, transaction)
-        if joined is not None:
+        if (transaction is not JOIN or joined_by_caller.get()) and (joined := enclosing(self._store, transaction)):
             return within(Transaction.get)(joined, queue, **options)
         wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
         # Pending signals are delivered before the commit. A later signal does not prevent the commit.
@@ -288,8 +283,7 @@ class Space(Administration):
         **options: Unpack[GetOptions],
     ) -> list[Message]:
         """Take up to ``max_messages`` messages in one commit, at least one. Arguments and errors: see ``get``."""
-        joined = joined_transaction(self._store, transaction)
-        if joined is not None:
+        if (joined := enclosing(self._store, transaction)) is not None:
             return within(Transaction.get_many)(joined, queue, max_messages, **options)
         wanted = check_wanted(queue, max_messages, **options)
         found = get_alone(self._core, wanted, calls.deliver_pending_signals)

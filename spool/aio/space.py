@@ -40,7 +40,7 @@ from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptio
 from spool.model.xid import Xid
 from spool.runtime.calls import public_call
 from spool.runtime.pickling import refuse_pickling
-from spool.space import joined_transaction
+from spool.space import enclosing
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
 from spool.transactions.finding import check_find
@@ -339,7 +339,7 @@ class Space:
 
     def _joined(self, transaction: Transaction | Join | None) -> Transaction | None:
         chosen = transaction.sync if isinstance(transaction, Transaction) else transaction
-        joined = joined_transaction(self._store, chosen)
+        joined = enclosing(self._store, chosen)
         return None if joined is None else Transaction(joined, self._receiver)
 
     # -- what an administrator asks for -----------------------------------------------------------------------------

@@ -325,7 +325,7 @@ class ClaimLocks:
                     stop += 1
                 if stop > start:
                     if self.disk.lock(handle, (number << ORDINAL_BITS) + start, stop - start):
-                        got.append((start, stop - start))
+                        got += ((start, stop - start),)
                     elif stop - start > 1:
                         got += self._lock_range(handle, number, start, stop)
                 start = stop + 1

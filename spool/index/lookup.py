@@ -362,7 +362,10 @@ class MessageTable:
 
     def remove(self, queue: Queue, run: Run) -> None:
         """Remove a run from ``queue`` after its messages have left the queue."""
-        queue.remove(run)
+        if run.due is None and not (run.attributes or queue.order.ordered):
+            queue.ready.remove(run)  # (like ``Queue.remove``, without a call)
+        else:
+            queue.remove(run)
         runs = self.runs[run.number]
         if len(runs) == 1:
             del self.runs[run.number]

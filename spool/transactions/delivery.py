@@ -90,7 +90,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
     found: list[Message] = []
     ordinal, end = first, first + count
     with store.view.mutex:
-        table = store.view.index.messages
+        table, configs = store.view.index.messages, store.settings.known.config.queues
         while ordinal < end:
             run, stop = table.run_at(number, ordinal, end)
             if run is not None:
@@ -105,9 +105,8 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
             codec = attributes.get("codec") if attributes else None
             if codec is not None and store.view.decodes_bodies:
                 bodies = _decoded(bodies, codec, only_shown, queue, branch, in_branch)
-            config = store.settings.known.config.queues.get(queue)
-            if config is not None and (config.reply_queue is not None or config.failure_queue is not None):
-                attributes = with_defaults(config, attributes)
+            if queue in configs and (configs[queue].reply_queue or configs[queue].failure_queue):
+                attributes = with_defaults(configs[queue], attributes)
             shared = (branch.hex(), ordinal - in_branch, queue, number, run.committed_at, attributes)
             origin = tuple.__new__(Origin, shared)
             for place, body in enumerate(bodies, ordinal):  # (this loop costs little more time than the bodies)

@@ -171,7 +171,7 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
         furnish(path, history.consumed)
         space, _ = opened(path)
         monkeypatch.setattr(door.clock(space), "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
-        lines = Lines(at, only=("try_lock", "_take_number", "_issue", "call"), press=raising(TimeoutError))
+        lines = Lines(at, only=("try_lock", "name", "call"), press=raising(TimeoutError))
 
         def run(space: spool.Space = space, lines: Lines = lines) -> None:
             with traced(lines):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_311,
+    "spool": 23_307,
     "spool/watch": 1_051,
     "recovery": 1_237,
     "xa": 2_719,
@@ -30,7 +30,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_179),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        2_871,
+        2_869,
     ),
 }
 """The most lines of code of some parts of the engine."""
