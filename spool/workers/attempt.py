@@ -105,12 +105,7 @@ class Attempt:
         return is_begun
 
     @step("reading a message of queue {queue}")
-    def take(
-        self,
-        queue: str,
-        seconds: float | None,
-        passed: frozenset[tuple[int, int]] = frozenset(),
-    ) -> None:
+    def take(self, queue: str, seconds: float | None, passed: frozenset[tuple[int, int]] = frozenset()) -> None:
         """Claim the next message of the queue, and read it. The wait ends once the worker stops.
 
         If no message was claimed, ``message`` is None. If the body is damaged, ``message`` is also None, and the

@@ -98,8 +98,9 @@ class Worker:
         self._run = Run(self._core.store, queue, function, once=once, pause_after=pause_after, event=stop)
         self.summary = self._run.summary
         self._timeout = timeout
-        # Guards the run and all attributes below; notified when a thread or a call ends.
-        self._changed = threading.Condition(self._run.mutex)
+        # Both guard the run and all attributes below. ``changed`` is notified when a call ends, and wakes threads that
+        # wait for their turn; ``ended`` is notified when a thread ends, and wakes the caller's thread.
+        self._changed, self._ended = threading.Condition(self._run.mutex), threading.Condition(self._run.mutex)
         self._serving: set[threading.Thread] = set()
         self._calls: set[Call] = set()
         self._busy = 0  # threads that try to claim a message, or have a message
@@ -182,7 +183,7 @@ class Worker:
                         return
                     # The wait is short, because this thread runs the signal handlers. A signal that the kernel gave to
                     # another thread does not wake this thread.
-                    self._changed.wait(min([_POLL_SECONDS, *(call.until - now for call in self._calls)]))
+                    self._ended.wait(min([_POLL_SECONDS, *(call.until - now for call in self._calls)]))
                     continue
             for call in late:
                 with deferred():
@@ -210,6 +211,7 @@ class Worker:
             if not self.is_stopping:
                 self._start()
             self._changed.notify_all()
+            self._ended.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         """End the run because of an error; ``run`` raises the first error."""
@@ -247,7 +249,7 @@ class Worker:
         finally:
             with self._changed:
                 self._serving.discard(threading.current_thread())
-                self._changed.notify_all()
+                self._ended.notify_all()
 
     def _waits_for_turn(self, empty_at: int | None) -> bool:
         """Wait until this thread may claim a message. Return False when the thread has nothing more to do."""

@@ -21,7 +21,7 @@ def let_pass(clock: MovedClock, seconds: float, worker: Worker) -> None:
     """Move the clock, and let the worker read it."""
     with worker._changed:
         clock.ahead += seconds
-        worker._changed.notify_all()
+        worker._ended.notify_all()
 
 
 @pytest.fixture
