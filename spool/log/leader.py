@@ -280,9 +280,9 @@ class Leader:
             finally:
                 if left[0].number is None or left[0].error is not None:
                     self._forget_name()
-            if left[0].number is not None and left[0].error is None:
-                self.ring.last = left[0].number
-                return self.ring.last
+            if (number := left[0].number) is not None and left[0].error is None:
+                self.ring.last = number
+                return number
             left = [one for one in left if one.number is None and one.error is None]
         return None
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_307,
+    "spool": 23_303,
     "spool/watch": 1_051,
     "recovery": 1_237,
     "xa": 2_719,
