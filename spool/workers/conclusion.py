@@ -18,6 +18,9 @@
 
 By ``retries``: the message is RETRIED, DEAD_LETTERED or DROPPED, as the options of its queue say. A driver may pause
 after several failures: see ``spool.workers.pauses``. An error of the space, e.g. a full disk, ends the driver.
+
+A framework that holds messages as ``spool.Claims`` makes the same choices: ``remove`` for DELIVERED, ``fail`` for a
+counted attempt, ``reject`` for REJECTED, and ``release`` for KEPT.
 """
 
 from collections.abc import Collection

@@ -13,8 +13,7 @@ import spool
 import spool.aio
 from spool.workers import attempt
 from tests.spaces import path_with
-
-WAIT = 60.0
+from tests.workers.conftest import WAIT, counts
 
 Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
 
@@ -34,10 +33,6 @@ def play(path: Path, story: Story) -> None:
             await story(space)
 
     asyncio.run(whole())
-
-
-def counts(summary: spool.WorkSummary) -> dict[str, int]:
-    return {name: value for name, value in vars(summary).items() if name != "reasons" and value}
 
 
 def bodies(path: Path, queue: str) -> list[Any]:

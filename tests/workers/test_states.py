@@ -13,7 +13,7 @@ import spool
 from spool.disk import Disk
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
-from spool.workers import pauses, states
+from spool.workers import conclusion, pauses, states
 from spool.workers.conclusion import Conclusion, without_room
 from spool.workers.effects import Effect
 from spool.workers.loop import Step, next_step
@@ -51,10 +51,12 @@ def index_of_withdrawal(events: list[Event]) -> int:
     return next((n for n, event in enumerate(events) if event in (Event.LATE, Event.END)), len(events))
 
 
-def test_a_message_without_room_or_service_counts_no_attempt() -> None:
-    for before, event, after in chain.from_iterable(histories()):
-        if event in (Event.NO_ROOM, Event.UNREACHED) and before not in ENDS:
-            assert after is State.ABANDONED
+def test_the_table_of_conclusions_has_each_event_that_ends_an_attempt_and_tells_whether_it_counts() -> None:
+    rows = re.findall(r"^\|[^|]+\| ([A-Z_]+) +\|[^|]+\| ([\w ]+?) +\|", conclusion.__doc__ or "", re.MULTILINE)
+    counts = {State.WITHDRAWN: {True}, State.ABANDONED: {False}, State.CONCLUDED: {True, False}}
+    for (before, event), after in states._NEXT.items():
+        if after in ENDS and (before, event) != (State.CLAIMED, Event.END):  # (the table tells the end of a call)
+            assert {attempt != "none" for name, attempt in rows if name == event.name} == counts[after], event
 
 
 def test_a_stop_ends_no_call_and_releases_messages_that_are_only_claimed() -> None:
