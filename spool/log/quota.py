@@ -8,6 +8,7 @@ error queue is full, because no message is lost by a limit.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from spool.errors import Full
@@ -94,10 +95,7 @@ def combined(one: UsageByQueue, other: UsageByQueue) -> dict[str, Usage]:
 
 
 def sum_of(usages: Iterable[Usage]) -> Usage:
-    total = Usage()
-    for usage in usages:
-        total = total.plus(usage)
-    return total
+    return reduce(Usage.plus, usages, Usage())
 
 
 def usage_of(view: View, queue: str, prepared: UsageByQueue) -> Usage:

@@ -105,6 +105,7 @@ class Write:
     whole: the write sets, merged. ``contents``: the file as a reader sees it.
     flushes: whether the file is flushed.
     byte: the number whose byte this process holds.
+    unlocked: whether the locks under which the file got its name are released.
     pool: the consumed files, one of which the file may overwrite, because it is flushed and gets a number or the mark
         of a vote. After a power cut, this stamp distinguishes the new content from the old, and restores the name (Rule
         13).
@@ -113,7 +114,7 @@ class Write:
 
     into: "Committed | Prepared"
     check: Check | None = None
-    settled = limited = False
+    settled = limited = unlocked = False
     on_applied: Callable[[], object] = partial(int)
     seconds: float | None = WAIT_SECONDS
     flush = flushes = True
@@ -196,6 +197,7 @@ class Write:
             if locks:
                 control.unlock(NUMBER)
         # 7. Stamp the file. A commit has happened once the stamped bytes are on the disk.
+        self.unlocked = True
         if mark:
             assert file.handle is not None
             store.files.disk.write_at(file.handle, *stamp(mark))
@@ -295,10 +297,10 @@ def fate_of(one: Write, error: BaseException) -> BaseException | None:
     A failed flush stops the space, before the caller releases any lock. A failure that no step expects closes the
     space. Returns the exception that comes from outside, or None.
     """
-    store, write_sets = one.store, one.write_sets
+    store, write_sets, torn = one.store, one.write_sets, is_torn_by(error)
     if one.file.number is None:
         one.file.abandon()
-        if is_torn_by(error) or not isinstance(error, Exception):
+        if torn or not isinstance(error, Exception):
             return error
         if any(each.error is not None for each in write_sets):
             return None
@@ -312,7 +314,7 @@ def fate_of(one: Write, error: BaseException) -> BaseException | None:
         return None
     if isinstance(error, FlushFailed):
         store.stop()
-    expected = isinstance(error, WaitExpired | SpaceStopped | NotOpen | OSError) and not is_torn_by(error)
+    expected = one.unlocked and not torn and isinstance(error, WaitExpired | SpaceStopped | NotOpen | OSError)
     if not expected and not was_delivered(error):
         store.guard.tear(error)  # a lock may still be held: it is released as the space closes
     failed = one.into.failed(one, error, expected=expected)

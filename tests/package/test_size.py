@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_303,
+    "spool": 23_302,
     "spool/watch": 1_051,
     "recovery": 1_237,
     "xa": 2_719,
@@ -27,7 +27,7 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_179),
+    "log and format": (("spool/log", "spool/format"), 3_178),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
         2_869,
