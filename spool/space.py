@@ -91,7 +91,7 @@ class Space(Administration):
         self._recovery = report
         self._kept_figures: KeptFigures | None = None
         self._housekeeper = Housekeeper(core.store, _publisher(core.store))
-        core.group_commit.committed = self._housekeeper.committed
+        core.leader.committed = self._housekeeper.committed
 
     @property
     def engine(self) -> "Engine":
@@ -209,7 +209,7 @@ class Space(Administration):
         if request is None or request.is_large:
             ids = self._alone(Transaction._put_list, queue, list(bodies), **options)
         else:
-            self._core.group_commit.commit(request)
+            self._core.leader.commit(request)
             ids = request.ids
         self._after_commit()
         return ids
@@ -248,7 +248,7 @@ class Space(Administration):
             return within(Transaction.submit)(joined, queue, body, **options)
         if options.get("deduplication_key") is not None:  # (waits for other puts with the key)
             return submit_alone(self._core, queue, body, **options)
-        return self._core.group_commit.future(put_request(self._core, queue, (body,), **options))
+        return self._core.leader.future(put_request(self._core, queue, (body,), **options))
 
     @public_call("taking from queue {queue}")
     def get(
@@ -504,7 +504,7 @@ class Space(Administration):
 
     @public_call("committing")
     def _drain(self) -> None:
-        self._core.group_commit.drain()
+        self._core.leader.drain()
 
     def __enter__(self) -> Self:
         self._store.guard.check()

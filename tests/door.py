@@ -241,31 +241,31 @@ SUBMISSION = Leader, "submit"  # the function that hands a request to the thread
 
 def waiting(space: spool.Space) -> int:
     """Return the number of messages whose commit has not begun."""
-    return space._core.group_commit.waiting
+    return space._core.leader.waiting
 
 
 def waiting_requests(space: spool.Space) -> int:
-    return len(space._core.group_commit._waiting)
+    return len(space._core.leader._waiting)
 
 
 def is_led(space: spool.Space) -> bool:
     """Return whether a thread commits, or is about to."""
-    return space._core.group_commit._led
+    return space._core.leader._led
 
 
 def commit_thread(space: spool.Space) -> threading.Thread | None:
     """Return the thread that commits submitted messages, once a message was submitted."""
-    return space._core.group_commit._thread
+    return space._core.leader._thread
 
 
 def drain(space: spool.Space) -> None:
     """Accept no more requests, and return when all are committed."""
-    space._core.group_commit.drain()
+    space._core.leader.drain()
 
 
 def end_program(space: spool.Space) -> None:
     """Commit the submitted messages as the end of the program does."""
-    commit_submitted(space._core.group_commit)
+    commit_submitted(space._core.leader)
 
 
 def put_of(queue: str, body: bytes) -> WriteSet:
@@ -277,7 +277,7 @@ def put_of(queue: str, body: bytes) -> WriteSet:
 @contextmanager
 def beside(space: spool.Space, other: WriteSet | None) -> Iterator[None]:
     """Let a write set, unless it is None, be written together with the next one."""
-    group, others = space._core.group_commit, [one for one in [other] if one is not None]
+    group, others = space._core.leader, [one for one in [other] if one is not None]
     write = group._write
 
     def write_both(write_sets: list[WriteSet], own: WriteSet | None = None) -> None:
@@ -291,7 +291,7 @@ def beside(space: spool.Space, other: WriteSet | None) -> Iterator[None]:
 @contextmanager
 def without_commit_thread(space: spool.Space) -> Iterator[None]:
     """Let submissions wait until a test leads."""
-    group = space._core.group_commit
+    group = space._core.leader
     with mock.patch.object(group, "_start"), mock.patch.object(group, "_wakes"):
         yield
 
@@ -299,7 +299,7 @@ def without_commit_thread(space: spool.Space) -> Iterator[None]:
 @contextmanager
 def asleep_until_drained(space: spool.Space) -> Iterator[None]:
     """Let submitted messages wait until no more are accepted."""
-    group, wakes = space._core.group_commit, list[None]()
+    group, wakes = space._core.leader, list[None]()
     wake = group._wakes.release
     with (
         _noticed(group, "_join", before=lambda *_: [wake() for _ in wakes]),
@@ -311,7 +311,7 @@ def asleep_until_drained(space: spool.Space) -> Iterator[None]:
 def lead(space: spool.Space) -> None:
     """Make one commit of the waiting submissions, in this thread."""
     with space._store.guard:
-        space._core.group_commit._lead()
+        space._core.leader._lead()
 
 
 @contextmanager
@@ -328,7 +328,7 @@ def noticing_joins(came: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def full_line(space: spool.Space, wait: Callable[..., object]) -> Iterator[None]:
     """Let the line of waiting requests have no room. ``wait`` is called in place of waiting for room."""
-    group = space._core.group_commit
+    group = space._core.leader
     with mock.patch.object(group, "_has_room", return_value=False), mock.patch.object(group, "_wait_for_room", wait):
         yield
 
@@ -338,12 +338,12 @@ def full_line(space: spool.Space, wait: Callable[..., object]) -> Iterator[None]
 
 def expect_others(space: spool.Space, commits: int) -> None:
     """Let this process look for company in so many commits; 0: until it meets others."""
-    space._core.group_commit.ring.expected = commits
+    space._core.leader.ring.expected = commits
 
 
 def alone(space: spool.Space) -> Any:
     """Let this process look for no company."""
-    return mock.patch.object(space._core.group_commit.ring, "expects_others", return_value=False)
+    return mock.patch.object(space._core.leader.ring, "expects_others", return_value=False)
 
 
 def unmoved_branches() -> Any:
@@ -355,7 +355,7 @@ class Lead:
     """The lead among processes, in the hands of a test."""
 
     def __init__(self, space: spool.Space) -> None:
-        self._group = space._core.group_commit
+        self._group = space._core.leader
         self._ring = self._group.ring
         assert self._ring._try_lead()
 
@@ -405,7 +405,7 @@ _STEPS = {"join": "_join", "take": "take", "finish": "end", "wait": "_wait", "re
 def before_step(space: spool.Space, step: str, act: Callable[[], object]) -> Any:
     """Call ``act`` before each such step of this process: a leader joins the posted requests, takes them for a number,
     and finishes them; an owner waits for the answer, and reads it."""
-    return _noticed(space._core.group_commit.ring, _STEPS[step], before=lambda *_: act())
+    return _noticed(space._core.leader.ring, _STEPS[step], before=lambda *_: act())
 
 
 def posted_put(queue: str, body: bytes) -> tuple[bytes, Any]:
@@ -505,7 +505,7 @@ def commit_branches(space: spool.Space, xids: Sequence[Xid]) -> None:
     """Commit prepared branches in one file, as threads do that decide at the same time."""
     requests = [adoption(counters(space), voted_contents(space._store, xid)) for xid in xids]
     with space._store.guard:
-        space._core.group_commit._write([*requests])
+        space._core.leader._write([*requests])
     for request in requests:
         if request.error is not None:
             raise request.error

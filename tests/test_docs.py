@@ -283,12 +283,6 @@ def section(page: str, heading: str) -> str:
     return re.split(rf"^{level} ", text, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def test_the_architecture_has_a_line_for_every_package_and_single_module_of_the_engine_and_no_other() -> None:
-    named = re.findall(r"^\| `(\w+)` \|", section(ARCHITECTURE, "## The packages"), re.MULTILINE)
-    found = {path.name.removesuffix(".py") for path in (ROOT / "spool").iterdir() if not path.name.startswith("__")}
-    assert sorted(named) == sorted(found - {"py.typed"})
-
-
 def test_the_picture_of_the_architecture_has_the_layers_that_are_proven() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["spool"]]

@@ -237,7 +237,7 @@ class Space:
         request.future = future = self._threads.loop.create_future()
         request.begin = lambda: not future.cancelled()
         request.on_done = self._on_done
-        self._core.group_commit.send(request)
+        self._core.leader.send(request)
         return request
 
     def _resolve(self, requests: Sequence[WriteSet]) -> None:
@@ -248,7 +248,7 @@ class Space:
             if request.error is None:
                 request.future.set_result(None)
             else:
-                request.future.set_exception(self._core.group_commit.translate_error(request.error))
+                request.future.set_exception(self._core.leader.translate_error(request.error))
 
     # -- getting ----------------------------------------------------------------------------------------------------
 

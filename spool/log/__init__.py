@@ -1,1 +1,1 @@
-"""The commit log: sequence numbers, group commit, visibility, replay, checkpoints and quotas."""
+"""The commit log: numbers, the leader, commits and votes, visibility, replay, checkpoints and quotas."""

@@ -115,7 +115,7 @@ class Write:
     into: "Committed | Prepared"
     check: Check | None = None
     settled = limited = unlocked = False
-    on_applied: Callable[[], object] = partial(int)
+    on_applied: Callable[[], object] = staticmethod(lambda: None)
     seconds: float | None = WAIT_SECONDS
     flush = flushes = True
     rooms: Rooms = no_rooms

@@ -377,7 +377,7 @@ class Claims:
             future.set_result(None)
             return future
         try:
-            self._core.group_commit.submit(self._request(found, make, future))
+            self._core.leader.submit(self._request(found, make, future))
         except BaseException:
             self._undo_ending(found)
             raise
@@ -398,7 +398,7 @@ class Claims:
         error = request.error
         try:
             if isinstance(error, QueueNotFound):  # an error queue was deleted after ``make`` had read the settings
-                self._core.group_commit.send(self._request(found, make, request.future))
+                self._core.leader.send(self._request(found, make, request.future))
                 return
         except (OSError, SpoolError) as again:
             raise_if_torn(again)
@@ -413,7 +413,7 @@ class Claims:
         finally:
             done = partial(request.future.set_result, None)
             if error is not None:
-                done = partial(request.future.set_exception, self._core.group_commit.translate_error(error))
+                done = partial(request.future.set_exception, self._core.leader.translate_error(error))
             calls.call_later(done)
 
     def _failure(self, found: Sequence[_Held], *, reason: str, delay: float | None, is_final: bool = False) -> WriteSet:

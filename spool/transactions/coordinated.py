@@ -236,7 +236,7 @@ class CoordinatedTransaction(Transaction):
                 request.file = self._hold.open_file(self._xid)
                 if self._xid.format_id in FORMATS_BOUND_TO_A_LIFE:  # the death of the coordinator counts no attempt
                     self._hold.end_attempts()
-                self._core.group_commit.commit(request)
+                self._core.leader.commit(request)
                 self._end(TransactionState.PREPARED)
                 return True
             except BaseException as error:

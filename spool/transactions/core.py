@@ -13,24 +13,24 @@ class Core(NamedTuple):
     """The parts of an open space that transactions use.
 
     store: the files, the shared counters and locks, and this process's index.
-    group_commit: joins the commits of threads and tasks.
+    leader: joins the commits of threads and tasks.
     owners: counts an attempt for each message that a process held when it died.
     journal: the attempts of this process that are in progress.
     """
 
     store: Store
-    group_commit: Leader
+    leader: Leader
     owners: Owners
     journal: Journal
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        """Create the core of a new store. When the store's guard closes the space, the group commit also ends."""
-        group_commit = Leader(store, partial(rooms, store))
-        store.at_end[group_commit.end] = None
+        """Create the core of a new store. When the store's guard closes the space, the leader also ends."""
+        leader = Leader(store, partial(rooms, store))
+        store.at_end[leader.end] = None
         journal = Journal(store)
         store.before_end[journal.close] = None
-        return cls(store, group_commit, Owners(store, partial(rooms, store)), journal)
+        return cls(store, leader, Owners(store, partial(rooms, store)), journal)
 
 
 class HasCore(Protocol):

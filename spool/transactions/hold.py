@@ -575,7 +575,7 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         for number, first, count in got:
             request.remove(number, first, count, "dequeued")
         try:
-            core.group_commit.commit(request)
+            core.leader.commit(request)
         except (LockTimeout, WaitExpired) as error:
             _take_later(core, wanted, begun, request, error)
         taken = True
@@ -594,7 +594,7 @@ def _take_later(core: Core, wanted: Wanted, begun: float, request: WriteSet, err
     while request.number is None and (wanted.timeout is None or clock.monotonic() < begun + wanted.timeout):
         request.renew()
         try:
-            return core.group_commit.commit(request)
+            return core.leader.commit(request)
         except (LockTimeout, WaitExpired) as again:
             error = again
     raise error

@@ -332,7 +332,7 @@ class Transaction:
                     self.number = commit(store, file, request, limited=True)
                 while file is None and (request.messages or request.commands or not request.is_empty):
                     try:
-                        self._core.group_commit.commit(request)
+                        self._core.leader.commit(request)
                         break
                     except (LockTimeout, WaitExpired) as error:
                         if request.number is not None or not self._waits_on(error):
@@ -366,7 +366,7 @@ class Transaction:
             request.page, request.future, request.on_done = page, future, partial(self._on_committed, result)
             self.state = TransactionState.COMMITTING
             try:
-                self._core.group_commit.submit(request)
+                self._core.leader.submit(request)
             except BaseException as error:
                 self._fail("committing", error)
         return future
@@ -390,7 +390,7 @@ class Transaction:
         if failed is None:
             calls.call_later(partial(request.future.set_result, result))
             return
-        self._core.group_commit.failed += request.messages
+        self._core.leader.failed += request.messages
         calls.call_later(partial(request.future.set_exception, failed))
         raise_if_torn(failed)
 

@@ -82,7 +82,7 @@ def commit_prepared(core: Core, xid: Xid, *, vote_known: bool, facts: WriteSet |
         make_durable(store, xid, store.deadline())
     contents = store.view.prepared.branches.get(xid) if vote_known else None
     request = adoption(store.shared.counters.read(), contents or voted_contents(store, xid), facts)
-    core.group_commit.commit(request)
+    core.leader.commit(request)
     assert request.number is not None
     return request.number
 

@@ -59,7 +59,7 @@ def check_timeout(seconds: object, what: str) -> None:
 
 def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> WriteSet:
     """Check and encode messages that are put outside of a transaction."""
-    store, leader, content_type = core.store, core.group_commit, options.pop("content_type", None) if options else None
+    store, leader, content_type = core.store, core.leader, options.pop("content_type", None) if options else None
     page, settings = leader.page if leader.waiting else None, store.settings.known
     if page is None or queue not in settings.config.queues:
         if store.guard.closed:
