@@ -26,7 +26,7 @@ def test_a_step_is_counted_from_its_call_to_its_flush(counted: dict[str, Walk]) 
     commits = {name: found for name, found in counted.items() if not name.startswith("each further")}
     assert len(commits) >= 5
     for name, found in commits.items():
-        assert {"disk.disk", "coordination.counters", "log.commit"} <= set(found.entered), name
+        assert {"disk.disk", "coordination.counters", "log.write"} <= set(found.entered), name
         assert found.entered.total() <= found.frames
         assert found.climbs.total() <= found.changes < found.entered.total()
         assert 2 < found.flush_depth < 40, "the flush is below the call"
@@ -38,7 +38,7 @@ def test_a_further_call_of_a_transaction_flushes_nothing(counted: dict[str, Walk
     further = [found for name, found in counted.items() if name.startswith("each further")]
     assert len(further) == 3
     assert {found.flush_depth for found in further} == {0}
-    assert all("log.commit" not in found.entered for found in further)
+    assert all("log.write" not in found.entered for found in further)
 
 
 def test_a_step_without_a_flush_has_no_depth() -> None:
