@@ -52,7 +52,7 @@ _NOTHING: Set[int] = frozenset()
 
 
 class Hold:
-    """What one caller holds until its end. A hold is not thread-safe; its owner serialises the calls.
+    """The claims, locks and attempts of one caller, until its end. Not thread-safe: the owner serialises the calls.
 
     claims: the claimed messages.
     groups: the locked groups, with the byte of each. No other hold can have messages of these groups.
