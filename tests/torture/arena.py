@@ -37,7 +37,7 @@ class Plan:
     kills_anywhere: int = 20
     kills_of_everybody: int = 2
     least_seconds: float = 15.0
-    most_seconds: float = 40.0
+    most_seconds: float = 150.0  # a slow machine comes late into some windows
     stops: int = 5
 
 

@@ -30,7 +30,7 @@ QUEUES: dict[str, dict[str, Any]] = {"in": {}, "out": {}, "urgent": {"order": ("
 PRIORITIES = (10, 50, 50, 90)
 FOREIGN_FORMAT = 7
 WAIT_SECONDS = 0.2
-LOOKS = 0.05  # how often a getter looks at everything before it gets
+STEPS_PER_LOOK = 20  # a getter looks at everything before its first step, and then before each of so many
 MOST_LOOKED_AT = 200
 RECLAIMS = 0.01  # how often after a step, so that readers are overtaken, and names and files are used again
 
@@ -155,10 +155,12 @@ class Getter(Worker):
     """Plain gets."""
 
     most = 1
+    _steps = 0
 
     def step(self) -> None:
-        if self.rng.random() < LOOKS:
+        if self._steps % STEPS_PER_LOOK == 0:
             self._look()
+        self._steps += 1
         queue = self.rng.choice(list(QUEUES))
         with self.named(noted=False):
             self.log.write("commit")
