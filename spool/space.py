@@ -46,8 +46,7 @@ _warn = warnings.warn  # (the end of the interpreter may remove the module warni
 def enclosing(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
     """Return the transaction that a call is part of: ``chosen``, the caller's transaction, or None."""
     if chosen is JOIN:
-        # (only the space's own transactions are associated with its store)
-        return cast("Transaction | None", associated(store))
+        return associated(store)  # type: ignore[return-value]  # (only the space's own transactions have its store)
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
         raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")

@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
-from spool.model.message import message_id
 from spool.model.position import Position
 from spool.policies.claim_journal import Slot, all_journals, read_journal
 from spool.store.parts import Shared, View
@@ -55,7 +54,7 @@ def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Hol
         for position in sorted(held):
             run = view.index.messages.find(position)
             if run is not None and run.queue.name == queue:
-                by_id[message_id(*view.index.messages.branch_of(position))] = position
+                by_id[run.id_of(position.ordinal)] = position
     name_processes(shared, held, by_id.values())
     return {id_: held[position] for id_, position in by_id.items()}
 

@@ -84,7 +84,7 @@ def _described(store: Store, xid: Xid, contents: FileContents) -> InDoubt:
             if run is not None:
                 takes[run.queue.name] += 1
                 if len(taken_ids) < MOST_IDS:
-                    taken_ids.append(message_id(*messages.branch_of(position)))
+                    taken_ids.append(run.id_of(position.ordinal))
     for table in contents.tables:
         for command in table.commands:
             if command.name == "update" and "queue" in command.changes:

@@ -10,7 +10,7 @@ from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.checks import number
-from spool.model.message import Message, due_time, message_id, parse_message_id
+from spool.model.message import Message, due_time, parse_message_id
 from spool.model.position import Position
 from spool.policies.expiry import expire
 from spool.store.store import Store
@@ -98,10 +98,10 @@ def current_entry(
         seen = delivery.peek(store, position, preview)
     except CorruptedFile as error:
         with store.view.mutex:
-            if store.view.index.messages.find(position) is None:
-                return None
-            id_ = message_id(*store.view.index.messages.branch_of(position))
-        return QueueEntry(id_, position, DAMAGED, damage=str(error))
+            damaged = store.view.index.messages.find(position)
+        if damaged is None:
+            return None
+        return QueueEntry(damaged.id_of(position.ordinal), position, DAMAGED, damage=str(error))
     if seen is None:
         return None
     holder = held.get(position) if held else None

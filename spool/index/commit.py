@@ -36,9 +36,6 @@ class Part(NamedTuple):
     first: int
     contents: FileContents
 
-    def file_ref(self, number: int) -> FileRef:
-        return tuple.__new__(FileRef, (number, self.adoption, self.xid, self.contents.header.checksum))
-
     def left(self, first: int, count: int) -> list[tuple[int, int]]:
         """Return the messages of a compacted section that were removed before the compaction was committed, as (row,
         count)."""

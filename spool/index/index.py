@@ -10,12 +10,13 @@ The index finds a message by its position, which never changes. The file in whic
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any
 
 from spool.format.commands import Command
-from spool.format.header import SectionEntry
+from spool.format.header import Adoption, SectionEntry
 from spool.format.reader import BodyPlace
 from spool.format.schema import TOTALS_FACT
 from spool.format.table import CompactedTable
@@ -40,7 +41,7 @@ from spool.index.run import Lengths, Run, lengths_of
 from spool.index.segment import Segment
 from spool.model.layout import MAX_NUMBER, ORDINAL_BITS, committed
 from spool.model.message import updated
-from spool.model.position import Position, PositionRanges
+from spool.model.position import PositionRanges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
@@ -72,6 +73,7 @@ class Index:
 
     def __init__(self, cache: FileCache, configs: Mapping[str, QueueConfig]) -> None:
         self.messages = MessageTable(cache, configs, self.drop_damaged)
+        self._cache = cache
         self.applied = 0
         self.restored = 0
         self.files: dict[int, Retention] = {}
@@ -90,19 +92,23 @@ class Index:
 
     # -- applying a commit ------------------------------------------------------------------------------------------
 
-    def apply(self, commit: Commit) -> None:
-        """Apply the next commit: its messages, then its commands, then its facts."""
+    def apply(self, commit: Commit, *, is_new: bool = True) -> None:
+        """Apply the next commit: its messages, then its commands, then its facts.
+
+        ``is_new``: whether claims of its messages may follow soon, so that the tables of its files are kept in the
+        cache. (The tables of a compaction are always kept.)
+        """
         number, parts, damage = commit
         header = parts[0].contents.header
         state = self.files[number] = Retention()
         if header.adopts:
-            state.adopted = tuple([adoption.xid for adoption in header.adopts])
+            state.adopted = tuple(map(_xid_of, header.adopts))
             self.adopted.update(dict.fromkeys(state.adopted, number))
         for name, wrong in damage:
             self.mark_damaged(number, name, wrong)
         for part in parts:
             if part.contents.header.branches:
-                self._add_messages(number, header.time, part, state)
+                self._add_messages(number, header.time, part, state, is_new or bool(header.supersedes))
         mergeable = bool(parts[0].contents.tables) and not header.adopts
         for part in parts:
             for table in part.contents.tables:
@@ -125,21 +131,29 @@ class Index:
             else:
                 self.idle.add(number)
                 self.idle_bytes += state.body_bytes
+        if not header.flushed:
+            self.unflushed.add(number)
         if number > self.applied:
             self.applied = number
 
-    def _add_messages(self, number: int, time: float, part: Part, state: Retention) -> None:
-        """Add the messages of one file of commit ``number``. ``time``: the time of the commit."""
-        messages, file, ordinal = self.messages, part.file_ref(number), part.first
-        header, tables = part.contents
-        compacted = False
+    def _add_messages(self, number: int, time: float, part: Part, state: Retention, is_kept: bool) -> None:
+        """Add the messages of one file of commit ``number``.
+
+        ``time``: the time of the commit. ``is_kept``: whether to keep the file's tables in the cache.
+        """
+        adoption, xid, ordinal, (header, tables) = part
+        messages, file = self.messages, tuple.__new__(FileRef, (number, adoption, xid, header.checksum))
+        compacted = has_several = False
         for table in tables:
             compacted = compacted or type(table) is CompactedTable
-        begins: list[int] = []  # the first ordinals of branches; a run has messages of one branch only
+            has_several = has_several or len(table.lengths) > 1
+        if is_kept and has_several:
+            self._cache.remember(file, part.contents)
+        begins, ids = list[int](), list[bytes]()  # the first ordinals and the ids of the branches with messages
         for branch in header.branches:
             if branch.count and not compacted:
-                begins.append(ordinal + branch.first)
-                messages.branch_ids.add(number, begins[-1], branch.id, begins[-1])
+                begins += (ordinal + branch.first,)
+                ids += (branch.id,)
         for table, entry in zip(tables, header.sections, strict=True):
             base = first = ordinal
             ordinal += entry.messages  # a damaged table also counts, so that later messages keep their ordinals
@@ -164,8 +178,12 @@ class Index:
                 while first < end:
                     after = bisect_right(begins, first)
                     stop = begins[after] if after < len(begins) and begins[after] < end else end
-                    run = Run(queue.order, file, bodies, base, number, first, stop - first, attributes, time, lengths)
+                    run = Run(
+                        queue.order, file, bodies, base, number, first, stop - first, attributes, time, lengths,
+                        ids[after - 1], begins[after - 1],
+                    )  # fmt: skip
                     runs.append(run)
+                    messages.branches[run.branch] = number, run.begin
                     queue.add(run)
                     if queue.cuts:
                         messages.keep_apart(queue, run)
@@ -270,20 +288,19 @@ class Index:
             if changes.get("failure_reason"):
                 _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
             _count(state, queue.name, ENQUEUED, count)
-        branch, in_branch = messages.branch_of(Position(run.number, ordinal))
         if run.first == ordinal and run.live > count:  # remove this run first, because the new run may get its key
             rest = run.tail(ordinal + count)
             messages.remove(old, run)
-            messages.insert(rest, branch, in_branch + count)
+            messages.add(rest)
         else:
             messages.remove_range(old, run, ordinal, ordinal + count)
         old.live -= count
         old.bytes -= size
         moved = Run(
             queue.order, run.file, run.bodies, run.base, run.number, ordinal, count, attributes, run.committed_at,
-            run.lengths,
+            run.lengths, run.branch, run.begin,
         )  # fmt: skip
-        messages.insert(moved, branch, in_branch)
+        messages.add(moved)
         queue.live += count
         queue.bytes += size
         if self.changed_since is not None:
@@ -497,6 +514,9 @@ class Index:
     def totals(self) -> dict[str, list[int]]:
         """Return, for each queue, [enqueued, dequeued, failed, expired] since the space was created."""
         return totals_of(self.files, self.facts.get(TOTALS_FACT, (0, None, None))[1])
+
+
+_xid_of: Callable[[Adoption], Xid] = attrgetter("xid")
 
 
 def _count(state: Retention, queue: str, what: int, count: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TypeVar
 
 from sortedcontainers import SortedKeyList
@@ -42,51 +42,6 @@ MOST_PREFIXES = 1 << 21
 further segments."""
 
 
-class BranchIds:
-    """The branches of the messages that lie in runs.
-
-    A message's id is the 96-bit id of its branch and its ordinal in the branch. The difference between the ordinal in
-    the commit and the ordinal in the branch is the same for all messages of a branch. So one entry for each branch is
-    enough.
-    """
-
-    def __init__(self) -> None:
-        # For each branch id, (commit, ordinal of the branch's first message).
-        self.begins: dict[bytes, tuple[int, int]] = {}
-        # For each commit, a sorted list of (least ordinal, branch id, ordinal of the branch's first message).
-        self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
-
-    def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
-        """Record the branch of a commit's messages from ordinal ``first`` on. ``begin``: the ordinal at which the
-        branch begins."""
-        self.begins[branch] = (number, begin)
-        known = self.in_number.get(number)
-        if known is None:
-            self.in_number[number] = [(first, branch, begin)]
-            return
-        at = bisect_right(known, first, key=_from)
-        if not at or known[at - 1][1:] != (branch, begin):
-            known.insert(at, (first, branch, begin))
-
-    def of(self, number: int, ordinal: int) -> tuple[bytes, int]:
-        """Return (branch id, ordinal in the branch) of a message."""
-        known = self.in_number[number]
-        _, branch, begin = known[bisect_right(known, ordinal, key=_from) - 1]
-        return branch, ordinal - begin
-
-    def find(self, branch: bytes, ordinal: int) -> Position | None:
-        """Return the position of a message if the message is live and is in a run."""
-        number, begin = self.begins.get(branch, (0, 0))
-        if not number or self.of(number, begin + ordinal) != (branch, ordinal):
-            return None
-        return Position(number, begin + ordinal)
-
-    def forget(self, number: int) -> None:
-        """Drop the branches of a commit whose messages are in no run any more."""
-        for _, branch, _ in self.in_number.pop(number, ()):
-            self.begins.pop(branch, None)
-
-
 class MessageTable:
     """All live messages, by queue and by position.
 
@@ -102,7 +57,9 @@ class MessageTable:
         self.runs: dict[int, list[Run]] = {}  # the runs of each commit, sorted by their first ordinals
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=attrgetter("low"))
         self.segments_added = 0  # the number of segments that were added so far; each segment may have new messages
-        self.branch_ids = BranchIds()
+        # The branches of the messages that lie in runs: for each id, the commit, and the ordinal of the branch's first
+        # message. A message's id is the id of its branch and its ordinal in the branch.
+        self.branches: dict[bytes, tuple[int, int]] = {}
         self._configs = configs
         self._drop_damaged = drop_damaged
 
@@ -175,9 +132,7 @@ class MessageTable:
         run, stop = self.run_from(number, ordinal, end)
         if run is None:
             return None, stop
-        branch, in_branch = self.branch_of(Position(number, ordinal))
-        whole = stretch_of(run, branch, in_branch - (ordinal - run.first), configs.get(run.queue.name))
-        return whole.part(ordinal, stop - ordinal), stop
+        return stretch_of(run, configs.get(run.queue.name)).part(ordinal, stop - ordinal), stop
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
         """Search like ``run_from``, but only in segments. ``stop``: the ordinal at which the search ends, not after the
@@ -194,8 +149,9 @@ class MessageTable:
 
     def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
         """Return the position of the live message with this id, or None."""
-        position = self.branch_ids.find(branch_id, ordinal)
-        if position is not None and self.find(position) is not None:
+        number, begin = self.branches.get(branch_id, (0, 0))
+        position = Position(number, begin + ordinal)
+        if number and (found := self.find(position)) is not None and found.branch == branch_id:
             return position
         for segment in [segment for segment in self.segments if segment.may_have(IDS, branch_id)]:
             keys = self._or_dropped(partial(self._keys, kind=IDS), segment)
@@ -204,7 +160,8 @@ class MessageTable:
                 continue
             origins = self.table_of(segment).origins
             position = Position(origins.numbers[run], origins.ordinals[run] + ordinal - origins.places[run])
-            if self.find(position) is not None and self.branch_of(position) == (branch_id, ordinal):
+            found = self.find(position)
+            if found is not None and (found.branch, position.ordinal - found.begin) == (branch_id, ordinal):
                 return position
         return None
 
@@ -225,16 +182,6 @@ class MessageTable:
 
     def _prefixes(self) -> int:
         return sum(len(prefixes) for segment in self.segments for prefixes in segment.prefixes.values())
-
-    def branch_of(self, position: Position) -> tuple[bytes, int]:
-        """Return (branch id, ordinal in the branch) of a live message."""
-        if self.run_at(*position, position.ordinal + 1)[0] is None:
-            segment, piece, _ = self.piece_at(*position, position.ordinal + 1)
-            if segment is None or piece is None:
-                raise KeyError(position)
-            origins = self.table_of(segment).origins
-            return origins.branches[piece.run], origins.places[piece.run] + piece.first - origins.ordinals[piece.run]
-        return self.branch_ids.of(*position)
 
     def in_order(self, queue: str, now: float) -> Iterable[Run]:
         """Return the runs that can be delivered now, in order."""
@@ -294,9 +241,10 @@ class MessageTable:
 
         Segments are not searched, so no file is read. ``id``: (branch id, ordinal in the branch)."""
         if id is not None:
-            position = self.branch_ids.find(*id)
-            run = None if position is None else self.run_at(*position, position.ordinal + 1)[0]
-            return run is not None and run.queue.name == queue
+            branch, ordinal = id
+            number, begin = self.branches.get(branch, (0, 0))
+            run, _ = self.run_at(number, begin + ordinal, begin + ordinal + 1)
+            return run is not None and run.branch == branch and run.queue.name == queue
         known = self.queues.get(queue)
         return known is not None and (
             known.live > 0 if correlation_id is None else known.has_correlated(correlation_id)
@@ -308,13 +256,9 @@ class MessageTable:
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
-    def insert(self, run: Run, branch: bytes, in_branch: int) -> None:
-        """Add a run. ``in_branch``: the ordinal of the run's first message in the branch ``branch``."""
-        self.branch_ids.add(run.number, run.first, branch, run.first - in_branch)
-        self.add(run)
-
     def add(self, run: Run) -> None:
-        """Add a run whose branch is recorded already."""
+        """Add a run."""
+        self.branches[run.branch] = run.number, run.begin
         insort(self.runs.setdefault(run.number, []), run, key=_first_of)
         queue = self.queues[run.queue.name]
         queue.add(run)
@@ -369,9 +313,13 @@ class MessageTable:
         runs = self.runs[run.number]
         if len(runs) == 1:
             del self.runs[run.number]
-            self.branch_ids.forget(run.number)
         else:
-            del runs[bisect_right(runs, run.first, key=_first_of) - 1]
+            at = bisect_right(runs, run.first, key=_first_of) - 1
+            del runs[at]
+            for neighbour in runs[max(at - 1, 0) : at + 1]:  # the runs of a branch are neighbours
+                if neighbour.branch == run.branch:
+                    return
+        self.branches.pop(run.branch, None)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -469,8 +417,7 @@ class MessageTable:
     def insert_piece(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
         """Add a run of messages that were never in the segment, or were removed from the segment."""
         run = self._run_of(segment, table, piece)
-        ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
-        self.insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)
+        self.add(run)
         return run
 
     def remove_piece(self, segment: Segment, piece: Piece, size: int) -> None:
@@ -482,11 +429,11 @@ class MessageTable:
     def _run_of(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
         """Return a piece of a segment as a run that is not in the table."""
         queue_at, attributes_at, _ = table.runs[piece.run]
-        lengths = table.lengths[piece.row] if piece.length == 1 else table.lengths
+        lengths, origins = table.lengths[piece.row] if piece.length == 1 else table.lengths, table.origins
         return Run(
             self.queue(table.queues[queue_at]).order, segment.file, segment.entry, piece.first - piece.row,
-            piece.number, piece.first, piece.length, table.attributes[attributes_at], table.origins.times[piece.run],
-            lengths,
+            piece.number, piece.first, piece.length, table.attributes[attributes_at], origins.times[piece.run],
+            lengths, origins.branches[piece.run], origins.ordinals[piece.run] - origins.places[piece.run],
         )  # fmt: skip
 
 
@@ -500,6 +447,3 @@ def _is_sorted(keys: list[tuple[float, ...]]) -> bool:
 
 
 _first_of: Callable[[Run], int] = attrgetter("first")
-
-
-_from: Callable[[tuple[int, bytes, int]], int] = itemgetter(0)

@@ -11,7 +11,7 @@ from typing import Any
 from spool.format.header import SectionEntry
 from spool.format.reader import BodyPlace
 from spool.index.commit import FileRef
-from spool.model.message import due_time, expiry_time
+from spool.model.message import due_time, expiry_time, message_id
 from spool.model.order import Key, is_backwards, order_key
 from spool.model.settings import FIFO, QueueConfig
 
@@ -62,13 +62,15 @@ class Run:
     bodies: the place of the body if its section has no other body; otherwise the section. The table of the section has
         the places of the bodies.
     base: the message with ordinal o is in row ``o - base`` of the section.
+    branch: the id of the branch in which the messages were put. A run has messages of one branch only.
+    begin: the ordinal of the branch's first message in the commit.
     due, expires: seconds since the epoch, or None. ``due`` becomes None once the messages are due.
     key: the sort key in the queue. The key does not change when messages at the front are removed.
     """
 
     __slots__ = (
-        "attributes", "base", "bodies", "committed_at", "due", "end", "expires", "file", "first", "key", "lengths",
-        "number", "queue",
+        "attributes", "base", "begin", "bodies", "branch", "committed_at", "due", "end", "expires", "file", "first",
+        "key", "lengths", "number", "queue",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +85,8 @@ class Run:
         attributes: Mapping[str, Any],
         committed_at: float,
         lengths: Lengths,
+        branch: bytes,
+        begin: int,
     ) -> None:
         self.queue = queue
         self.file = file
@@ -94,6 +98,8 @@ class Run:
         self.attributes = attributes
         self.committed_at = committed_at
         self.lengths = lengths
+        self.branch = branch
+        self.begin = begin
         self.due = due_time(attributes, committed_at) if attributes else None
         self.expires = expiry_time(attributes, committed_at) if attributes else None
         plain = queue.is_fifo and not attributes
@@ -125,6 +131,10 @@ class Run:
         ordinals = range(self.first, self.end)
         return ordinals[::-1] if self.is_backwards else ordinals
 
+    def id_of(self, ordinal: int) -> str:
+        """Return the id of a message of the run."""
+        return message_id(self.branch, ordinal - self.begin)
+
     def is_expired(self, now: float) -> bool:
         """Return whether the run's expiry time has passed, so that its messages are not delivered any more."""
         return self.expires is not None and self.expires <= now
@@ -140,7 +150,7 @@ class Run:
         """Return a new run of the messages from ordinal ``first`` on. This run does not change."""
         rest = Run(
             self.queue, self.file, self.bodies, self.base, self.number, first, self.end - first, self.attributes,
-            self.committed_at, self.lengths,
+            self.committed_at, self.lengths, self.branch, self.begin,
         )  # fmt: skip
         rest.due = self.due  # a run that has become due remains due
         return rest

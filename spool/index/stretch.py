@@ -59,17 +59,15 @@ class Stretch(NamedTuple):
         return self._replace(first=first, length=length, in_branch=self.in_branch + first - self.first)
 
 
-def stretch_of(run: Run, branch: bytes, in_branch: int, config: QueueConfig | None) -> Stretch:
+def stretch_of(run: Run, config: QueueConfig | None) -> Stretch:
     """Return the messages of a run as a stretch.
 
-    Args:
-        in_branch: the ordinal of the run's first message in its branch.
-        config: the options of the queue; None if the settings lack the queue.
+    ``config``: the options of the queue; None if the settings lack the queue.
     """
     attributes = run.attributes if config is None else with_defaults(config, run.attributes)
     return Stretch(
-        run.file, run.bodies, run.base, run.queue.name, run.number, run.first, run.live, branch, in_branch,
-        run.committed_at, attributes,
+        run.file, run.bodies, run.base, run.queue.name, run.number, run.first, run.live, run.branch,
+        run.first - run.begin, run.committed_at, attributes,
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from spool.store.parts import Files, View
 from spool.store.settings import Settings
 from spool.store.store import log
 
-_VERSION = 1
+_VERSION = 2
 _MAX_BYTES = 512 << 20
 _TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 
@@ -132,12 +132,12 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         "folded": list(index.retired),
         "facts": index.facts,
         "taken": list(index.captured),
-        "branches": [[n, *entry] for n, entries in index.messages.branch_ids.in_number.items() for entry in entries],
         "runs": [
             [
                 run.queue.name, sources[run.file], list(run.bodies), run.base, run.number, run.first, run.live,
                 run.attributes, run.committed_at,
                 run.lengths if isinstance(run.lengths, int) else [lengths[id(run.lengths)][0]],
+                run.branch, run.begin,
             ]
             for run in runs
         ],
@@ -171,13 +171,11 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
     for key, (owner, value, expiry) in state["facts"].items():
         index.keep_fact(key, owner, value, expiry)
     index.captured.update((directory, name) for directory, name in state["taken"])
-    for number, first, branch, begin in state["branches"]:
-        index.messages.branch_ids.add(number, first, branch, begin)
     sources = [FileRef(n, a, None if x is None else Xid.parse(x), c) for n, a, x, c in state["sources"]]
     lengths = [array("I", packed) for packed in state["lengths"]]
     attributes: dict[bytes, Any] = {}
     sections: dict[SectionEntry, SectionEntry] = {}
-    for queue, source, where, base, number, first, count, fields, at, length in state["runs"]:
+    for queue, source, where, base, number, first, count, fields, at, length, *origin in state["runs"]:
         if len(where) == len(BodyPlace._fields):
             bodies: BodyPlace | SectionEntry = BodyPlace(*where)
         else:
@@ -186,7 +184,7 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
         shared = attributes.setdefault(msgpack.packb(fields), fields) if fields else attributes.setdefault(b"", {})
         weights: Lengths = length if isinstance(length, int) else lengths[length[0]]
         order = index.messages.queue(queue).order
-        _restore(index, Run(order, sources[source], bodies, base, number, first, count, shared, at, weights))
+        _restore(index, Run(order, sources[source], bodies, base, number, first, count, shared, at, weights, *origin))
     for packed in state["segments"]:
         _add_segment(index, sources, packed)
     return index

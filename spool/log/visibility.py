@@ -33,7 +33,7 @@ from spool.model.position import PositionRanges
 from spool.model.xid import FORMATS_USED_ONCE, Xid
 from spool.runtime.clock import Deadline
 from spool.runtime.tearing import raise_if_torn
-from spool.store.parts import Files, PreparedBranches, View
+from spool.store.parts import PreparedBranches, View
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -44,6 +44,8 @@ log = logging.getLogger("spool")
 _MAX_RESTARTS = 20
 # A listed file counts as damaged after this many failed reads.
 _TRIES_ON_BAD_FILES = 3
+# The errors of a commit that needs a compacted file which reclaim removed: the index must be rebuilt.
+_RECLAIMED = (CorruptedFile, FileNotFoundError)
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
@@ -163,17 +165,24 @@ def catch_up(store: Store, page: CounterPage | None = None) -> None:
 
 def apply_up_to(store: Store, published: int) -> None:
     """Apply the commits up to a published number that this process has not applied yet."""
-    if published <= store.view.index.applied:
+    view = store.view
+    if published <= view.index.applied:
         return
-    with store.view.mutex:
-        while store.view.index.applied < published:
-            number = store.view.index.applied + 1
-            own = store.view.own_commits.pop(number, None)
+    with view.mutex:
+        while view.index.applied < published:
+            number = view.index.applied + 1
+            own = view.own_commits.pop(number, None)
             commit = own() if own is not None else store.shared.feed.commit(number) or read_commit(store, number)
             if commit is None:
                 _resume(store)
-            elif not apply(store.files, store.view.prepared, store.view.index, commit):
+                continue
+            try:
+                view.index.apply(commit)
+            except _RECLAIMED as error:
+                log.info("the index is rebuilt: %s", error)
                 rebuild(store)
+            for adoption in commit.parts[0].contents.header.adopts:
+                view.prepared.forget(adoption.xid)
 
 
 def _follow_settings(view: View, settings: Settings) -> None:
@@ -193,45 +202,15 @@ def apply_own(store: Store) -> None:
     """Apply the kept commits that directly follow the applied commits. Errors are only logged: the commits are done."""
     view = store.view
     with view.mutex:
-        while (own := view.own_commits.pop(view.index.applied + 1, None)) is not None:
-            commit = own()
-            try:
-                if not apply(store.files, view.prepared, view.index, commit):
-                    rebuild(store)
-            except (OSError, SpoolError) as error:
-                raise_if_torn(error)
-                log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
-                return
-
-
-def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit: Commit) -> bool:
-    """Apply a commit to an index. Caller holds the mutex.
-
-    Args:
-        prepared: the list of prepared branches that belongs to the index, or None while the index is being read.
-
-    Returns:
-        False if the index must be rebuilt, because reclaim removed a compacted file that the commit needs.
-    """
-    number, parts, _ = commit
-    header = parts[0].contents.header
-    for part in parts:
-        for table in part.contents.tables:
-            if len(table.lengths) > 1 and (prepared is not None or header.supersedes):
-                files.cache.remember(part.file_ref(number), part.contents)  # needed for the first claim
-                break
-    done = True
-    try:
-        index.apply(commit)
-    except (CorruptedFile, FileNotFoundError) as error:
-        log.info("the index is rebuilt: %s", error)
-        done = False
-    if not header.flushed:
-        index.unflushed.add(number)
-    if prepared is not None:
-        for adoption in header.adopts:
-            prepared.forget(adoption.xid)
-    return done
+        last = view.index.applied
+        while last + 1 in view.own_commits:
+            last += 1
+        try:
+            apply_up_to(store, last)
+        except (OSError, SpoolError) as error:
+            raise_if_torn(error)
+            number = view.index.applied + 1
+            log.warning("commit %s is done, but this process cannot see it yet: %s", number, error)
 
 
 # -- after reclaim removed files --------------------------------------------------------------------------------------
@@ -324,7 +303,10 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
                 if commit is None:
                     stuck = number
                     break
-                if not apply(store.files, None, index, commit):
+                try:
+                    index.apply(commit, is_new=False)
+                except _RECLAIMED as error:
+                    log.info("the index is rebuilt: %s", error)
                     return False
                 heads += [commit] if alone and commit.parts[0].contents.header.adopts else []
         if stuck is None:

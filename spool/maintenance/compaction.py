@@ -61,16 +61,11 @@ _FILE_SEGMENTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Neighbouring messages that the compaction will move, in their present state.
-
-    in_branch: the ordinal of the first message in its branch.
-    """
+    """Neighbouring messages that the compaction will move, in their present state."""
 
     run: Run
     first: int
     count: int
-    branch: bytes
-    in_branch: int
     bytes: int
 
 
@@ -267,7 +262,7 @@ def _extents(
     runs = select_runs(queue, index.files, served, held) if is_slow(queue.entries, served) else []
     if fragmented_files:
         runs = _with_fragmented(index, queue, runs, fragmented_files, held)
-    return [extent for run in runs for extent in _extents_of(index, run)]
+    return [extent for run in runs for extent in _extents_of(run)]
 
 
 def _with_fragmented(
@@ -285,15 +280,14 @@ def _with_fragmented(
     return sorted(found, key=lambda run: (run.due is not None, run.due or 0.0, run.key))
 
 
-def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
+def _extents_of(run: Run) -> Iterator[Extent]:
     """Yield a run as extents in the order of delivery: one extent, or, if the last message is delivered first, one for
     each message."""
-    branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.is_backwards:
-        yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
+        yield Extent(run, run.first, run.live, run.bytes_of(run.first, run.live))
         return
     for ordinal in reversed(range(run.first, run.end)):
-        yield Extent(run, ordinal, 1, branch, in_branch + ordinal - run.first, run.bytes_of(ordinal))
+        yield Extent(run, ordinal, 1, run.bytes_of(ordinal))
 
 
 def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]]]:
@@ -437,12 +431,12 @@ def _add_row(table: CompactedTable, extent: Extent) -> None:
     origins.numbers.append(run.number)
     origins.ordinals.append(extent.first)
     origins.times.append(run.committed_at)
-    origins.branches.append(extent.branch)
-    origins.places.append(extent.in_branch)
+    origins.branches.append(run.branch)
+    origins.places.append(extent.first - run.begin)
 
 
 def _make_searchable(table: CompactedTable, extents: list[Extent]) -> None:
-    table.ids = pack_ids([(extent.branch, extent.in_branch, run) for run, extent in enumerate(extents)])
+    table.ids = pack_ids(list(zip(table.origins.branches, table.origins.places, range(len(extents)), strict=True)))
     ids = [extent.run.attributes.get("correlation_id") for extent in extents]
     hashes = [(correlation_hash(id_), run) for run, id_ in enumerate(ids) if id_ is not None]
     table.correlations = pack_correlations(hashes)

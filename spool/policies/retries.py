@@ -13,7 +13,7 @@ from typing import Any
 from spool.errors import QueueNotFound
 from spool.log.commit import commit_batch
 from spool.log.write_set import WriteSet
-from spool.model.message import due_time, message_id
+from spool.model.message import due_time
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.text import one_line
@@ -166,7 +166,7 @@ def add_failure_outcome(
         run.attributes,
         reason,
         store.clock.now() if now is None else now,
-        id_=message_id(*store.view.index.messages.branch_of(position)),
+        id_=run.id_of(position.ordinal),
         is_final=is_final,
         delay=delay,
         not_before=due_time(run.attributes, run.committed_at),

@@ -142,7 +142,7 @@ def put_by(store: Store, number: int) -> Index | None:
     if commit is None or commit.damage:
         return None
     alone = Index(store.files.cache, store.settings.known.config.queues)
-    alone.apply(commit)
+    alone.apply(commit, is_new=False)
     return alone
 
 

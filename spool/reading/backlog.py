@@ -91,11 +91,10 @@ class Backlog:
             if alone is None:
                 lost.append(number)
                 continue
-            branches = alone.messages.branch_ids
             for run in alone.messages.runs.get(number, ()):
                 name = run.queue.name
                 if (not self._all.queues or name in self._all.queues) and self._is_wanted(run.attributes):
-                    where = stretch_of(run, *branches.of(number, run.first), configs.get(name))
+                    where = stretch_of(run, configs.get(name))
                     found.append((where, run.bytes_of(run.first, run.live)))
         return found, lost
 
@@ -111,10 +110,8 @@ class Backlog:
         raise CorruptedFile(f"the messages of a file cannot be listed: {problem}; {WHAT_TO_DO}")
 
     def _items(self, first: int, last: int) -> Iterator[tuple[Item, int]]:
-        branches = self._store.view.index.messages.branch_ids
         for run in self._runs(first, last):
-            where = stretch_of(run, *branches.of(run.number, run.first), self._queues[run.queue.name])
-            yield where, run.bytes_of(run.first, run.live)
+            yield stretch_of(run, self._queues[run.queue.name]), run.bytes_of(run.first, run.live)
         for segment, table, pieces in self._segments(first, last):
             config = self._queues[segment.queue.name]
             ranges = [(piece.number, piece.first, piece.length) for piece in pieces]

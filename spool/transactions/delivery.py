@@ -19,7 +19,6 @@ from spool.model import codecs, layout
 from spool.model.message import (
     Message,
     Origin,
-    message_id,
     new_message,
     parse_message_id,
     set_body,
@@ -93,21 +92,18 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
         table, configs = store.view.index.messages, store.settings.known.config.queues
         while ordinal < end:
             run, stop = table.run_at(number, ordinal, end)
-            if run is not None:
-                branch, in_branch = table.branch_ids.of(number, ordinal)
-            else:
+            if run is None:
                 run, stop = table.run_from(number, ordinal, end)
-                if run is None:
-                    raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
-                branch, in_branch = table.branch_of(Position(number, ordinal))
+            if run is None:
+                raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
             queue, attributes = run.queue.name, run.attributes
             bodies: Sequence[Any] = store.files.cache.bodies(run, ordinal, stop - ordinal, bytes)
             codec = attributes.get("codec") if attributes else None
             if codec is not None and store.view.decodes_bodies:
-                bodies = _decoded(bodies, codec, only_shown, queue, branch, in_branch)
+                bodies = _decoded(bodies, codec, only_shown, run, ordinal)
             if queue in configs and (configs[queue].reply_queue or configs[queue].failure_queue):
                 attributes = with_defaults(configs[queue], attributes)
-            shared = (branch.hex(), ordinal - in_branch, queue, number, run.committed_at, attributes)
+            shared = (run.branch.hex(), run.begin, queue, number, run.committed_at, attributes)
             origin = tuple.__new__(Origin, shared)
             for place, body in enumerate(bodies, ordinal):  # (this loop costs little more time than the bodies)
                 message = new_message()
@@ -130,18 +126,16 @@ def stored_body(files: Files, view: View, message: Message) -> bytes:
         return files.cache.bodies(run, message.position.ordinal, 1, bytes)[0]
 
 
-def _decoded(
-    raws: Sequence[bytes], codec: str, only_shown: bool, queue: str, branch: bytes, in_branch: int
-) -> list[Any]:
-    """Decode neighbouring bodies. ``in_branch``: the ordinal of the first body's message in its branch."""
+def _decoded(raws: Sequence[bytes], codec: str, only_shown: bool, run: Run, first: int) -> list[Any]:
+    """Decode neighbouring bodies of a run. ``first``: the ordinal of the first body's message."""
     bodies: list[Any] = []
     for raw in raws:
         try:
             bodies.append(codecs.decode(raw, codec))
         except UnknownCodec as error:
             if not only_shown:
-                id_ = message_id(branch, in_branch + len(bodies))
-                unknown = UnknownCodec(f"message {id_} remains in queue {queue}: {error}")
+                id_ = run.id_of(first + len(bodies))
+                unknown = UnknownCodec(f"message {id_} remains in queue {run.queue.name}: {error}")
                 unknown.message_id = id_
                 raise unknown from None
             bodies.append(raw)
@@ -158,7 +152,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         run = store.view.index.messages.find(position)
         if run is None:
             return
-        id_, queue = message_id(*store.view.index.messages.branch_of(position)), run.queue.name
+        id_, queue = run.id_of(position.ordinal), run.queue.name
         name = layout.committed(run.file.number, run.file.adoption)
         described: dict[str, Any] = {"queue": queue, "id": id_, **run.attributes}
         try:
@@ -236,15 +230,14 @@ def peek(store: Store, position: Position, preview: int | None = None) -> Seen |
         run = store.view.index.messages.find(position)
         if run is None:
             return None
-        id_, queue = message_id(*store.view.index.messages.branch_of(position)), run.queue.name
+    id_, queue = run.id_of(position.ordinal), run.queue.name
     where = f"{position.number}/{position.ordinal}"
     raise CorruptedFile(f"message {id_} of queue {queue} (position {where}) is damaged: {problem}; {WHAT_TO_DO}")
 
 
 def _beginning(store: Store, run: Run, position: Position, count: int) -> Message:
     """Return a message with the first bytes of its stored body. The caller holds the mutex."""
-    id_ = message_id(*store.view.index.messages.branch_of(position))
     config = store.settings.known.config.queues.get(run.queue.name)
     attributes = run.attributes if config is None else with_defaults(config, run.attributes)
     body = store.files.cache.beginning(run, position.ordinal, count)
-    return Message(id_, run.queue.name, body, run.committed_at, position, attributes)
+    return Message(run.id_of(position.ordinal), run.queue.name, body, run.committed_at, position, attributes)

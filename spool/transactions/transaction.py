@@ -11,7 +11,7 @@ outcome in every future of a submitted message. If its file has a number already
 import enum
 import os
 from _thread import RLock
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -36,7 +36,7 @@ from spool.policies.deduplication import DeduplicationKeys, check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
-from spool.runtime.context import Block, Joinable, associate, dissociate, joined_by_caller
+from spool.runtime.context import Block, associate, dissociate, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.store.settings import Settings
@@ -508,9 +508,14 @@ class Transaction:
         raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
 
     def __enter__(self) -> Self:
-        with calls.deferred(partial(_undo_enter, self, len(self._blocks), joined_by_caller.get())):
+        blocks, joined = len(self._blocks), joined_by_caller.get()
+        try:  # (signals need no deferral, because nothing here waits, and each interruption is undone)
             self._blocks.append(associate(self._store, self))
             return self
+        except BaseException:
+            joined_by_caller.set(joined)  # first: a second interruption can come after this call only
+            del self._blocks[blocks:]
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -579,12 +584,6 @@ def leave(transaction: Transaction) -> None:
     block = transaction._blocks.pop()
     if not dissociate(transaction._store, transaction, block):
         transaction.ended_elsewhere = block
-
-
-def _undo_enter(transaction: Transaction, blocks: int, joined: Mapping[int, Joinable]) -> None:
-    """Restore the number of blocks and the caller's transactions as they were before an interrupted ``enter``."""
-    del transaction._blocks[blocks:]
-    joined_by_caller.set(joined)
 
 
 def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:

@@ -19,7 +19,7 @@ from spool.errors import CorruptedFile
 from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
 from spool.index.segment import Segment
-from spool.model.message import failure_time, message_id
+from spool.model.message import failure_time
 from spool.model.position import Position
 from spool.model.settings import ERROR, STATE
 from spool.model.text import one_line
@@ -206,10 +206,9 @@ def _failed_message(store: Store, queue: str, run: Run, position: Position) -> F
     with store.view.mutex:
         if store.view.index.messages.find(position) is None:
             return None
-        id_ = message_id(*store.view.index.messages.branch_of(position))
     task = one_line(attributes.get("headers", {}).get(NAME, ""))
     origin, cause = attributes.get("origin_queue") or queue, one_line(attributes["failure_reason"])
-    return FailedTask(id_, attributes.get("correlation_id"), task, origin, queue, cause, at)
+    return FailedTask(run.id_of(position.ordinal), attributes.get("correlation_id"), task, origin, queue, cause, at)
 
 
 def _failed_result(store: Store, queue: str, run: Run, position: Position, *, with_cause: bool) -> FailedTask | None:

@@ -40,7 +40,7 @@ def test_x05_a_task_applies_no_commit_and_its_branch_is_listed_without_its_messa
     answers["it"] = echo
 
     def job(chunks: list[Chunk]) -> list[Block]:
-        with mock.patch("spool.log.visibility.apply", side_effect=AssertionError("a task applied a commit")):
+        with mock.patch("spool.index.index.Index.apply", side_effect=AssertionError("a task applied a commit")):
             return in_process(chunks)
 
     with Round(space, Route("work", Scripted("it"))) as round_:
