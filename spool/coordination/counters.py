@@ -51,25 +51,17 @@ class CounterPage:
     """
 
     __slots__ = ("data", "durable", "is_stopped", "issued", "owner", "prepared", "published", "settings")
-    is_stopped: bool
-    issued: int
-    published: int
-    durable: int
-    prepared: int
-    settings: int
-    owner: int
 
-    def __init__(self, data: bytes, before: "CounterPage | None" = None) -> None:
-        """Decode the file's bytes. ``before``: an earlier page, from which counters with unchanged bytes are copied."""
+    def __init__(self, data: bytes) -> None:
+        """Decode the file's bytes."""
         self.data = data
         self.is_stopped = data[_STOP_OFFSET] == 1
-        known, old = (self, b"") if before is None else (before, before.data)
-        self.issued = known.issued if data[_ISSUED] == old[_ISSUED] else _values(data[_ISSUED])[1]
-        self.published = known.published if data[_PUBLISHED] == old[_PUBLISHED] else _values(data[_PUBLISHED])[0]
-        self.durable = known.durable if data[_DURABLE] == old[_DURABLE] else _values(data[_DURABLE])[0]
-        self.prepared = known.prepared if data[_PREPARED] == old[_PREPARED] else _values(data[_PREPARED])[1]
-        self.settings = known.settings if data[_SETTINGS] == old[_SETTINGS] else _values(data[_SETTINGS])[1]
-        self.owner = known.owner if data[_OWNERS] == old[_OWNERS] else _values(data[_OWNERS])[1]
+        self.issued = _values[data[_ISSUED]][1]
+        self.published = _values[data[_PUBLISHED]][0]
+        self.durable = _values[data[_DURABLE]][0]
+        self.prepared = _values[data[_PREPARED]][1]
+        self.settings = _values[data[_SETTINGS]][1]
+        self.owner = _values[data[_OWNERS]][1]
 
     def check(self) -> Self:
         """Return this page. Raises SpaceStopped if a flush failed in any process."""
@@ -120,7 +112,7 @@ class Counters:
             data = data.ljust(_SIZE, b"\0")
         if self._stopped_here:
             data = data[:_STOP_OFFSET] + b"\x01" + data[_STOP_OFFSET + 1 :]
-        self._last = page = CounterPage(data, last)
+        self._last = page = CounterPage(data)
         return page
 
     def store_issued(self, number: int) -> None:
@@ -221,25 +213,33 @@ STOPPED_TEXT = (
 )
 
 
-@lru_cache(maxsize=64)  # each number is stored in three counters, but decoded only once
-def _values(pair: bytes) -> tuple[int, int]:
-    """Decode a counter; return the least and the greatest value of the valid copies.
+class _Values(dict[bytes, tuple[int, int]]):
+    """The least and the greatest value of a counter's valid copies, by the counter's bytes.
 
-    Returns (0, 0) if neither copy is valid, as in a new file; the first opener then writes the true values.
+    Both are 0 if neither copy is valid, as in a new file; the first opener then writes the true values.
     """
-    first, second = _PAIR.unpack(pair)[::2]
-    if pair == _with_checksum(first):
-        return first, first
-    values: list[int] = []
-    if pair[:_COPY_BYTES] == _with_checksum(first)[:_COPY_BYTES]:
-        values.append(first)
-    if pair[_COPY_BYTES:] == _with_checksum(second)[:_COPY_BYTES]:
-        values.append(second)
-    return (min(values), max(values)) if values else (0, 0)
+
+    def __missing__(self, pair: bytes) -> tuple[int, int]:
+        first, second = _PAIR.unpack(pair)[::2]
+        values: list[int] = []
+        if pair[:_COPY_BYTES] == _with_checksum(first)[:_COPY_BYTES]:
+            values.append(first)
+        if pair[_COPY_BYTES:] == _with_checksum(second)[:_COPY_BYTES]:
+            values.append(second)
+        self[pair] = found = (min(values), max(values)) if values else (0, 0)
+        return found
 
 
-@lru_cache(maxsize=64)  # a commit encodes its number for three counters
+_MOST_KEPT = 64
+_values = _Values()  # each number is stored in three counters, but decoded or encoded only once
+
+
+@lru_cache(maxsize=_MOST_KEPT)
 def _with_checksum(value: int) -> bytes:
     """Encode a value as both copies of a counter."""
     checksum = zlib.crc32(value.to_bytes(8, "little"), 1)
-    return _PAIR.pack(value, checksum, value, checksum)
+    pair = _PAIR.pack(value, checksum, value, checksum)
+    if len(_values) >= _MOST_KEPT:
+        _values.clear()
+    _values[pair] = value, value
+    return pair

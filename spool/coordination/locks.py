@@ -64,19 +64,20 @@ class LockFile:
         self.name = name
         self.handle = open_shared(disk, name, make=make)
         self.identity = disk.handle_identity(self.handle)
-        self._held: dict[int, None] = {}
-        self._mutex = threading.Lock()
+        self._held: dict[int, object] = {}
 
     def try_lock(self, byte: int, *, shared: bool = False) -> bool:
         """Take the byte; return False if another thread or process has it.
 
         ``shared``: whether other processes may share the lock.
         """
-        with self._mutex:
-            if byte in self._held or not self.disk.lock(self.handle, byte, shared=shared):
-                return False
-            self._held[byte] = None
+        mine = object()
+        if self._held.setdefault(byte, mine) is not mine:  # (one step, which no other thread interrupts)
+            return False
         try:
+            if not self.disk.lock(self.handle, byte, shared=shared):
+                del self._held[byte]
+                return False
             if self.disk.same_file(self.name, self.identity):
                 return True
             raise misplaced_error(self.disk, self.name)
@@ -117,9 +118,10 @@ class LockFile:
 
     def unlock(self, byte: int) -> None:
         """Release a byte that this process holds."""
-        with self._mutex:
-            del self._held[byte]
+        try:
             self.disk.unlock(self.handle, byte)
+        finally:
+            del self._held[byte]  # only now, so that no other thread locks the byte before this one unlocks it
         futexes = self.disk.futexes
         if futexes is not None:
             at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (no system call: most often no thread waits)

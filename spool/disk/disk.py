@@ -440,12 +440,10 @@ class Disk:
         """Write all of the data, by several calls if necessary. Raises OSError, e.g. on a full disk."""
         if handle not in self._handles:
             raise not_open()
-        written = os.pwrite(handle, data, offset)
-        while written < len(data):
-            step = os.pwrite(handle, memoryview(data)[written:], offset + written)
-            if step == 0:
+        while data := data[(written := os.pwrite(handle, data, offset)) :]:
+            if written == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            written += step
+            offset += written
 
     def truncate(self, handle: int, length: int) -> None:
         os.ftruncate(self._checked(handle), length)
@@ -466,25 +464,26 @@ class Disk:
 
     # -- durability ---------------------------------------------------------------------------------------------
 
-    def flush(self, handle: int, *, data_only: bool = False) -> None:
-        """Flush a file's bytes and metadata or a directory's names (fsync(2)); ``data_only``: fdatasync(2)."""
-        self._flush_once(os.fdatasync if data_only else os.fsync, handle)
+    def flush(self, handle: int, *, data_only: bool = False, everything: bool = False) -> None:
+        """Flush a file's bytes and metadata or a directory's names (fsync(2)); ``data_only``: fdatasync(2).
 
-    def begin_flush(self, handle: int) -> None:
-        """Ask the kernel to begin to write a file's bytes (posix_fadvise(2)). Only a flush makes them durable."""
-        with suppress(OSError):
-            os.posix_fadvise(self._checked(handle), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
+        ``everything``: see ``flush_everything``.
+        """
         if handle not in self._handles:
             raise not_open()
         self.flushes += 1
+        flush = os.fdatasync if data_only else kernel.syncfs if everything else os.fsync
         try:
             flush(handle)
         except OSError as error:
             if error.errno is None:  # no error of the system: e.g. another thread has raised TimeoutError here
                 raise
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
+
+    def begin_flush(self, handle: int) -> None:
+        """Ask the kernel to begin to write a file's bytes (posix_fadvise(2)). Only a flush makes them durable."""
+        with suppress(OSError):
+            os.posix_fadvise(self._checked(handle), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def flush_everything(self, handle: int) -> None:
         """Flush all bytes and names of the file system. For many files this is much faster than to flush each file.
@@ -493,7 +492,7 @@ class Disk:
             handle: a handle that was opened before the files were written. A handle that was opened later gets no
                 report of an error that the kernel has already reported to another program.
         """
-        self._flush_once(kernel.syncfs, handle)
+        self.flush(handle, everything=True)
 
     def flush_directory(self, name: str) -> None:
         """Flush the names in the directory."""

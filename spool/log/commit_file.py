@@ -29,21 +29,22 @@ class CommitFileWriter:
 
     number: the number of the file, or None. Once the file has a number, the writer can no longer roll the branch back.
     tables: the tables of the written sections.
+    recycled: the name in ``free/`` of the file that this file overwrote, or "".
     """
+
+    handle: int | None = None
+    number: int | None = None
+    streamed, recycled = False, ""
+    _header, _encoded = _NO_HEADER, b""
+    _end = 0  # the end of the sections of a streamed file
 
     def __init__(self, disk: Disk, xid: Xid, header_room: int | None = None) -> None:
         self.disk = disk
         self.xid = xid
         self.name = layout.active(xid)
-        self.handle: int | None = None
-        self.number: int | None = None
         self.tables: list[Table] = []
-        self.streamed = False
-        self.recycled = ""  # the name in free/ of the file that this file overwrote
         self._entries: list[SectionEntry] = []  # (the writer does not know their offsets before the header is encoded)
-        self._header, self._encoded = _NO_HEADER, b""
         self._room = header_room or _STREAMED_HEADER_ROOM
-        self._end = 0  # the end of the sections of a streamed file
 
     def contents(self, number: int) -> FileContents:
         """Return the contents that a reader gets from the complete file with this number."""

@@ -7,6 +7,7 @@ A write set touches no file. It closes each full section, so that a large branch
 import os
 import threading
 import zlib
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
@@ -193,8 +194,8 @@ class WriteSet:
                 size, left = sum(lengths), count - len(piece)
                 count -= left
             table = self._table
-            table.lengths.extend(lengths)
-            table.checksums.extend(map(zlib.crc32, piece))
+            table.lengths += array("I", lengths)
+            table.checksums += array("I", map(zlib.crc32, piece))
             self._bodies += piece
             self._bytes += size
             self.messages += count

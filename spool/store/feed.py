@@ -109,10 +109,10 @@ class Feed:
         """
         if self._memory is None:
             return
-        start = _SLOTS_AT + number % self._slots * SLOT_BYTES
-        proven = _FRONT.pack(len(note), self._life, number) + note
+        start, length = _SLOTS_AT + number % self._slots * SLOT_BYTES, len(note)
+        proven = _FRONT.pack(length, self._life, number) + note
         try:
-            self._memory[start : start + _CHECKSUM.size + len(proven)] = _CHECKSUM.pack(zlib.crc32(proven)) + proven
+            self._memory[start : start + _SLOT.size + length] = _CHECKSUM.pack(zlib.crc32(proven)) + proven
         except ValueError:
             raise not_open() from None
         except OSError:
@@ -146,7 +146,7 @@ def note_of(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byt
     """
     addressed: PositionRanges = []
     files: list[tuple[Any, ...]] = []
-    size = _LEAST_BRANCH_BYTES * len(adopted)
+    size = _LEAST_BRANCH_BYTES * len(adopted) if adopted else 0
     for header, tables in (contents, *adopted):
         branches: list[tuple[Any, ...]] = []
         sections: list[tuple[Any, ...]] = []

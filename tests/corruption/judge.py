@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import spool
@@ -19,7 +18,7 @@ _NOT_AS_IT_SHOULD_BE = (Kind.DAMAGED, Kind.STRAY, Kind.MISSING, Kind.EXPOSED)
 class Unflushed(Disk):
     """The power is not cut here, so nothing need reach the platter."""
 
-    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
+    def flush(self, handle: int, **how: bool) -> None:
         self.flushes += 1
 
 

@@ -110,9 +110,9 @@ class OneAtATime(Disk):
         self.durability = durability_of(Guarantees(carries_new_names=carries, needs_turns=True))
         self._meanwhile = meanwhile
 
-    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
+    def flush(self, handle: int, **how: bool) -> None:
         self._meanwhile()
-        super()._flush_once(flush, handle)
+        super().flush(handle, **how)
 
 
 @pytest.mark.parametrize("carries", [True, False], ids=["with the file", "with the directory"])

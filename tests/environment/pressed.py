@@ -30,7 +30,12 @@ NEW = ["new 1", "new 2"]
 DROPPED = ["dropped"]
 
 
-class PressedDisk(Disk):
+class _Unflushed(Disk):
+    def flush(self, handle: int, **how: bool) -> None:
+        self.flushes += 1
+
+
+class PressedDisk(_Unflushed):
     """``press`` is called before or after the n-th call from now, or at every one (``every``). It flushes nothing.
 
     Calls of the housekeeper's thread are not counted. They come at times that depend on the machine, and their signal
@@ -56,20 +61,17 @@ class PressedDisk(Disk):
     def disarm(self) -> None:
         self.left, self.every = 0, False
 
-    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
-        self.flushes += 1
-
 
 def _pressing(name: str) -> Callable[..., Any]:
     def call(self: PressedDisk, *args: Any, **options: Any) -> Any:
         if threading.current_thread().name == _HOUSEKEEPING:
-            return getattr(Disk, name)(self, *args, **options)
+            return getattr(_Unflushed, name)(self, *args, **options)
         self.calls.append(f"{name} {_NUMBERS.sub('#', args[0]) if args and isinstance(args[0], str) else ''}")
         self.left -= 1
         now = self.left == 0 or self.every
         if now and not self.after:
             self.press()
-        result = getattr(Disk, name)(self, *args, **options)
+        result = getattr(_Unflushed, name)(self, *args, **options)
         if now and self.after:
             self.press()
         return result

@@ -79,9 +79,9 @@ class FaultyDisk(_Faulty, Disk):
         self._may_fail("flush_directory", name)
         super().flush_directory(name)
 
-    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
+    def flush(self, handle: int, **how: bool) -> None:
         self._may_fail("flush", handle)
-        super()._flush_once(flush, handle)
+        super().flush(handle, **how)
 
 
 class FaultySimulatedDisk(_Faulty, SimulatedDisk):

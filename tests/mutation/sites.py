@@ -21,7 +21,6 @@ _STAND_INS = {
     # flushes
     "flush": _NOTHING,
     "flush_directory": _NOTHING,
-    "_flush_once": _NOTHING,
     **dict.fromkeys(("make_durable", "flush_commit", "flush_vote"), _NOTHING),
     "flush_arrivals": _NOTHING,
     "flush_all": "True",

@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_262,
+    "spool": 23_258,
     "spool/watch": 1_050,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 6_481,
     "scripts": 9_387,
-    "tests": 71_590,
+    "tests": 71_589,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
