@@ -4,7 +4,7 @@ A command is a tuple that msgpack encodes unchanged. So files, notes of the feed
 for a command. The first field ``name`` tells the kinds apart, also for a type checker.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 
@@ -57,11 +57,3 @@ def addressing(commands: Iterable[Command]) -> Iterator[Addressing]:
     for command in commands:
         if command.name == "remove" or command.name == "update":
             yield command
-
-
-def unpack_commands(packed: Iterable[Sequence[Any]]) -> list[Command]:
-    """Return the commands that msgpack decoded. The types of the commands' values are not checked (see ``schema``).
-
-    Raises LookupError or TypeError if a command is unknown, or has the wrong number of values.
-    """
-    return [KINDS[values[0]](*values) for values in packed]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format.schema import check_time
+from spool.format.schema import check_branch_id, check_time
 from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, LOCAL_TEXT, Xid
@@ -188,14 +188,6 @@ def encode_header(header: Header, *, room: int = 0, beside: int | None = None) -
     return _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
 
 
-def pad_header(encoded: bytes, length: int) -> bytes:
-    """Return an encoded header with the padding that makes it ``length`` bytes long."""
-    end = encoded.rindex(_PADDING_KEY) + len(_PADDING_KEY)
-    content, padding = encoded[len(_FRONT) + 4 : end], length - end - 4 - len(_TAIL) - 4
-    behind = _CHECKSUM.pack(length) + content + _CHECKSUM.pack(padding) + bytes(padding) + _TAIL
-    return _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
-
-
 def header_checksum(encoded: bytes) -> int:
     """Return the CRC-32 of the header's bytes before the checksum, without the sequence number and the number's
     checksum."""
@@ -318,8 +310,6 @@ def _branch_xid(text: str, branch_id: Any) -> Xid:
 
     Raises ValueError if no branch can have this id.
     """
-    if type(branch_id) is not bytes or len(branch_id) != BRANCH_ID_BYTES:
-        raise ValueError(f"{branch_id!r:.40} is no branch's id")
-    if text == LOCAL_TEXT % b2a_base64(branch_id, newline=False).translate(_URL_SAFE).decode("ascii"):
+    if text == LOCAL_TEXT % b2a_base64(check_branch_id(branch_id), newline=False).translate(_URL_SAFE).decode("ascii"):
         return tuple.__new__(Xid, (FORMAT_LOCAL, branch_id, b""))
     return Xid.parse(text)

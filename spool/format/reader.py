@@ -5,6 +5,7 @@ that it already trusts.
 """
 
 import errno
+import logging
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, decode_table
+
+log = logging.getLogger("spool")
 
 # The errors of an open if the name leads to a directory, a symlink or a socket. Another attempt would also fail.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
@@ -98,6 +101,15 @@ def contents_of(
         raise CorruptedFile(f"{name}: {error}") from None
     finally:
         disk.close(handle)
+
+
+def readable_contents(disk: Disk, name: str, known: FileContents | None = None) -> FileContents | None:
+    """Return the same as ``contents_of``; for a damaged file log the damage, and return None."""
+    try:
+        return contents_of(disk, name, known=known)
+    except CorruptedFile as error:
+        log.error("%s", error)
+        return None
 
 
 class BodyPlace(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile
-from spool.format.commands import Command, unpack_commands
+from spool.format.commands import KINDS, Command
 from spool.format.header import UNREADABLE, SectionEntry
 from spool.format.schema import check_attributes, check_branch_id, check_commands, check_fact, check_time
 from spool.model.checks import whole
@@ -125,13 +125,6 @@ def head_sizes(lengths: "array[int]") -> list[int]:
 
 def bodies_bytes(lengths: "array[int]") -> int:
     """Return the total size, in bytes, of the bodies with these lengths and of their heads."""
-    if not lengths:
-        return 0
-    least, most = min(lengths), max(lengths)
-    if most < 1 << 8:
-        return sum(lengths) + 2 * len(lengths)
-    if least >= 1 << 8 and most < 1 << 16:
-        return sum(lengths) + 3 * len(lengths)
     return sum(lengths) + sum(head_sizes(lengths))
 
 
@@ -188,7 +181,7 @@ def table_of(data: bytes) -> Table:
     if attributes == _PLAIN:
         attributes = _PLAIN
     lengths, checksums = array("I", found["lengths"]), array("I", found["checksums"])
-    commands = unpack_commands(found["commands"])
+    commands = [KINDS[values[0]](*values) for values in found["commands"]]
     return Table(found["queues"], attributes, found["runs"], lengths, checksums, commands, found["facts"], data)
 
 

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 
-from spool.format.header import Header
-
 
 @lru_cache(maxsize=1)
 def writer_name() -> Mapping[str, object]:
@@ -15,13 +13,3 @@ def writer_name() -> Mapping[str, object]:
 
 
 os.register_at_fork(after_in_child=writer_name.cache_clear)
-
-
-def new_header(time: float, durable_mark: int) -> Header:
-    """Return the header of a new file without content and without a number.
-
-    Args:
-        time: seconds since the epoch.
-        durable_mark: the durable number from the last read of the counters.
-    """
-    return Header(number=0, time=time, writer=writer_name(), durable_mark=durable_mark)

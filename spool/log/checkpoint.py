@@ -12,7 +12,8 @@ Otherwise the opener reads the files.
 
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -20,7 +21,7 @@ import msgpack
 from spool.coordination.counters import Counters
 from spool.disk.content import read_start, unlink_if_there, write_new
 from spool.disk.disk import Disk
-from spool.format.header import SectionEntry
+from spool.format.header import UNREADABLE, SectionEntry
 from spool.format.reader import BodyPlace
 from spool.index.commit import FileRef, Retention
 from spool.index.index import Index
@@ -54,7 +55,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
         names = (layout.committed(number, place) for number in adopted for place in range(adopted[number] + 1))
         if {name.rpartition("/")[2] for name in names} != files.keys():
             return False  # an adopted branch has not been moved yet, or other programs changed files
-        packed: bytes = msgpack.packb(_state(index, files, _orders(view.settings)))
+        packed: bytes = msgpack.packb(_state(index, files, _orders(view.settings)), default=_plain)
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
     unlink_if_there(disk, _TEMPORARY)
     write_new(disk, _TEMPORARY, data, durable=False)
@@ -75,12 +76,9 @@ def load(files: Files, counters: Counters, settings: Settings) -> Index | None:
             return None
         index = Index(files.cache, settings.config.queues)
         return _filled(index, state) if state["orders"] == _orders(settings) else None
-    except _UNREADABLE as error:
+    except (OSError, *UNREADABLE) as error:
         log.info("the checkpoint is not used: %s", error)
         return None
-
-
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
 def _read(disk: Disk) -> dict[str, Any] | None:
@@ -111,60 +109,62 @@ def _orders(settings: Settings) -> dict[str, list[Any]]:
 
 # -- the state as plain values, and back ------------------------------------------------------------------------------
 
+# The fields of one entry, in the order of the checkpoint.
+_RETENTION = (
+    "body_bytes", "addressed", "supersedes", "superseded_by", "span", "captured", "facts", "mergeable", "tally",
+)  # fmt: skip
+_RUN = ("bodies", "base", "number", "first", "live", "attributes", "committed_at")
+_SEGMENT = (
+    "entry", "rows", "live", "bytes", "removed", "next_row", "oldest", "low", "high", "correlated", "expires",
+    "delayed", "cuts", "key",
+)  # fmt: skip
+_of_retention, _of_segment = attrgetter(*_RETENTION), attrgetter(*_SEGMENT)
+_of_run, _origin_of = attrgetter(*_RUN), attrgetter("branch", "begin")
+
+
+def _plain(value: Any) -> Any:
+    """Return a set, an array or a mapping in a form that msgpack encodes."""
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
 
 def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dict[str, Any]:
     runs = [run for runs in index.messages.runs.values() for run in runs]
-    entries: list[Run | Segment] = [*runs, *index.messages.segments]
+    segments = index.messages.segments
+    entries: list[Run | Segment] = [*runs, *segments]
     sources = {source: place for place, source in enumerate(dict.fromkeys(entry.file for entry in entries))}
-    lengths: dict[int, tuple[int, bytes]] = {}
-    for run in runs:
-        if not isinstance(run.lengths, int):
-            lengths.setdefault(id(run.lengths), (len(lengths), run.lengths.tobytes()))
+    lengths = {id(run.lengths): run.lengths for run in runs if not isinstance(run.lengths, int)}
+    places = {one: [place] for place, one in enumerate(lengths)}
     return {
         "version": _VERSION,
         "applied": index.applied,
         "files": files,
         "orders": orders,
         "sources": [[s.number, s.adoption, None if s.xid is None else str(s.xid), s.checksum] for s in sources],
-        "lengths": [packed for _, packed in lengths.values()],
-        "states": {number: _packed_state(state) for number, state in index.files.items()},
+        "lengths": [one.tobytes() for one in lengths.values()],
+        "states": {n: [list(map(str, state.adopted)), *_of_retention(state)] for n, state in index.files.items()},
         "idle": [*index.idle, *index.unread],  # (``facts`` say which of these commits a subscription retains)
         "folded": list(index.retired),
         "facts": index.facts,
         "taken": list(index.captured),
         "runs": [
             [
-                run.queue.name, sources[run.file], list(run.bodies), run.base, run.number, run.first, run.live,
-                run.attributes, run.committed_at,
-                run.lengths if isinstance(run.lengths, int) else [lengths[id(run.lengths)][0]],
-                run.branch, run.begin,
+                one.queue.name,
+                sources[one.file],
+                *_of_run(one),
+                places.get(id(one.lengths), one.lengths),
+                *_origin_of(one),
             ]
-            for run in runs
+            for one in runs
         ],
-        "segments": [
-            [
-                segment.queue.name, sources[segment.file], list(segment.entry), segment.rows,
-                segment.live, segment.bytes, bytes(segment.removed), segment.next_row, segment.oldest, segment.low,
-                segment.high, segment.correlated, segment.expires, segment.delayed, segment.cuts,
-                list(segment.key),
-            ]
-            for segment in index.messages.segments
-        ],
-    }  # fmt: skip
-
-
-def _packed_state(state: Retention) -> list[Any]:
-    return [
-        [str(xid) for xid in state.adopted], state.body_bytes, list(state.addressed),
-        None if state.supersedes is None else state.supersedes.tolist(), state.superseded_by, state.span,
-        state.captured, state.facts, state.mergeable, dict(state.tally),
-    ]  # fmt: skip
+        "segments": [[one.queue.name, sources[one.file], *_of_segment(one)] for one in segments],
+    }
 
 
 def _filled(index: Index, state: dict[str, Any]) -> Index:
     index.applied = index.restored = state["applied"]
-    for number, packed in state["states"].items():
-        _add_state(index, number, packed)
+    for number, (adopted, *values) in state["states"].items():
+        index.files[number] = kept = _retention(tuple(map(Xid.parse, adopted)), values)
+        index.adopted.update((xid, number) for xid in kept.adopted)
     for number in state["idle"]:
         index.mark_idle(number)
     index.retired.update(state["folded"])
@@ -181,42 +181,32 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
         else:
             section = SectionEntry(*where)
             bodies = sections.setdefault(section, section)
-        shared = attributes.setdefault(msgpack.packb(fields), fields) if fields else attributes.setdefault(b"", {})
+        shared = attributes.setdefault(msgpack.packb(fields) if fields else b"", fields)
         weights: Lengths = length if isinstance(length, int) else lengths[length[0]]
         order = index.messages.queue(queue).order
         _restore(index, Run(order, sources[source], bodies, base, number, first, count, shared, at, weights, *origin))
-    for packed in state["segments"]:
-        _add_segment(index, sources, packed)
+    for queue, source, *values in state["segments"]:
+        segment = _segment(values)
+        segment.queue, segment.file = index.messages.queue(queue).order, sources[source]
+        _restore(index, segment)
     return index
 
 
-def _add_state(index: Index, number: int, packed: list[Any]) -> None:
-    adopted, body_bytes, addressed, supersedes, superseded_by, span, taken, facts, mergeable, tally = packed
-    index.files[number] = Retention(
-        adopted=tuple(map(Xid.parse, adopted)),
-        body_bytes=body_bytes,
-        addressed=frozenset(addressed),
-        supersedes=None if supersedes is None else array("Q", supersedes),
-        superseded_by=superseded_by,
-        span=None if span is None else (span[0], span[1]),
-        captured=tuple((directory, name) for directory, name in taken),
-        facts=facts,
-        mergeable=mergeable,
-        tally=tally,
-    )
-    index.adopted.update((xid, number) for xid in index.files[number].adopted)
+def _retention(adopted: tuple[Xid, ...], values: list[Any]) -> Retention:
+    kept: dict[str, Any] = dict(zip(_RETENTION, values, strict=True))
+    kept["addressed"], kept["captured"] = frozenset(kept["addressed"]), tuple(map(tuple, kept["captured"]))
+    kept["supersedes"] = None if kept["supersedes"] is None else array("Q", kept["supersedes"])
+    kept["span"] = None if kept["span"] is None else tuple(kept["span"])
+    return Retention(adopted, **kept)
 
 
-def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> None:
-    queue, source, entry, *rest = packed
+def _segment(values: list[Any]) -> Segment:
     segment = Segment.__new__(Segment)
-    segment.queue, segment.file = index.messages.queue(queue).order, sources[source]
-    segment.entry = SectionEntry(*entry)
-    segment.rows, segment.live, segment.bytes, left, segment.next_row, segment.oldest, *rest = rest
-    segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, cuts, key = rest
-    segment.cuts = [(number, ordinal) for number, ordinal in cuts]
-    segment.removed, segment.key, segment.prefixes = bytearray(left), tuple(key), {}
-    _restore(index, segment)
+    for name, value in zip(_SEGMENT, values, strict=True):
+        setattr(segment, name, value)
+    segment.entry, segment.key, segment.prefixes = SectionEntry(*segment.entry), tuple(segment.key), {}
+    segment.removed, segment.cuts = bytearray(segment.removed), [(number, ordinal) for number, ordinal in segment.cuts]
+    return segment
 
 
 def _restore(index: Index, entry: Run | Segment) -> None:

@@ -9,7 +9,7 @@ import logging
 from spool.disk.content import chunks, unlink_unless_gone, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.recycler import Recycler
-from spool.format.header import CLASS_BYTES, Header, SectionEntry, encode_header, pad_header
+from spool.format.header import CLASS_BYTES, Header, SectionEntry, encode_header
 from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.format.writer import writer_name
@@ -119,18 +119,18 @@ class CommitFileWriter:
             else:
                 self.handle, there, self.recycled = taken
                 if size != there:
-                    encoded = self._fit(encoded, size, there)
+                    encoded = self._fit(header, encoded, size, there)
             parts[0] = encoded
             self.disk.write_at(self.handle, 0, b"".join(parts))
             self.tables, self._entries = tables, entries
         self._header, self._encoded = header, encoded
 
-    def _fit(self, encoded: bytes, size: int, there: int) -> bytes:
+    def _fit(self, header: Header, encoded: bytes, size: int, there: int) -> bytes:
         """Pad the header so that the file gets the length of the recycled file. If the recycled file is much longer,
         truncate it instead."""
         assert self.handle is not None
         if size < there <= size + max(CLASS_BYTES, size // 8):
-            return pad_header(encoded, len(encoded) + there - size)
+            return encode_header(header, room=len(encoded) + there - size)
         if size < there:
             self.disk.truncate(self.handle, size)
         return encoded

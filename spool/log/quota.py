@@ -7,7 +7,7 @@ lock, if this process already knows that the messages do not fit. A failed messa
 error queue is full, because no message is lost by a limit.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -60,16 +60,23 @@ def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: Us
 def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage, more: Usage) -> None:
     """Raise Full if messages do not fit into a queue, or into the space if ``queue`` is None."""
     what = "the space" if queue is None else f"queue {queue}"
+    for most, held, new, unit in _exceeded(limits, there, more):
+        raise Full(
+            f"{what} holds {plural(held, unit)} of at most {most} (max_{unit}s), so {new} more do not fit: "
+            "take some messages, or raise the limit; nothing was put",
+            queue,
+        )
+
+
+def _exceeded(limits: QueueConfig | SpaceConfig, there: Usage, more: Usage) -> Iterator[tuple[int, int, int, str]]:
+    """Yield each limit that ``more`` beside ``there`` would exceed, with the numbers that it compares and their
+    unit."""
     for most, held, new, unit in (
         (limits.max_messages, there.messages, more.messages, "message"),
         (limits.max_bytes, there.bytes, more.bytes, "byte"),
     ):
         if most is not None and new > 0 and held + new > most:
-            raise Full(
-                f"{what} holds {plural(held, unit)} of at most {most} (max_{unit}s), so {new} more do not fit: "
-                "take some messages, or raise the limit; nothing was put",
-                queue,
-            )
+            yield most, held, new, unit
 
 
 def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:
@@ -77,21 +84,14 @@ def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:
     found: list[tuple[str, QueueConfig | SpaceConfig, Usage]] = [("the space", config, sum_of(added.values()))]
     found += [(f"queue {queue}", config.queues[queue], usage) for queue, usage in added.items()]
     for what, limits, usage in found:
-        for limit, more, unit in (
-            (limits.max_messages, usage.messages, "message"),
-            (limits.max_bytes, usage.bytes, "byte"),
-        ):
-            if limit is not None and more > limit:
-                return f"{what} holds at most {plural(limit, unit)} (max_{unit}s), so {more:,} never fit"
+        for most, _, new, unit in _exceeded(limits, _NOTHING, usage):
+            return f"{what} holds at most {plural(most, unit)} (max_{unit}s), so {new:,} never fit"
     return ""
 
 
 def combined(one: UsageByQueue, other: UsageByQueue) -> dict[str, Usage]:
     """Add two usages, queue by queue."""
-    found = dict(one)
-    for queue, usage in other.items():
-        found[queue] = found.get(queue, Usage()).plus(usage)
-    return found
+    return {queue: one.get(queue, _NOTHING).plus(other.get(queue, _NOTHING)) for queue in {**one, **other}}
 
 
 def sum_of(usages: Iterable[Usage]) -> Usage:
@@ -188,8 +188,7 @@ def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
         row = 0
         for place, _, count in table.runs:
             queue, size = table.queues[place], sum(table.lengths[row : row + count])
-            there = found.get(queue, _NOTHING)
-            found[queue] = Usage(there.messages + count, there.bytes + size)
+            found[queue] = found.get(queue, _NOTHING).plus(Usage(count, size))
             row += count
     return found
 

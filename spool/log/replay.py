@@ -4,23 +4,19 @@ The file under a name may be replaced at any time. So the reader searches for a 
 branches move, and accepts a file only if its bytes belong to the name.
 """
 
-import logging
 from typing import NamedTuple
 
 from spool.disk.disk import Disk
 from spool.disk.quarantine import is_quarantined
 from spool.errors import CorruptedFile
-from spool.format.header import Adoption
-from spool.format.reader import FileContents, contents_of, read_contents
+from spool.format.header import Adoption, Header
+from spool.format.reader import FileContents, contents_of, read_contents, readable_contents
 from spool.format.schema import TOTALS_FACT
-from spool.format.writer import new_header
 from spool.index.commit import Commit, Part
 from spool.index.index import Index
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.store.store import Store
-
-log = logging.getLogger("spool")
 
 _TRIES_ON_BAD_BYTES = 3
 
@@ -69,8 +65,7 @@ def read_commit(
     if contents is None:
         if wrong is None:
             return None
-        empty = new_header(store.clock.now(), store.shared.counters.read().durable)
-        return Commit(number, [Part(0, None, 0, FileContents(empty, ()))], [(name, wrong)])
+        contents = FileContents(Header(0, store.clock.now(), {}), ())
     commit = Commit(number, [Part(0, None, 0, contents)], [] if wrong is None else [(name, wrong)])
     for table, section in zip(contents.tables, contents.header.sections, strict=True):
         if len(table.lengths) != section.messages and not is_quarantined(store.files.disk, name):
@@ -118,15 +113,8 @@ def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[Fil
 def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -> FileContents | None:
     """Read an adopted branch, in the direction in which files move; return None if no file has the adopted bytes."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
-        try:
-            contents = contents_of(disk, name)
-        except CorruptedFile as error:
-            log.error("%s", error)
-            continue
-        if contents is not None and (contents.header.checksum, contents.header.size) == (
-            adoption.checksum,
-            adoption.size,
-        ):
+        contents = readable_contents(disk, name)
+        if contents and (contents.header.checksum, contents.header.size) == (adoption.checksum, adoption.size):
             return contents
     return None
 

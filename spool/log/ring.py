@@ -312,7 +312,7 @@ def posted(requests: Sequence[WriteSet]) -> tuple[bytes, RemovedSpan] | None:
     """Return the bytes of requests for a slot, and the span of the messages that the requests remove or change.
 
     None if another process cannot commit the requests, or they do not fit. The bytes begin with the messages that the
-    requests remove or change (see ``standing.addressed_in``).
+    requests remove or change (see ``feed.addresses``).
     """
     if len(requests) > _MOST_TOGETHER or sum(request.size for request in requests) > BODY_BYTES:
         return None

@@ -15,7 +15,7 @@ Invariants, with the numbers of the rules in docs/architecture.md, "The rules th
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile
@@ -23,9 +23,9 @@ from spool.disk.content import new_file, opened, replace_by_copy
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import CorruptedFile
-from spool.format.header import encode_header, stamp
+from spool.format.header import Header, encode_header, stamp
 from spool.format.reader import prove
-from spool.format.writer import new_header
+from spool.format.writer import writer_name
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
@@ -186,15 +186,10 @@ def flush_published(store: Store, most: int | None = None) -> None:
 
 def flush_commit(disk: Disk, number: int) -> bool:
     """Make the numbered file of a published commit durable; return False if the file does not exist."""
-    try:
-        handle = disk.open(layout.committed(number))
-    except FileNotFoundError:
-        return False
-    try:
+    with suppress(FileNotFoundError), opened(disk, layout.committed(number)) as handle:
         disk.make_durable(handle, layout.COMMITTED)
-    finally:
-        disk.close(handle)
-    return True
+        return True
+    return False
 
 
 def _is_whole(disk: Disk, number: int) -> bool:
@@ -226,7 +221,8 @@ def write_empty(store: Store, number: int) -> None:
     instead.
     """
     xid = new_local_xid()
-    encoded = bytearray(encode_header(new_header(store.clock.now(), store.shared.counters.read().durable)))
+    durable = store.shared.counters.read().durable
+    encoded = bytearray(encode_header(Header(0, store.clock.now(), writer_name(), durable_mark=durable)))
     offset, stamped = stamp(number)
     encoded[offset : offset + len(stamped)] = stamped
     name = layout.copy(xid)

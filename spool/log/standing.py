@@ -5,18 +5,14 @@ message, or has locked a key, looks at the standing requests first. A request th
 a dead process, because a live process keeps its claims and its keys until it knows the outcome.
 """
 
-from collections.abc import Sequence
-
-import msgpack
-
 from spool.coordination.requests import DAMAGED, DONE, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
 from spool.errors import CorruptedFile
-from spool.format.header import UNREADABLE
-from spool.format.reader import open_file, read_header
+from spool.format.reader import contents_of
 from spool.log.sequence import settle_to
 from spool.model import layout
 from spool.model.layout import ORDINAL_BITS
 from spool.model.position import PositionRanges
+from spool.store.feed import addresses
 from spool.store.store import Store
 
 
@@ -27,18 +23,6 @@ def span_of(ranges: PositionRanges) -> RemovedSpan:
     firsts = [number << ORDINAL_BITS | first for number, first, _ in ranges]
     lasts = [number << ORDINAL_BITS | first + count - 1 for number, first, count in ranges]
     return RemovedSpan(min(firsts), max(lasts))
-
-
-def addressed_in(encoded: bytes | None) -> Sequence[tuple[int, int, int]]:
-    """Return the messages that posted requests remove or change; () if the bytes are damaged.
-
-    A leader also cannot read damaged requests, so no leader ever commits them.
-    """
-    try:
-        addressed = [] if encoded is None else msgpack.unpackb(encoded, strict_map_key=False)[0]
-        return [(number, first, count) for number, first, count in addressed]
-    except UNREADABLE:
-        return ()
 
 
 def settle(store: Store, slot: int) -> None:
@@ -73,16 +57,8 @@ def _was_committed(store: Store, number: int) -> bool:
         CorruptedFile: the file was damaged.
     """
     settle_to(store, number, store.deadline())
-    disk = store.files.disk
-    try:
-        handle = open_file(disk, layout.committed(number))
-    except FileNotFoundError:
-        return False
-    try:
-        header = read_header(disk, handle)
-        return bool(header.sections or header.adopts)
-    finally:
-        disk.close(handle)
+    contents = contents_of(store.files.disk, layout.committed(number), salvage=True)
+    return contents is not None and bool(contents.header.sections or contents.header.adopts)
 
 
 def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> None:
@@ -134,16 +110,14 @@ def _cancel(store: Store, slot: int) -> None:
 
 
 def _conflicting(slots: RequestSlots, claimed: PositionRanges | None) -> list[int]:
-    """Return the slots whose requests conflict with the caller's locks."""
+    """Return the slots whose requests conflict with the caller's locks.
+
+    Damaged requests conflict with no lock: a leader cannot read them either, so no leader ever commits them.
+    """
     if claimed is None:
         return [slot for slot in slots.standing() if not slots.is_owned(slot)]
     return [
         slot
         for slot in slots.standing_within(span_of(claimed))
-        if slots.state(slot) == DAMAGED
-        or any(
-            number == target and first < start + length and start < first + count
-            for target, start, length in addressed_in(slots.request(slot))
-            for number, first, count in claimed
-        )
+        if slots.state(slot) == DAMAGED or addresses(slots.request(slot), claimed)
     ]

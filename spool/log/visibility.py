@@ -21,7 +21,7 @@ from spool.disk.content import opened_ahead
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, SpoolError, SystemFailure
 from spool.format.header import Header
-from spool.format.reader import FIRST_READ_BYTES, FileContents, contents_of
+from spool.format.reader import FIRST_READ_BYTES, FileContents, readable_contents
 from spool.index.commit import Commit
 from spool.index.index import Index
 from spool.log import checkpoint
@@ -123,12 +123,7 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
 
 def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileContents | None:
     """Return the header and tables of a prepared branch, or None if the branch is missing or damaged."""
-    known = prepared.branches.get(xid)
-    try:
-        contents = contents_of(disk, layout.prepared(xid), known=known)
-    except CorruptedFile as error:
-        log.error("%s", error)
-        return None
+    contents = readable_contents(disk, layout.prepared(xid), prepared.branches.get(xid))
     return contents if contents is not None and is_branch_file(contents.header, xid) else None
 
 

@@ -92,13 +92,7 @@ class Feed:
 
     def may_address(self, number: int, ranges: PositionRanges) -> bool:
         """Return whether a commit, published or not, may remove or change one of these messages."""
-        note = self.read(number)
-        addressed = addressed_in(note) if note else None
-        return addressed is None or any(
-            claimed == target and first < start + length and start < first + count
-            for target, start, length in addressed
-            for claimed, first, count in ranges
-        )
+        return addresses(self.read(number), ranges) is not False
 
     # -- slots ------------------------------------------------------------------------------------------------------
 
@@ -179,6 +173,21 @@ def addressed_in(note: bytes) -> list[tuple[int, int, int]] | None:
         return [(target, first, count) for target, first, count in addressed]
     except UNREADABLE:
         return None
+
+
+def addresses(note: bytes | None, ranges: PositionRanges) -> bool | None:
+    """Return whether a commit addresses one of these messages; None if the note is missing, empty or invalid.
+
+    Posted requests begin with the addressed positions, as a note does, so ``note`` may also be posted requests.
+    """
+    addressed = addressed_in(note) if note else None
+    if addressed is None:
+        return None
+    return any(
+        claimed == target and first < start + length and start < first + count
+        for target, start, length in addressed
+        for claimed, first, count in ranges
+    )
 
 
 def commit_of(number: int, note: bytes) -> Commit | None:
