@@ -50,18 +50,8 @@ class CounterPage:
     owner: the highest issued owner number.
     """
 
-    __slots__ = ("data", "durable", "is_stopped", "issued", "owner", "prepared", "published", "settings")
-
-    def __init__(self, data: bytes) -> None:
-        """Decode the file's bytes."""
-        self.data = data
-        self.is_stopped = data[_STOP_OFFSET] == 1
-        self.issued = _values[data[_ISSUED]][1]
-        self.published = _values[data[_PUBLISHED]][0]
-        self.durable = _values[data[_DURABLE]][0]
-        self.prepared = _values[data[_PREPARED]][1]
-        self.settings = _values[data[_SETTINGS]][1]
-        self.owner = _values[data[_OWNERS]][1]
+    data, is_stopped = bytes(_SIZE), False
+    issued = published = durable = prepared = settings = owner = 0
 
     def check(self) -> Self:
         """Return this page. Raises SpaceStopped if a flush failed in any process."""
@@ -91,7 +81,7 @@ class Counters:
         if not make:
             self._share()
         self._stopped_here = False
-        self._last = CounterPage(bytes(_SIZE))  # the last page that was read
+        self._last = CounterPage()  # the last page that was read
 
     def _share(self) -> None:
         if self.disk.handle_identity(self.handle).size >= _FILE_BYTES:
@@ -112,7 +102,15 @@ class Counters:
             data = data.ljust(_SIZE, b"\0")
         if self._stopped_here:
             data = data[:_STOP_OFFSET] + b"\x01" + data[_STOP_OFFSET + 1 :]
-        self._last = page = CounterPage(data)
+        page = CounterPage()
+        page.data, page.is_stopped = data, data[_STOP_OFFSET] == 1
+        page.issued = _values[data[_ISSUED]][1]
+        page.published = _values[data[_PUBLISHED]][0]
+        page.durable = _values[data[_DURABLE]][0]
+        page.prepared = _values[data[_PREPARED]][1]
+        page.settings = _values[data[_SETTINGS]][1]
+        page.owner = _values[data[_OWNERS]][1]
+        self._last = page
         return page
 
     def store_issued(self, number: int) -> None:

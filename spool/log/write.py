@@ -486,10 +486,10 @@ def arrived_in(tables: Iterable[Table]) -> dict[str, int] | None:
             if command.name != "remove":
                 return None
         for queue, attributes, count in table.runs:
-            if not _NOT_FOR_ALL.isdisjoint(table.attributes[attributes]):
+            fields, name = table.attributes[attributes], table.queues[queue]
+            if fields and not _NOT_FOR_ALL.isdisjoint(fields):
                 return None
-            name = table.queues[queue]
-            arrived[name] = arrived.get(name, 0) + count
+            arrived[name] = count if name not in arrived else arrived[name] + count
     return arrived
 
 

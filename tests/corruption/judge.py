@@ -6,20 +6,13 @@ from pathlib import Path
 
 import spool
 from spool.admin.findings import Finding, Kind
-from spool.disk import Disk
 from spool.model import layout
 from tests.corruption.damages import Damage
 from tests.corruption.zoo import QUEUES, Zoo, body
+from tests.environment.pressed import Unflushed
 
 PROMISES = (layout.COMMITTED, layout.PREPARED)
 _NOT_AS_IT_SHOULD_BE = (Kind.DAMAGED, Kind.STRAY, Kind.MISSING, Kind.EXPOSED)
-
-
-class Unflushed(Disk):
-    """The power is not cut here, so nothing need reach the platter."""
-
-    def flush(self, handle: int, **how: bool) -> None:
-        self.flushes += 1
 
 
 class Wrong(AssertionError):

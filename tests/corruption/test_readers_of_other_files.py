@@ -3,13 +3,14 @@ documented error."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spool.coordination.counters import CounterPage
+from spool.coordination.counters import CounterPage, Counters
 from spool.disk import Disk
 from spool.disk.quarantine import MAX_REASON_BYTES, Cause, Reason, decode_reason, quarantine
 from spool.model import layout
@@ -68,7 +69,7 @@ def test_x06_no_record_of_a_note_is_a_bomb(tmp_path: Path, tried: dict[str, int]
 @OPTIONS
 @given(data=st.binary(max_size=400))
 def test_x05_any_bytes_are_counters(data: bytes, tried: dict[str, int]) -> None:
-    page = CounterPage(data.ljust(320, b"\0")[:320])
+    page = Counters.read(SimpleNamespace(_memory=data.ljust(320, b"\0"), _last=CounterPage(), _stopped_here=False))
     assert isinstance(page.boot_id, str)
     for value in (page.issued, page.published, page.durable, page.prepared, page.settings, page.owner):
         assert whole(value, 0, 2**64 - 1)

@@ -30,12 +30,14 @@ NEW = ["new 1", "new 2"]
 DROPPED = ["dropped"]
 
 
-class _Unflushed(Disk):
+class Unflushed(Disk):
+    """The power is not cut here, so nothing need reach the platter."""
+
     def flush(self, handle: int, **how: bool) -> None:
         self.flushes += 1
 
 
-class PressedDisk(_Unflushed):
+class PressedDisk(Unflushed):
     """``press`` is called before or after the n-th call from now, or at every one (``every``). It flushes nothing.
 
     Calls of the housekeeper's thread are not counted. They come at times that depend on the machine, and their signal
@@ -65,13 +67,13 @@ class PressedDisk(_Unflushed):
 def _pressing(name: str) -> Callable[..., Any]:
     def call(self: PressedDisk, *args: Any, **options: Any) -> Any:
         if threading.current_thread().name == _HOUSEKEEPING:
-            return getattr(_Unflushed, name)(self, *args, **options)
+            return getattr(Unflushed, name)(self, *args, **options)
         self.calls.append(f"{name} {_NUMBERS.sub('#', args[0]) if args and isinstance(args[0], str) else ''}")
         self.left -= 1
         now = self.left == 0 or self.every
         if now and not self.after:
             self.press()
-        result = getattr(_Unflushed, name)(self, *args, **options)
+        result = getattr(Unflushed, name)(self, *args, **options)
         if now and self.after:
             self.press()
         return result
