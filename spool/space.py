@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from spool.admin.admin import Administration
+from spool.admin.finding import check_find, find
 from spool.admin.findings import Finding, RecoveryReport
 from spool.errors import Empty, InvalidArgument, NotOpen, SpaceStopped
 from spool.maintenance.housekeeper import Housekeeper
@@ -27,7 +28,6 @@ from spool.transactions.arrivals import QueueArrivals, arrivals_in
 from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.claims import Claims
 from spool.transactions.core import Core
-from spool.transactions.finding import check_find, find
 from spool.transactions.hold import get_alone
 from spool.transactions.requests import PendingRequest, check_request, wait_for_reply
 from spool.transactions.transaction import Transaction, submit_alone

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Unpack, overload
 
 from spool.admin import bulk, quarantined
+from spool.admin.finding import find_message
 from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
 from spool.admin.listing import PREVIEW, MessageState, QueueEntry, entries_of, entry_of, state_of, unread
@@ -27,7 +28,6 @@ from spool.policies.expiry import expire
 from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
 from spool.runtime.calls import public_call, within
-from spool.transactions import delivery
 from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
 
@@ -343,7 +343,7 @@ class Administration:
     @public_call("looking for a message")
     def show(self, message_id: str) -> Message:
         """Return a message of any queue by id, without claiming it. Raises BadMessageId if no message has the id."""
-        return delivery.find_message(self._store, message_id)
+        return find_message(self._store, message_id)
 
     @public_call("looking at the queue")
     def _look(self, queue: str) -> None:
@@ -359,7 +359,7 @@ class Administration:
     @public_call("deleting a message")
     def delete(self, message_id: str) -> Message:
         """Delete a message, and return it. Raises BadMessageId, MessageInUse."""
-        message = delivery.find_message(self._store, message_id)
+        message = find_message(self._store, message_id)
         bulk.act_on(self._core, message_id, bulk.delete)
         return message
 
@@ -372,7 +372,7 @@ class Administration:
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
         bulk.act_on(self._core, message_id, bulk.move_to(queue))
-        return delivery.find_message(self._store, message_id)
+        return find_message(self._store, message_id)
 
     @public_call("changing a message")
     def change(
@@ -398,7 +398,7 @@ class Administration:
         given = {name: value for name, value in changes.items() if value is not None}
         changes |= attributes_of(**given)
         bulk.act_on(self._core, message_id, bulk.change_to(changes))
-        message = delivery.find_message(self._store, message_id)
+        message = find_message(self._store, message_id)
         config = self._store.settings.known.config.queues.get(message.queue)
         if config is not None:
             warn_of_put(self._store.files.disk.root, config, changes)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spool.admin.finding import locate
 from spool.coordination.locks import ClaimLocks
 from spool.disk.disk import is_full
 from spool.errors import BadMessageId, MessageInUse
@@ -21,7 +22,6 @@ from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet
 from spool.maintenance.room import free_room
-from spool.model.message import parse_message_id
 from spool.model.position import PositionRanges, append_range, positions
 from spool.runtime.calls import deliver_pending_signals, outside_of_calls
 from spool.store.parts import PreparedBranches, View
@@ -78,13 +78,7 @@ def act_on(core: Core, message_id: str, edit: Edit) -> None:
     """
     store, hold = core.store, Hold(core)
     page = store.shared.counters.read()
-    store.view.was_read = True
-    catch_up(store, page)
-    with store.view.mutex:
-        position = store.view.index.messages.position_of(*parse_message_id(message_id))
-        run = None if position is None else store.view.index.messages.find(position)
-    if run is None or position is None:
-        raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
+    run, _ = locate(store, message_id)
     wanted = Wanted(run.queue.name, message_id=message_id)
     try:
         if not (claimed := hold.claim(wanted, page)):

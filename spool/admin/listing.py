@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
+from spool.admin.finding import WHAT_TO_DO, locate, no_message, peek
 from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, name_processes
-from spool.errors import BadMessageId, CorruptedFile
+from spool.errors import CorruptedFile
 from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared
@@ -14,7 +15,6 @@ from spool.model.message import Message, due_time, parse_message_id
 from spool.model.position import Position
 from spool.policies.expiry import expire
 from spool.store.store import Store
-from spool.transactions import delivery
 
 READY: Final = "ready"
 DELAYED: Final = "delayed"
@@ -75,18 +75,13 @@ def entry_of(store: Store, wanted_id: str, preview: int | None) -> QueueEntry:
     Raises:
         BadMessageId: no message has this id.
     """
-    catch_up(store)
     list_prepared(store)
-    with store.view.mutex:
-        position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
-        run = None if position is None else store.view.index.messages.find(position)
-    entry = None
-    if position is not None and run is not None:
-        held = by_position(store.files.disk, store.shared, store.view)
-        name_processes(store.shared, held, [position])
-        entry = current_entry(store, run, position, held, preview)
+    run, position = locate(store, wanted_id)
+    held = by_position(store.files.disk, store.shared, store.view)
+    name_processes(store.shared, held, [position])
+    entry = current_entry(store, run, position, held, preview)
     if entry is None:
-        raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
+        raise no_message(wanted_id)
     return entry
 
 
@@ -95,7 +90,7 @@ def current_entry(
 ) -> QueueEntry | None:
     """Return the entry of a message, or None if the message has left the queue meanwhile."""
     try:
-        seen = delivery.peek(store, position, preview)
+        seen = peek(store, position, preview)
     except CorruptedFile as error:
         with store.view.mutex:
             damaged = store.view.index.messages.find(position)
@@ -126,9 +121,10 @@ def state_of(store: Store, wanted_id: str) -> MessageState:
     catch_up(store)
     while True:
         with store.view.mutex:
-            position = store.view.index.messages.position_of(*wanted)
-        if position is None:
+            found, ordinal = store.view.index.messages.with_id(*wanted)
+        if found is None:
             return GONE
+        position = Position(found.number, ordinal)
         # A holder publishes its commit or its vote before it releases its claim. So check the claim first.
         is_claimed = store.shared.claims.is_claimed(*position)
         catch_up(store, list_prepared(store))
@@ -158,5 +154,5 @@ def unread(store: Store, cursor: Cursor, queue: str) -> list[QueueEntry]:
     for segment, why in lost:
         table = layout.committed(segment.file.number, segment.file.adoption)
         damage = f"{segment.live} of the messages of queue {queue} cannot be read: their table in {table} is damaged "
-        entries.append(QueueEntry(None, None, DAMAGED, damage=f"{damage}({why}); {delivery.WHAT_TO_DO}"))
+        entries.append(QueueEntry(None, None, DAMAGED, damage=f"{damage}({why}); {WHAT_TO_DO}"))
     return entries

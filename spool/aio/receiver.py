@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from spool.admin.finding import find_now, is_never_held
 from spool.aio.tasks import Threads, wait_to_end
 from spool.errors import Empty, MessageInUse
 from spool.model.message import Message
@@ -19,7 +20,6 @@ from spool.runtime.clock import Deadline, LockTimeout
 from spool.store.sought import Sought
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
-from spool.transactions.finding import find_now, is_never_held
 from spool.transactions.hold import get_alone
 from spool.transactions.requests import PendingRequest, is_held, no_reply, reply_now
 from spool.transactions.waiting import IDLE_SECONDS, Pause, Pauses, listen_for_all, pauses

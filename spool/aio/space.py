@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, Unpack, overload
 import spool.opening
 import spool.space
 import spool.transactions.transaction
+from spool.admin.finding import check_find
 from spool.admin.findings import RecoveryReport
 from spool.admin.listing import QueueEntry
 from spool.admin.manifest import ExportReport, Progress
@@ -43,7 +44,6 @@ from spool.runtime.pickling import refuse_pickling
 from spool.space import enclosing
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
-from spool.transactions.finding import check_find
 from spool.transactions.requests import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave, mark_lost
 from spool.transactions.validation import body_list, put_request

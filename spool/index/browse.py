@@ -148,8 +148,9 @@ class Cursor:
     def _by_ids(self, index: Index, now: float, count: int) -> list[Slice]:
         """Return the next messages of the wanted ids. The first call determines the order of delivery."""
         if self._places is None:
-            found = [index.messages.position_of(*id) for id in self._wanted.message_id or ()]
-            runs = [(position, run) for position in found if position and (run := self._live(index, position, now))]
+            found = [index.messages.with_id(*id) for id in self._wanted.message_id or ()]
+            there = [Position(run.number, ordinal) for run, ordinal in found if run is not None]
+            runs = [(position, run) for position in there if (run := self._live(index, position, now))]
             runs.sort(key=lambda each: (each[1].due is not None, _sort_key(each[1]), each[0]))
             self._places = deque(position for position, _ in runs)
         slices: list[Slice] = []

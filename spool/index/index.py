@@ -207,17 +207,13 @@ class Index:
             return
         if command.name != "update":
             return  # ``Part.left`` has read the command "left" already
-        target, ordinal = command.number, command.first
-        end = ordinal + command.length
+        target, first, messages = command.number, command.first, self.messages
         if target != number:
             add_target(state, target)
-        while ordinal < end:
-            run, stop = self.messages.run_from(target, ordinal, end, self.messages.materialize)
-            if run is not None:
-                if run.file.number != number:
-                    add_target(state, run.file.number)
-                self._update(run, ordinal, stop - ordinal, command.changes, time)
-            ordinal = stop
+        for run, start, stop in messages.live_runs(target, first, first + command.length, messages.materialize):
+            if run.file.number != number:
+                add_target(state, run.file.number)
+            self._update(run, start, stop - start, command.changes, time)
 
     def _remove(
         self, number: int, ordinal: int, end: int, what: int | None = None, by: Retention | None = None, commit: int = 0

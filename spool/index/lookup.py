@@ -26,7 +26,6 @@ from spool.index.segment import (
     key_prefixes,
     pack_position,
 )
-from spool.index.stretch import Stretch, stretch_of
 from spool.model.order import cuts
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
@@ -104,10 +103,15 @@ class MessageTable:
         table = self.table_of(segment)
         return (of_segment or self._run_of)(segment, table, piece), ordinal + piece.length
 
-    def live_runs(self, number: int, ordinal: int, end: int) -> Iterator[tuple[Run, int, int]]:
-        """Yield (run, first ordinal, end) of the live messages of a commit from ``ordinal`` up to ``end``."""
+    def live_runs(
+        self, number: int, ordinal: int, end: int, of_segment: _FromSegment | None = None
+    ) -> Iterator[tuple[Run, int, int]]:
+        """Yield (run, first ordinal, end) of the live messages of a commit from ``ordinal`` up to ``end``.
+
+        ``of_segment``: as for ``run_from``.
+        """
         while ordinal < end:
-            run, stop = self.run_from(number, ordinal, end)
+            run, stop = self.run_from(number, ordinal, end, of_segment)
             if run is not None:
                 yield run, ordinal, stop
             ordinal = stop
@@ -122,18 +126,6 @@ class MessageTable:
             return runs[at], stop if stop < end else end
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
-    def stretch_from(
-        self, configs: Mapping[str, QueueConfig], number: int, ordinal: int, end: int
-    ) -> tuple[Stretch | None, int]:
-        """Return the first neighbouring messages of the range as a stretch, and the ordinal after these messages.
-
-        If no message is at ``ordinal``, return None, and the ordinal with which to continue.
-        """
-        run, stop = self.run_from(number, ordinal, end)
-        if run is None:
-            return None, stop
-        return stretch_of(run, configs.get(run.queue.name)).part(ordinal, stop - ordinal), stop
-
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
         """Search like ``run_from``, but only in segments. ``stop``: the ordinal at which the search ends, not after the
         first ordinal of the next run."""
@@ -147,23 +139,26 @@ class MessageTable:
                 stop = min(stop, after)
         return None, None, stop
 
-    def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
-        """Return the position of the live message with this id, or None."""
+    def with_id(self, branch_id: bytes, ordinal: int) -> tuple[Run | None, int]:
+        """Return the run that has the live message with this id, and the ordinal of the message in its commit.
+
+        Return (None, 0) if no message has the id. ``ordinal``: the ordinal of the message in the branch.
+        """
         number, begin = self.branches.get(branch_id, (0, 0))
-        position = Position(number, begin + ordinal)
-        if number and (found := self.find(position)) is not None and found.branch == branch_id:
-            return position
+        run = self.find(Position(number, begin + ordinal)) if number else None
+        if run is not None and run.branch == branch_id:
+            return run, begin + ordinal
         for segment in [segment for segment in self.segments if segment.may_have(IDS, branch_id)]:
             keys = self._or_dropped(partial(self._keys, kind=IDS), segment)
-            run = None if keys is None else find_id(keys, branch_id, ordinal)
-            if run is None:
+            at = None if keys is None else find_id(keys, branch_id, ordinal)
+            if at is None:
                 continue
             origins = self.table_of(segment).origins
-            position = Position(origins.numbers[run], origins.ordinals[run] + ordinal - origins.places[run])
-            found = self.find(position)
-            if found is not None and (found.branch, position.ordinal - found.begin) == (branch_id, ordinal):
-                return position
-        return None
+            place = origins.ordinals[at] + ordinal - origins.places[at]
+            run = self.find(Position(origins.numbers[at], place))
+            if run is not None and (run.branch, place - run.begin) == (branch_id, ordinal):
+                return run, place
+        return None, 0
 
     def _or_dropped(self, read: Callable[[Segment], _Read], segment: Segment) -> _Read | None:
         """Read a part of a segment's table. If the table is damaged, drop the segment, and return None."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from spool.admin.finding import WHAT_TO_DO
 from spool.errors import CorruptedFile
 from spool.format.table import CompactedTable
 from spool.index.commit import Subscription
@@ -17,7 +18,6 @@ from spool.policies.subscriptions import put_by
 from spool.reading.places import Compacted, Item, packed
 from spool.runtime.calls import public_call, within
 from spool.store.store import Store
-from spool.transactions.delivery import WHAT_TO_DO
 
 T = TypeVar("T")
 
@@ -190,7 +190,9 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
             catch_up(store)
             with store.view.mutex:
                 queues = store.settings.known.config.queues
-                found, stop = store.view.index.messages.stretch_from(queues, number, ordinal, end)
-                return (found if found is not None and found.queue == queue else None), stop
+                run, stop = store.view.index.messages.run_from(number, ordinal, end)
+                if run is None or run.queue.name != queue:
+                    return None, stop
+                return stretch_of(run, queues.get(queue)).part(ordinal, stop - ordinal), stop
         except OSError as error:
             store.fail("reading messages", error)

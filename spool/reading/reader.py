@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
+from spool.admin.finding import WHAT_TO_DO
 from spool.disk.advice import as_failure
 from spool.disk.disk import Disk
 from spool.disk.requirements import on_another_machine
@@ -25,7 +26,6 @@ from spool.model.position import PositionRanges
 from spool.reading.backlog import locate
 from spool.reading.places import Item, Missing, unpacked
 from spool.transactions.core import Core
-from spool.transactions.delivery import WHAT_TO_DO
 
 # A batch that fits into the processor's cache is read, joined and sent twice as fast as a batch of 4 MiB.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 512 << 10

@@ -29,7 +29,7 @@ from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.store.store import Store, attach_store
-from spool.transactions.validation import check_queue, control_fields, encode_bodies
+from spool.transactions.validation import check_queue, encode_bodies
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome
 
@@ -178,9 +178,7 @@ class RemoteBranch:
         settings = store.settings.known
         if queue not in settings.config.queues:
             settings = check_queue(store.settings, queue, store.shared.counters.read())
-        content_type = options.pop("content_type", None)
-        attributes = control_fields(store, settings, queue, options)
-        groups = encode_bodies(list(bodies), content_type, attributes, settings.config.max_body_bytes)
+        groups = encode_bodies(store, settings, queue, list(bodies), options)
         key = options.get("deduplication_key")
         if key is not None:
             check_single(sum(len(raws) for raws, _ in groups))

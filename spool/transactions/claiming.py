@@ -101,11 +101,8 @@ def asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], in
     """
     messages = view.index.messages
     if wanted.message_id is not None:
-        position = messages.position_of(*parse_message_id(wanted.message_id))
-        run = None if position is None else messages.find(position)
-        if run is None or position is None or run.queue.name != wanted.queue:
-            return (), None
-        return (run,), position.ordinal
+        run, ordinal = messages.with_id(*parse_message_id(wanted.message_id))
+        return ((run,), ordinal) if run is not None and run.queue.name == wanted.queue else ((), None)
     if wanted.correlation_id is not None:  # like a get by id, this get takes a delayed message at once
         return messages.correlated(wanted.queue, wanted.correlation_id), None
     return messages.in_order(wanted.queue, now), None
@@ -126,8 +123,8 @@ def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
     if wanted.message_id is None or not claims:
         return
     with view.mutex:
-        position = view.index.messages.position_of(*parse_message_id(wanted.message_id))
-    if position is not None and position in set(positions(claims)):
+        run, ordinal = view.index.messages.with_id(*parse_message_id(wanted.message_id))
+    if run is not None and (run.number, ordinal) in set(positions(claims)):
         raise MessageInUse(f"message {wanted.message_id} was taken in this transaction already")
 
 

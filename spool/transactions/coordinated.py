@@ -24,8 +24,8 @@ from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from spool.policies.claim_journal import CallMarks
-from spool.policies.retries import add_failure_outcome
+from spool.policies.claim_journal import CallMarks, Journal, read_journal
+from spool.policies.retries import add_failure_outcome, count_failures
 from spool.runtime.calls import public_call, step, within
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.store.settings import Settings
@@ -315,7 +315,8 @@ class Coordinator(CoordinatedTransaction):
         full, this returns None, and no attempt is counted later.
         """
         with self._lock:
-            return self._hold.reserve_marks()
+            self._hold.marks = Journal(self._store)
+            return self._hold.marks.reserve(self._hold.claims)
 
     @public_call("recording that calls have ended")
     def clear_marks(self, marks: CallMarks, count: int) -> None:
@@ -331,7 +332,10 @@ class Coordinator(CoordinatedTransaction):
         again.
         """
         with suppress(SpoolError, OSError), self._store.guard.step:
-            self._hold.count_marked(reason, self._store.deadline(seconds))
+            if (marks := self._hold.marks) is not None:
+                begun = read_journal(self._store.files.disk, marks.xid).ranges
+                count_failures(self._store, positions(begun), reason, self._store.deadline(seconds))
+                marks.remove()
 
 
 def lock_coordinator(disk: Disk, gtrid: bytes) -> tuple[int, int]:

@@ -1,26 +1,24 @@
-"""Delivery of messages: read claimed messages, get without a transaction, and show messages without a claim.
+"""Delivery of messages: read claimed messages.
 
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 
 from spool.disk.quarantine import Cause, Reason, quarantine_bytes
-from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
+from spool.errors import CorruptedFile, SystemFailure, UnknownCodec
 from spool.index.run import Run
-from spool.index.stretch import Stretch
+from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
-from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
 from spool.model.message import (
     Message,
     Origin,
     new_message,
-    parse_message_id,
     set_body,
     set_ordinal,
     set_origin,
@@ -32,22 +30,17 @@ from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import Files, View
 from spool.store.store import Store
 
-# The advice of the error about a damaged message that was read without a claim.
-WHAT_TO_DO = "spool-admin check --repair moves damaged messages to quarantine, with the reason"
-_MOST_READS = 3  # reads of a message that other processes move meanwhile
-
 
 def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
     """Return the places of the bodies of claimed messages, in order."""
     found, queues = list[Stretch](), store.settings.known.config.queues
     with store.view.mutex:
-        for number, ordinal, count in ranges:
-            end = ordinal + count
-            while ordinal < end:
-                part, ordinal = store.view.index.messages.stretch_from(queues, number, ordinal, end)
-                if part is None:
-                    raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
-                found.append(part)
+        for number, first, count in ranges:
+            for run, start, stop in store.view.index.messages.live_runs(number, first, first + count):
+                found.append(stretch_of(run, queues.get(run.queue.name)).part(start, stop - start))
+                count -= stop - start
+            if count:
+                raise SystemFailure(f"messages of commit {number} left the index while they were held")
     return found
 
 
@@ -167,77 +160,3 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
     batch = WriteSet()
     batch.remove(position.number, position.ordinal, 1, "failed")
     commit_batch(store, batch, deadline, flush=True)
-
-
-def find_message(store: Store, wanted_id: str) -> Message:
-    """Return the message with this id from any queue, without a claim.
-
-    Raises BadMessageId if no message has the id.
-    """
-    catch_up(store)
-    with store.view.mutex:
-        position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
-    found = None if position is None else peek(store, position)
-    if found is None:
-        raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
-    return found.message
-
-
-class Seen(NamedTuple):
-    """A message that was read without a claim, and the size of its stored body in bytes.
-
-    is_cut: whether the body of ``message`` is only the beginning of the stored body.
-    """
-
-    message: Message
-    body_bytes: int
-    is_cut: bool
-
-
-def peek(store: Store, position: Position, preview: int | None = None) -> Seen | None:
-    """Return a message without a claim, or None if it was removed; raises CorruptedFile if the message is damaged.
-
-    During the read, other processes may remove the message, and reclaim or recycle its file. If so, this process
-    catches up, and the index then shows the removal.
-
-    Args:
-        preview: how many bytes of the body to read. A longer body is cut there, and its checksum is not verified.
-    """
-    problem: Exception | None = None
-    for _ in range(_MOST_READS):
-        cut: Seen | None = None
-        with store.view.mutex:
-            run = store.view.index.messages.find(position)
-            if run is None:
-                return None
-            file = run.file
-            try:
-                length = store.files.cache.place(run, position.ordinal).length
-                if preview is None or length <= preview:
-                    whole = read_messages(store, position.number, position.ordinal, 1, only_shown=True)[0]
-                    return Seen(whole, length, False)
-                cut = Seen(_beginning(store, run, position, preview), length, True)
-            except (CorruptedFile, FileNotFoundError) as error:
-                problem = error
-        catch_up(store)
-        with store.view.mutex:
-            now = store.view.index.messages.find(position)
-        if cut is not None and now is not None:
-            if now.file == file:
-                return cut  # the message was in this file after the read, so the file was not recycled before
-            problem = CorruptedFile("other processes move the message all the time: try again")
-    with store.view.mutex:
-        run = store.view.index.messages.find(position)
-        if run is None:
-            return None
-    id_, queue = run.id_of(position.ordinal), run.queue.name
-    where = f"{position.number}/{position.ordinal}"
-    raise CorruptedFile(f"message {id_} of queue {queue} (position {where}) is damaged: {problem}; {WHAT_TO_DO}")
-
-
-def _beginning(store: Store, run: Run, position: Position, count: int) -> Message:
-    """Return a message with the first bytes of its stored body. The caller holds the mutex."""
-    config = store.settings.known.config.queues.get(run.queue.name)
-    attributes = run.attributes if config is None else with_defaults(config, run.attributes)
-    body = store.files.cache.beginning(run, position.ordinal, count)
-    return Message(run.id_of(position.ordinal), run.queue.name, body, run.committed_at, position, attributes)

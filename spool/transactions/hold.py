@@ -33,7 +33,7 @@ from spool.model.message import Message
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.xid import Xid
 from spool.policies import retries
-from spool.policies.claim_journal import CallMarks, Journal, become_owner, read_journal
+from spool.policies.claim_journal import Journal, become_owner
 from spool.policies.expiry import expire
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.runtime.greenlets import check_threads
@@ -328,23 +328,18 @@ class Hold:
         """Return the locked messages that may be delivered, in order. The caller holds the mutex (rule 4)."""
         kept: PositionRanges = []
         view, now = self.store.view, self.store.clock.now()
-        for number, ordinal, count in got:
-            end = ordinal + count
-            while ordinal < end:
-                run, stop = view.index.messages.run_from(number, ordinal, end)
-                if (
-                    run is not None
-                    and run.queue.name == wanted.queue
-                    and (wanted.by_key or run.due is None or run.due <= now)
-                    and (run.expires is None or run.expires > now)
-                ):
-                    if not view.prepared.held:
-                        append_range(kept, number, ordinal, stop - ordinal)
-                    else:
-                        for one in range(ordinal, stop):
-                            if (number, one) not in view.prepared.held:
-                                append_range(kept, number, one, 1)
-                ordinal = stop
+        for number, first, count in got:
+            for run, start, stop in view.index.messages.live_runs(number, first, first + count):
+                if run.queue.name != wanted.queue or run.is_expired(now):
+                    continue
+                if not wanted.by_key and run.due is not None and run.due > now:
+                    continue
+                if not view.prepared.held:
+                    append_range(kept, number, start, stop - start)
+                else:
+                    for one in range(start, stop):
+                        if (number, one) not in view.prepared.held:
+                            append_range(kept, number, one, 1)
         return self._without_overtakers(wanted, kept) if self.groups and not wanted.by_key else kept
 
     def _without_overtakers(self, wanted: Wanted, kept: PositionRanges) -> PositionRanges:
@@ -427,21 +422,6 @@ class Hold:
         if self.slots and self.journal is not None:
             slots, self.slots = self.slots, []
             self.journal.end(slots)
-
-    def reserve_marks(self) -> CallMarks | None:
-        """Write a journal of this hold alone, with an unset mark for each message, until the hold ends.
-
-        Returns the place of the marks; None if the disk is full.
-        """
-        self.marks = Journal(self.store)
-        return self.marks.reserve(self.claims)
-
-    def count_marked(self, reason: str, deadline: Deadline) -> None:
-        """Count an attempt for each message whose mark is set. No process counts these attempts again."""
-        if self.marks is not None:
-            begun = read_journal(self.store.files.disk, self.marks.xid).ranges
-            retries.count_failures(self.store, positions(begun), reason, deadline)
-            self.marks.remove()
 
     # -- the branch ---------------------------------------------------------------------------------------------------
 

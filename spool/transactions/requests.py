@@ -143,9 +143,7 @@ def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:
 def _run_of(view: View, request: PendingRequest) -> Run | None:
     """Return the run of messages that contains the request; None if the request has left all queues."""
     with view.mutex:
-        messages = view.index.messages
-        position = messages.position_of(*parse_message_id(request.message_id))
-        return None if position is None else messages.find(position)
+        return view.index.messages.with_id(*parse_message_id(request.message_id))[0]
 
 
 def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> RequestFailed:

@@ -44,7 +44,7 @@ from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.hold import Hold
 from spool.transactions.replacing import Replacements, check_replace
-from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
+from spool.transactions.validation import body_list, check_queue, check_size, encode_bodies
 
 T = TypeVar("T")
 _deferred = calls.deferred()
@@ -175,19 +175,18 @@ class Transaction:
 
     def _put(self, settings: Settings, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages to an existing queue, according to these settings. The caller holds the lock."""
-        store, writes, content_type = self._store, self._writes, options.pop("content_type", None)
-        attributes = control_fields(store, settings, queue, options)
+        store, writes = self._store, self._writes
+        groups = encode_bodies(store, settings, queue, bodies, options)
         key = options.get("deduplication_key")
         if key is not None:
             check_single(len(bodies))
             self._keys = self._keys or DeduplicationKeys(store, self._hold.locks)
             if (known := self._keys.seen(queue, key, self._until - store.clock.monotonic())) is not None:
                 return [MessageId(known, duplicate=True)]
-        raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
         if settings.config.has_limits:
-            self._check_room(settings, queue, [raw for raws, _ in raws_of for raw in raws])
+            self._check_room(settings, queue, [raw for raws, _ in groups for raw in raws])
         ids: list[str] = []
-        for raws, fields in raws_of:
+        for raws, fields in groups:
             first = writes.put(queue, raws, fields)
             ids += map(f"{writes.branch}%08x".__mod__, range(first, first + len(raws)))
             if writes.sections:
@@ -242,9 +241,8 @@ class Transaction:
         deadline = Deadline(self._store.clock, wanted.timeout, at, self._check_active)
         with self._lock:
             self._check_queue(wanted.queue)
-            settings, writes, content_type = self._store.settings.known, self._writes, options.pop("content_type", None)
-            attributes = control_fields(self._store, settings, wanted.queue, options)
-            [(raws, fields)] = encode_bodies([body], content_type, attributes, settings.config.max_body_bytes)
+            settings, writes = self._store.settings.known, self._writes
+            [(raws, fields)] = encode_bodies(self._store, settings, wanted.queue, [body], options)
             self._replacements = replacements = self._replacements or Replacements(self._hold)
             own = replacements.own(wanted, writes)
             try:

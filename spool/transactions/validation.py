@@ -12,6 +12,7 @@ from spool.model import codecs
 from spool.model.message import attributes_of, check_content_type, headers_bytes, parse_message_id
 from spool.model.options import PutOptions
 from spool.model.order import place_before
+from spool.model.position import Position
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.policies.no_effect import warn_of_put
@@ -59,7 +60,7 @@ def check_timeout(seconds: object, what: str) -> None:
 
 def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> WriteSet:
     """Check and encode messages that are put outside of a transaction."""
-    store, leader, content_type = core.store, core.leader, options.pop("content_type", None) if options else None
+    store, leader = core.store, core.leader
     page, settings = leader.page if leader.waiting else None, store.settings.known
     if page is None or queue not in settings.config.queues:
         if store.guard.closed:
@@ -70,21 +71,15 @@ def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack
         if queue not in settings.config.queues or page.settings != settings.version:
             settings = check_queue(store.settings, queue, page)
         leader.page = page
-    config = settings.config.queues[queue]
-    given = options or config.first_delay or config.time_to_live
-    attributes = control_fields(store, settings, queue, options) if given else {}
     found = WriteSet(page=page)
-    for raws, fields in encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes):
+    for raws, fields in encode_bodies(store, settings, queue, bodies, options):
         found.put(queue, raws, fields)
     return found
 
 
 def control_fields(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Check the options of a put; returns the control fields of the message. The queue exists."""
-    config = settings.config.queues[queue]
-    if not options and not config.first_delay and config.time_to_live is None:
-        return {}
-    attributes = attributes_of(**options)
+    config, attributes = settings.config.queues[queue], attributes_of(**options)
     check_headers(attributes.get("headers", {}), settings.config)
     if TOP in attributes or BEFORE in attributes:
         _place(store, config, attributes)
@@ -130,22 +125,26 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
         message_id = attributes[BEFORE]
         catch_up(store)
         with store.view.mutex:
-            position = store.view.index.messages.position_of(*parse_message_id(message_id))
-            run = None if position is None else store.view.index.messages.find(position)
-            if position is None or run is None or run.queue.name != config.name or run.is_expired(store.clock.now()):
-                raise BadMessageId(f"there is no message {message_id} in queue {config.name} to put another before")
-            attributes[BEFORE] = place_before(run.attributes, run.committed_at, position)
+            run, ordinal = store.view.index.messages.with_id(*parse_message_id(message_id))
+        if run is None or run.queue.name != config.name or run.is_expired(store.clock.now()):
+            raise BadMessageId(f"there is no message {message_id} in queue {config.name} to put another before")
+        attributes[BEFORE] = place_before(run.attributes, run.committed_at, Position(run.number, ordinal))
 
 
 def encode_bodies(
-    bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
+    store: Store, settings: Settings, queue: str, bodies: Sequence[Any], options: PutOptions
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
-    """Encode bodies; returns groups of neighbours with the same control fields.
+    """Check the options of a put, and encode the bodies; returns groups of neighbours with the same control fields.
 
-    ``limit``: the largest size of a body, in bytes.
+    The queue exists. The option ``content_type`` is removed from ``options``.
     """
-    if content_type is not None:
-        content_type = check_content_type(content_type)
+    config, limit = settings.config.queues[queue], settings.config.max_body_bytes
+    attributes, content_type = dict[str, Any](), None
+    if options or config.first_delay or config.time_to_live is not None:
+        content_type = options.pop("content_type", None)
+        attributes = control_fields(store, settings, queue, options)
+        if content_type is not None:
+            content_type = check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:
         fields = attributes if content_type is None else {**attributes, "content_type": content_type}
         if max(map(len, bodies)) > limit:

@@ -13,9 +13,9 @@ import pytest
 
 import spool
 import xa
+from spool.admin import listing
 from spool.admin.findings import Finding, Kind
 from spool.model.text import printable
-from spool.transactions import delivery
 from spool.watch.bodies import body_view, piece
 from tests.at_once import AT_ONCE
 from tests.branches import voting
@@ -54,13 +54,13 @@ def space(memory: Path) -> Iterator[spool.Space]:
 def read_bodies(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The positions of all messages that the console reads."""
     found: list[object] = []
-    peek = delivery.peek
+    peek = listing.peek
 
     def counting(store: Any, position: Any, preview: int | None) -> Any:
         found.append(position)
         return peek(store, position, preview)
 
-    monkeypatch.setattr(delivery, "peek", counting)
+    monkeypatch.setattr(listing, "peek", counting)
     return found
 
 

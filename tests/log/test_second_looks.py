@@ -6,6 +6,7 @@ import pytest
 
 import spool
 from spool.admin import stats
+from spool.admin.finding import peek
 from spool.admin.findings import Kind
 from spool.coordination.counters import CounterPage
 from spool.errors import BadMessageId
@@ -17,7 +18,6 @@ from spool.policies import capacity
 from spool.store.edits import notice_edits
 from spool.store.settings import read_settings_text, write_settings
 from spool.store.store import Store
-from spool.transactions.delivery import peek
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies

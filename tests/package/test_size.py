@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_193,
+    "spool": 23_163,
     "spool/watch": 1_050,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 6_481,
     "scripts": 9_387,
-    "tests": 71_587,
+    "tests": 71_585,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
@@ -30,7 +30,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_099),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        2_864,
+        2_755,
     ),
 }
 """The most lines of code of some parts of the engine."""

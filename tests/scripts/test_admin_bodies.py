@@ -230,7 +230,7 @@ def test_a_list_of_a_hundred_thousand_begins_at_once_and_reads_no_more_than_is_a
     with spool.open(path) as space:
         for _ in range(10):
             space.put_many("orders", [b"x"] * 10_000)
-    code = "from xaspool_scripts.admin import main; import spool.transactions.delivery as c, sys\n"
+    code = "from xaspool_scripts.admin import main; import spool.admin.listing as c, sys\n"
     code += "read = c.peek; count = []\nc.peek = lambda *a: (count.append(1), read(*a))[1]\n"
     code += "try: main()\nfinally: print(len(count), file=sys.stderr)"
     command = [sys.executable, "-c", code, "-s", str(path), "message", "list", "orders", "--limit", "10", "--json"]

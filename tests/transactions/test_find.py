@@ -10,9 +10,9 @@ import pytest
 
 import spool
 import spool.aio
+from spool.admin import finding
 from spool.index import lookup
 from spool.index.body_files import FileCache
-from spool.transactions import finding
 from tests import door
 from tests.clocks import LONG, MovedClock, PatientClock, timed
 from tests.compaction import fill, small_compactions, tidy
