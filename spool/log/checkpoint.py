@@ -10,7 +10,6 @@ The checkpoint lies in ``run/``, is never flushed, and may be lost at any time. 
 Otherwise the opener reads the files.
 """
 
-import zlib
 from array import array
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -19,7 +18,6 @@ from typing import Any
 import msgpack
 
 from spool.coordination.counters import Counters
-from spool.disk.content import read_start, unlink_if_there, write_new
 from spool.disk.disk import Disk
 from spool.format.header import UNREADABLE, SectionEntry
 from spool.format.reader import BodyPlace
@@ -29,13 +27,13 @@ from spool.index.run import Lengths, Run
 from spool.index.segment import Segment
 from spool.model import layout
 from spool.model.xid import Xid
+from spool.store import run_files
 from spool.store.parts import Files, View
 from spool.store.settings import Settings
 from spool.store.store import log
 
 _VERSION = 2
 _MAX_BYTES = 512 << 20
-_TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 
 Identities = dict[str, list[int]]
 
@@ -56,10 +54,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
         if {name.rpartition("/")[2] for name in names} != files.keys():
             return False  # an adopted branch has not been moved yet, or other programs changed files
         packed: bytes = msgpack.packb(_state(index, files, _orders(view.settings)), default=_plain)
-    data = zlib.crc32(packed).to_bytes(4, "big") + packed
-    unlink_if_there(disk, _TEMPORARY)
-    write_new(disk, _TEMPORARY, data, durable=False)
-    disk.rename(_TEMPORARY, layout.CHECKPOINT)
+    run_files.replace(disk, layout.CHECKPOINT, packed)
     return True
 
 
@@ -85,11 +80,9 @@ def _read(disk: Disk) -> dict[str, Any] | None:
     identity = disk.identity(layout.CHECKPOINT)
     if identity is None or not identity.is_plain or identity.size > _MAX_BYTES:
         return None
-    data = read_start(disk, layout.CHECKPOINT, identity.size)
-    if len(data) < 4 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
-        return None
-    state: dict[str, Any] = msgpack.unpackb(data[4:], strict_map_key=False)
-    return state if state["version"] == _VERSION else None
+    packed = run_files.proven(disk, layout.CHECKPOINT, identity.size)
+    state: dict[str, Any] | None = None if packed is None else msgpack.unpackb(packed, strict_map_key=False)
+    return state if state is not None and state["version"] == _VERSION else None
 
 
 def _identities(disk: Disk, names: Iterable[str], applied: int) -> Identities:

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from spool.coordination.locks import METERS, LockFile
-from spool.errors import CorruptedFile, NewerFormat, SpoolError
+from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.durations import BOUNDS_SECONDS
 from spool.runtime.calls import CallGuard
@@ -162,7 +162,7 @@ class Meters:
         try:
             value = run_files.read(self._disk, _file(index), _MOST_BYTES) or {"counts": {}, "states": {}}
             return _unpacked(value["counts"]), _unpacked(value["states"])
-        except (CorruptedFile, NewerFormat, *run_files.UNREADABLE):
+        except run_files.UNREADABLE:
             return Counter(), Counter()
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from spool.admin.findings import Finding, Kind, RecoveryRecord, RecoveryReport
 from spool.disk.disk import Disk
-from spool.errors import CorruptedFile, NewerFormat
 from spool.model import layout
 from spool.store import run_files
 
@@ -24,7 +23,7 @@ def last_recovery(disk: Disk) -> RecoveryRecord | None:
     try:
         value = run_files.read(disk, layout.RECOVERY)
         return None if value is None else recovery_of(value)
-    except (OSError, CorruptedFile, NewerFormat, *run_files.UNREADABLE):
+    except (OSError, *run_files.UNREADABLE):
         return None
 
 
