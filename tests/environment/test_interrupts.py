@@ -272,9 +272,9 @@ def test_an_interrupted_get_releases_its_message_until_its_commit_begins(memory:
         assert interrupted(History(get), path, n) == (True, True)
 
 
-def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path, stride: Stride) -> None:
+def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> None:
     """The signal comes at each line of entering and leaving the transaction; the next put is a separate commit."""
-    for at in itertools.count(1, stride(3)):
+    for at in itertools.count(1):
         path = memory / str(at)
         furnish(path)
         space, _ = opened(path)
