@@ -1,7 +1,7 @@
 """The commit of a prepared branch: a numbered file adopts the branch's file, which then gets a committed name.
 
 A process that got a branch's vote may post the request to adopt the branch, so that another process commits it (see
-``combined``). The other process reads the branch's file, and compares the file's header with the header in the request.
+``ring``). The other process reads the branch's file, and compares the file's header with the header in the request.
 ``bench/cases/processes.py`` tells how much the processes gain.
 """
 
