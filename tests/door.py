@@ -9,7 +9,7 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from spool.log.adoption import adoption, voted_contents
 from spool.log.commit import commit_batch
 from spool.log.commit_file import CommitFileWriter
 from spool.log.leader import Leader, commit_submitted
-from spool.log.ring import posted
+from spool.log.ring import Ring, posted
 from spool.log.visibility import catch_up
 from spool.log.write import Write
 from spool.log.write_set import WriteSet, removal
@@ -221,6 +221,11 @@ def failing_attempts(fail: Callable[[], object], times: float = math.inf) -> Ite
         yield failed
 
 
+def no_spare_is_left_for_others() -> AbstractContextManager[object]:
+    """Let a commit overwrite a consumed file even if few are in free/."""
+    return mock.patch.object(WriteSet, "files_to_leave", int)
+
+
 @contextmanager
 def unknown_attempts(*, happened: bool) -> Iterator[None]:
     """Let each request have an unknown outcome. ``happened``: whether it is committed."""
@@ -232,7 +237,8 @@ def unknown_attempts(*, happened: bool) -> Iterator[None]:
         for request in left:
             request.error = spool.CommitUnknown("another process did not end the commit")
 
-    with mock.patch.object(Leader, "_commit", committing):
+    # (beside another process that leads, this process commits the requests nevertheless)
+    with mock.patch.object(Ring, "exchange", lambda _, left: left), mock.patch.object(Leader, "_commit", committing):
         yield
 
 

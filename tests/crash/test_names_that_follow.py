@@ -53,16 +53,19 @@ def _overwritten(space: spool.Space, expected: Expectation) -> None:
     """Puts, takes and an adoption; consumed files are used again."""
     with expected.becoming(expected.contents.put("b", "three")):
         space.put("b", "three")
-    with expected.becoming(expected.contents.got("a")):
-        space.get("a")
-    with expected.becoming(expected.contents.got("b")):
-        space.get("b")
+    for queue in ("a", "b"):
+        with expected.becoming(expected.contents.got(queue)):
+            space.get(queue)
+    with expected.becoming(expected.contents.put("b", "four", "five", "six")):
+        space.put_many("b", ["four", "five", "six"])
     door.store(space).files.recycler.clear(everything=True)  # so that the files reclaimed now are used again
     assert door.reclaim(space) > 0
+    with door.no_spare_is_left_for_others():
+        for queue in ("a", "b", "b"):
+            with expected.becoming(expected.contents.got(queue)):
+                space.get(queue)
     with expected.becoming(expected.contents.put("b", "four")):
         space.put("b", "four")
-    with expected.becoming(expected.contents.got("a")):
-        space.get("a")
 
 
 IN_DOUBT = in_doubt(BEGIN)

@@ -9,6 +9,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -316,8 +317,7 @@ def test_the_flush_mode_that_a_space_will_use_is_told(flush: str, tmp_path_facto
 def test_without_locks_no_space_is_opened_or_created(
     code: int, call: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
+    refuse = mock.Mock(side_effect=OSError(code, os.strerror(code)))
 
     monkeypatch.setattr(fcntl, call, refuse)
     for attempt in (lambda: spool.open(root), lambda: spool.create(tmp_path / "new")):
@@ -338,8 +338,7 @@ def test_without_rename_noreplace_links_do(root: Path, monkeypatch: pytest.Monke
 def test_with_neither_rename_noreplace_nor_links_nothing_is_committed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+    refuse = mock.Mock(side_effect=OSError(errno.EPERM, os.strerror(errno.EPERM)))
 
     with spool.open(root) as space:
         with monkeypatch.context() as patch:

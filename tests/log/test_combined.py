@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -29,6 +30,7 @@ from tests.branches import voting
 from tests.held import PATIENT_SECONDS
 from tests.shown import bodies
 
+pytestmark = pytest.mark.unled("these tests play both processes")
 A_MOMENT = Deadline(Clock(), None, None)
 
 
@@ -504,8 +506,7 @@ def test_a_commit_that_its_leader_could_not_publish_is_published_before_its_owne
 ) -> None:
     """Rule 19."""
 
-    def fail(*_: object, **__: object) -> bool:
-        raise OSError(5, "planted")
+    fail = mock.Mock(side_effect=OSError(5, "planted"))
 
     with door.leading(leader):
         waits = pool.submit(owner.put, "orders", "once")
@@ -608,10 +609,8 @@ def test_a_space_whose_memory_was_released_is_not_open(leader: spool.Space, owne
 
 
 def test_a_process_alone_takes_no_lead(leader: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: RequestSlots) -> bool:
-        raise AssertionError("a process alone leads")
-
-    monkeypatch.setattr(RequestSlots, "try_lead", fail)
+    alone = AssertionError("a process alone leads")
+    monkeypatch.setattr(RequestSlots, "try_lead", mock.Mock(side_effect=alone))
     leader.put("orders", "one")
     leader.get("orders")
 

@@ -21,6 +21,8 @@ from tests.machine import NO_FILES, Machine
 from tests.shown import bodies
 from tests.simdisk import SimulatedDisk
 
+pytestmark = pytest.mark.unled("the steps are those of a commit of this process")
+
 _CHANGES = frozenset(("create", "write_at", "rename", "store", "rename_new", "flush", "unlink", "lock", "unlock"))
 
 # The changes of files and locks by a put after its batch is complete. (The process holds the name in active/ since its

@@ -125,6 +125,7 @@ def test_the_only_caller_leads_at_once_in_its_own_thread(gathering: Gathering, m
     assert door.commit_thread(gathering.space) is None
 
 
+@pytest.mark.unled("the request that fails for its leader is committed by its owner")
 def test_on_a_full_disk_the_gets_of_a_group_are_committed_without_its_puts(gathering: Gathering) -> None:
     space = gathering.space
     space.put_many("orders", ["a", "b"])
@@ -175,6 +176,7 @@ def test_a_transaction_that_does_not_fit_leaves_the_room_to_a_smaller_one(gather
     assert bodies(space, "small") == [2, 2, 1]
 
 
+@pytest.mark.unled("the request that fails for its leader is committed by its owner")
 def test_a_get_whose_commit_fails_is_no_attempt(gathering: Gathering) -> None:
     """Otherwise one failure of the disk would move a message of a queue without retries to its error queue."""
     space = gathering.space
@@ -197,6 +199,7 @@ def test_a_get_whose_commit_fails_is_no_attempt(gathering: Gathering) -> None:
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.unled("the request that fails for its leader is committed by its owner")
 def test_a_failed_flush_is_unknown_to_each_caller_with_its_own_ids(gathering: Gathering) -> None:
     space = gathering.space
     with gathering.held():

@@ -20,6 +20,8 @@ from tests.log.test_combined import posted, slots_of
 from tests.shown import bodies
 from tests.strides import Stride
 
+pytestmark = pytest.mark.unled("these tests play all processes")
+
 EVERY = 17
 
 

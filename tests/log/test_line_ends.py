@@ -53,6 +53,7 @@ def test_closing_fails_submissions_in_an_open_transaction(gathering: Gathering) 
         future.result(0)
 
 
+@pytest.mark.unled("the leader of this process fails, and no other one")
 def test_a_torn_step_fails_waiting_requests_and_closes(gathering: Gathering) -> None:
     """The leader's step is torn, as by a second Ctrl-C."""
     space, tears = gathering.space, iter([SystemExit()])
@@ -184,6 +185,7 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
         assert bodies(other) == ["follower"]
 
 
+@pytest.mark.unled("the leader of this process fails, and no other one")
 @pytest.mark.usefixtures("_the_usual_handler")
 def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
     gathering: Gathering,

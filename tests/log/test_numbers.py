@@ -17,6 +17,8 @@ from tests.machine import PowerCut
 from tests.meanwhile import Processes, Watched
 from tests.shown import bodies
 
+pytestmark = pytest.mark.unled("the steps are those of a commit of this process")
+
 # -- numbers that are given out ---------------------------------------------------------------------------------------
 
 

@@ -169,6 +169,7 @@ def test_a_process_that_only_puts_reads_no_commits_of_others() -> None:
     assert door.store(other).view.own_commits == {}
 
 
+@pytest.mark.unled("this process keeps no commit of its leader")
 def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
     there = Processes()
     space, other = there.space(), there.space()

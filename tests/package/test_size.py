@@ -22,7 +22,7 @@ MOST = {
     "xa": 2_719,
     "forwarder": 6_481,
     "scripts": 9_387,
-    "tests": 71_585,
+    "tests": 71_583,
 }
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 

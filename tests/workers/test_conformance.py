@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -164,10 +165,7 @@ class Service:
 
 
 def raising(error: BaseException) -> Function:
-    def function(message: spool.Message) -> None:
-        raise error
-
-    return function
+    return mock.Mock(side_effect=error)
 
 
 def attempts(space: spool.Space) -> list[int]:
@@ -184,11 +182,12 @@ def attempts(space: spool.Space) -> list[int]:
         (lambda message: None, "delivered"),
         (raising(ValueError("no such article")), "retried"),
         (raising(SystemExit(3)), "retried"),
+        (raising(KeyboardInterrupt()), "retried"),
         (raising(spool.Retry("later")), "retried"),
         (raising(spool.Reject("never")), "rejected"),
         (lambda message: 1j, "retried"),
     ],
-    ids=["value", "none", "exception", "exit", "retry", "reject", "no codec"],
+    ids=["value", "none", "exception", "exit", "interrupt", "retry", "reject", "no codec"],
 )
 def test_each_end_of_a_call_has_the_same_effect(driver: Driver, function: Function, effect: str) -> None:
     driver.space.change_queue("work", retries=5)
@@ -285,28 +284,26 @@ def test_a_space_that_is_replaced_ends_the_driver_and_costs_no_attempt(driver: D
         assert attempts(space) == [0]
 
 
+def test_a_queue_that_is_deleted_during_a_call_ends_the_driver_after_the_call(driver: Driver) -> None:
+    driver.space.put("work", "x")
+    with pytest.raises(spool.SpoolError, match="work"):
+        driver.run(lambda message: remove_by_hand(driver.space, "work"), once=False)
+    assert len(bodies(driver.space, "replies")) == 1
+
+
 # -- full queues ------------------------------------------------------------------------------------------------------
 
 
-def test_c05_a_full_reply_queue_costs_no_attempt_and_no_call(driver: Driver) -> None:
-    driver.space.change_queue("replies", max_messages=1)
-    driver.space.put("replies", "there")
-    driver.space.put("work", "x")
-    service = Service()
-    for _ in range(2):
-        assert driver.run(service) == {"kept": 1}
-    assert (service.called, attempts(driver.space), bodies(driver.space, "errors")) == ([], [0], [])
-    driver.space.get("replies")
-    assert driver.run(service) == {"delivered": 1}
-
-
-def test_c05_a_reply_queue_without_room_for_the_answer_costs_no_attempt(driver: Driver) -> None:
-    driver.space.change_queue("replies", max_bytes=100)
-    driver.space.put("replies", bytes(90))
+@pytest.mark.parametrize(("there", "calls"), [(b"there", 0), (bytes(90), 2)], ids=["full", "nearly full"])
+def test_c05_a_reply_queue_without_room_costs_no_attempt(driver: Driver, there: bytes, calls: int) -> None:
+    """If the queue is full, the function is not even called."""
+    driver.space.change_queue("replies", max_bytes=100, max_messages=2 if calls else 1)
+    driver.space.put("replies", there)
     driver.space.put("work", "x")
     service = Service(lambda message: bytes(50))
-    assert driver.run(service) == {"kept": 1}
-    assert (service.called, attempts(driver.space)) == (["x"], [0])
+    for _ in range(2):
+        assert driver.run(service) == {"kept": 1}
+    assert (len(service.called), attempts(driver.space), bodies(driver.space, "errors")) == (calls, [0], [])
     driver.space.get("replies")
     assert driver.run(service) == {"delivered": 1}
 
@@ -479,33 +476,22 @@ def test_q12_a_stop_finishes_the_call_and_counts_no_attempt(driver: Driver) -> N
     assert attempts(driver.space) == [0] * (3 - delivered)
 
 
-def test_an_end_at_once_counts_an_attempt_of_the_call_alone(driver: Driver) -> None:
+def test_an_end_at_once_counts_an_attempt_of_the_call_alone(driver: Driver, hang: threading.Event) -> None:
     driver.space.change_queue("work", retries=5)
     driver.space.put_many("work", range(3))
-    go_on = threading.Event()
-
-    def function(message: spool.Message) -> str:
-        driver.end()
-        go_on.wait(WAIT)
-        return "done"
-
-    try:
-        driver.run(function, once=False)
-        assert attempts(driver.space) == [1, 0, 0]
-    finally:
-        go_on.set()
+    driver.run(lambda message: [driver.end(), hang.wait(WAIT)], once=False)
+    assert attempts(driver.space) == [1, 0, 0]
 
 
-def test_a_call_that_takes_too_long_is_an_attempt_even_if_the_error_queue_is_full(driver: Driver) -> None:
+def test_a_call_that_takes_too_long_is_an_attempt_even_if_the_error_queue_is_full(
+    driver: Driver, hang: threading.Event
+) -> None:
     """The driver ignores the result of the call at any later time."""
     driver.space.change_queue("errors", max_messages=1)
     driver.space.put("errors", "there")
     driver.space.put_many("work", ["hangs", "works"])
-    go_on = threading.Event()
-    try:
-        found = driver.run(lambda message: go_on.wait(WAIT) if message.body == "hangs" else "done", timeout=0.3)
-    finally:
-        go_on.set()
+    found = driver.run(lambda message: hang.wait(WAIT) if message.body == "hangs" else "done", timeout=0.3)
+    hang.set()
     assert found == {"dead_lettered": 1, "delivered": 1}
     assert bodies(driver.space, "errors") == ["there", "hangs"]
     assert bodies(driver.space, "replies") == ["done"]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import transaction
@@ -17,7 +18,6 @@ import spool
 import xa.zope
 from spool.disk.disk import Disk, FlushFailed
 from spool.engine import CoordinatedTransaction, Engine
-from spool.model.xid import Xid
 from tests.branches import Mistake
 from tests.shown import bodies
 from tests.xa.data_manager.outcomes import attempts, check_committed, check_ended, check_rolled_back, undecided, work
@@ -157,8 +157,7 @@ def test_x03_a_failed_flush_after_the_vote_delays_the_commit_until_the_space_is_
     """The space stops. Whichever process opens it next must not roll the branches back."""
     refused = threading.Event()
 
-    def broken(self: Disk, handle: int, directory: str, **how: bool) -> None:
-        raise FlushFailed(errno.EIO, "the disk does not answer")
+    broken = mock.Mock(side_effect=FlushFailed(errno.EIO, "the disk does not answer"))
 
     def stop() -> None:
         monkeypatch.setattr(Disk, "make_durable", broken)
@@ -214,11 +213,9 @@ def test_x03_a_space_that_was_removed_after_the_vote_ends_the_repetition(
 def test_x03_no_thread_for_the_repetition_raises_nothing(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    refuse = mock.Mock(side_effect=RuntimeError("can't start new thread"))
 
-    def broken(self: Engine, xid: object, *, vote_known: bool) -> int:
-        raise spool.DiskFailure(errno.EIO, "the disk does not answer")
+    broken = mock.Mock(side_effect=spool.DiskFailure(errno.EIO, "the disk does not answer"))
 
     with monkeypatch.context() as patched:
         patched.setattr(Engine, "commit_together", broken)
@@ -232,8 +229,7 @@ def test_x03_a_rollback_that_fails_after_the_vote_raises_nothing(
 ) -> None:
     """The coordinator has ended, so the next process that meets the branch rolls it back."""
 
-    def broken(self: Engine, xid: Xid, reason: str) -> None:
-        raise spool.DiskFailure(errno.EIO, "the disk does not answer")
+    broken = mock.Mock(side_effect=spool.DiskFailure(errno.EIO, "the disk does not answer"))
 
     found = join(space)
     work(space)
