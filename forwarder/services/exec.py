@@ -42,7 +42,7 @@ _CHUNK_BYTES = 65536
 class ExecService(Caller, Service):
     """The service `exec:command argument…`, with quotes as in a shell. The object is service and caller in one.
 
-    timeout: the time limit of a command in seconds.
+    timeout: the time limit of a command in seconds; infinity for none.
     threads: the number of commands that one task runs at a time.
     """
 
@@ -146,7 +146,7 @@ def _outcome(process: "subprocess.Popen[bytes]", body: bytes, timeout: float) ->
             selector.register(pipe, selectors.EVENT_WRITE if pipe is stdin else selectors.EVENT_READ)
         selector.register(end, selectors.EVENT_READ)
         while not has_ended:
-            ready = [key.fileobj for key, _ in selector.select(max(0.0, until - time.monotonic()))]
+            ready = [key.fileobj for key, _ in selector.select(min(max(0.0, until - time.monotonic()), 3600.0))]
             if stdin in ready and not (left := _write(stdin, left)):
                 selector.unregister(stdin)
                 stdin.close()

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from xaspool_scripts.terminal.program import (
 from xaspool_scripts.terminal.signals import ending_signals, name_of
 
 if TYPE_CHECKING:
-    from spool import Space, Worker, WorkSummary
+    from spool import Handler, Space, Worker, WorkSummary
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
@@ -101,7 +101,7 @@ def main(
     except ServiceError as error:
         raise Failure(str(error), WRONG_USAGE) from error
     with open_space() as space, _status(list(functions)) as show, typed_values():
-        group = _WorkerGroup(
+        group = WorkerGroup(
             space, functions, show, threads=threads, once=once, timeout=timeout, pause_after=pause_after
         )
         group.run()
@@ -119,13 +119,13 @@ def main(
     click.get_current_context().exit(code)
 
 
-class _WorkerGroup:
+class WorkerGroup:
     """One worker for each queue. Each worker runs in a separate thread. The main thread waits for the workers, and acts
     on signals."""
 
     def __init__(
-        self, space: "Space", functions: dict[str, Callable[[Any], Any]], show: "Callable[[str, WorkSummary], None]",
-        **options: Any,
+        self, space: "Space", functions: "Mapping[str, Callable[[Any], Any] | Handler]",
+        show: "Callable[[str, WorkSummary], None]", **options: Any,
     ) -> None:  # fmt: skip
         from spool import Worker
 

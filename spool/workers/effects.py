@@ -20,7 +20,7 @@ from spool.policies.retries import add_failure, is_last, missing_queue, queue_co
 from spool.transactions.validation import check_headers, check_size, with_times_of_queue
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
-_TRAVELLING = ("user_code", "client_id", "application_key", "headers")
+TRAVELLING = ("user_code", "client_id", "application_key", "headers")
 _OF_ITS_QUEUE = (
     "attempts", "deaths", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "failed_at",
     "top", "before",
@@ -195,7 +195,7 @@ def _answer(batch: WriteSet, policy: OutcomePolicy, queue: str, request: Message
     If the request has no correlation id, the answer has the request's id as its correlation id.
     """
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
-    for name in _TRAVELLING:
+    for name in TRAVELLING:
         value = getattr(request, name)
         if value:
             attributes[name] = dict(value) if isinstance(value, Mapping) else value

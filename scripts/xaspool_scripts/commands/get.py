@@ -1,5 +1,6 @@
 """``spool-admin message get``: take one or many messages."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ _TAKEN_IN_ONE_COMMIT = 1_000
     "--directory", type=click.Path(exists=True, file_okay=False, writable=True), metavar="DIR",
     help="The directory for the bodies: each becomes a file with the message's id as its name, which is printed.",
 )  # fmt: skip
+@click.option("--exec", "command", metavar="COMMAND", help="Run this command with each message; see below.")
+@click.option("--reply-to", metavar="QUEUE", shell_complete=complete_queue, help="The queue for the output of --exec.")
 @json_option
 def get(
     queue: str,
@@ -44,6 +47,8 @@ def get(
     count: int | None,
     everything: bool,
     directory: str | None,
+    command: str | None,
+    reply_to: str | None,
     as_json: bool,
     **wanted: str | None,
 ) -> None:
@@ -54,21 +59,36 @@ def get(
     The message leaves the queue after its body is written; if the body cannot be written, the message remains in the
     queue.
 
+    With --exec, the body is the standard input of the command, and the environment has the message's fields, e.g.
+    SPOOL_MESSAGE_ID and SPOOL_ATTEMPTS. The command is split into words as in a shell, but without variables; for
+    these, write sh -c '…'. One commit removes the message, and puts the output into the queue of --reply-to, or else
+    into the reply queue of the message, if any. Exit status 65 rejects the message. After 75, and most others, the
+    message is attempted again later (spool-admin docs service-kinds). The exit code is then 0 handled, 4 damaged,
+    5 left for later, 6 failed for good: the message is in the error queue, or deleted.
+
     \b
     Examples:
       spool-admin message get orders > order.xml
       spool-admin message get orders --timeout 60 --json
       spool-admin message get answers --correlation-id order-1 --timeout 60
       spool-admin message get orders --all --directory inbox
+      spool-admin message get orders --exec "sh -c 'wc -c'" --reply-to sizes --count 10
     """
+    if (reply_to and not command) or (command and (directory is not None or any(wanted.values()))):
+        raise click.UsageError("--exec takes no --id, --correlation-id and --directory; --reply-to is for its output")
     if count is not None and everything:
         raise click.UsageError("--count and --all exclude each other: give one of them")
     many = count is not None or everything
     if many and any(wanted.values()):
         raise click.UsageError("--id and --correlation-id take one message: leave --count and --all out")
-    if many and not as_json and directory is None:
+    if many and not as_json and directory is None and command is None:
         raise click.UsageError("several bodies need --json (one object a line) or --directory (one file each)")
     with opened() as space:
+        if command is not None:
+            from xaspool_scripts.commands.execute import execute  # only this option needs the services
+
+            most = math.inf if everything else count or 1
+            click.get_current_context().exit(execute(space, queue, command, reply_to, timeout, most, as_json))
         if many:
             _take_many(space, queue, timeout, count, _BodyWriter(directory, as_json))
             return
