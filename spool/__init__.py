@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from spool.model.message import Message, MessageId
     from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
     from spool.model.position import Position
+    from spool.model.schedule import Schedule
     from spool.model.settings import QueueConfig, SpaceConfig
     from spool.opening import create, import_space, open, plan_recovery
     from spool.policies.subscriptions import SubscriptionState
@@ -81,11 +82,11 @@ __all__ = [
     "MessageFilters", "MessageId", "MessageInUse", "MirrorMismatch", "NewMessage", "NewerFormat", "NotASpace",
     "NotOpen", "OpenTransaction", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueArrivals",
     "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueReferences",
-    "QueueStats", "RecoveryRecord", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Space", "SpaceConfig",
-    "SpaceExists", "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError", "SubscriptionState",
-    "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated", "UnknownCodec",
-    "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space", "decode", "import_space", "mirrors",
-    "open", "plan_recovery", "read_metrics", "register_codec", "shared", "verify_export",
+    "QueueStats", "RecoveryRecord", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Schedule", "Space",
+    "SpaceConfig", "SpaceExists", "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError",
+    "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated",
+    "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space", "decode",
+    "import_space", "mirrors", "open", "plan_recovery", "read_metrics", "register_codec", "shared", "verify_export",
 ]  # fmt: skip
 
 
@@ -103,6 +104,7 @@ _MODULES = {
     "model.message": ("Message", "MessageId"),
     "model.options": ("JOIN", "GetOptions", "MessageFilters", "PutOptions", "QueueOptions", "SpaceOptions"),
     "model.position": ("Position",),
+    "model.schedule": ("Schedule",),
     "model.settings": ("QueueConfig", "SpaceConfig"),
     "opening": ("create", "import_space", "open", "plan_recovery"),
     "policies.subscriptions": ("SubscriptionState",),

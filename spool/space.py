@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from spool.admin.admin import Administration
 from spool.admin.finding import check_find, find
 from spool.admin.findings import Finding, RecoveryReport
+from spool.admin.schedules import put_due
 from spool.errors import Empty, InvalidArgument, NotOpen, SpaceStopped
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.schedule import RECLAIM_BYTES
@@ -89,7 +91,7 @@ class Space(Administration):
         self._check, self._repair = check, repair
         self._recovery = report
         self._kept_figures: KeptFigures | None = None
-        self._housekeeper = Housekeeper(core.store, _publisher(core.store))
+        self._housekeeper = Housekeeper(core.store, _publisher(core.store), partial(put_due, core))
         core.leader.committed = self._housekeeper.committed
 
     @property

@@ -22,6 +22,7 @@ from spool.coordination.locks import LockFile
 from spool.model import layout
 from tests import door, references
 from tests.branches import voting
+from tests.clocks import MovedClock, timed
 from tests.meanwhile import elsewhere
 
 ROOT = Path(__file__).parents[1]
@@ -150,6 +151,18 @@ def global_transaction(path: Path, opened: ExitStack) -> Action:
     return commit_and_recover
 
 
+def schedule(path: Path, opened: ExitStack) -> Action:
+    clock = MovedClock()
+    space = opened.enter_context(spool.open(timed(path, clock)))
+
+    def create_and_put() -> None:
+        space.create_schedule("s", "orders", b"one", cron="* * * * *")
+        clock.later += 60.0
+        door.steps(space)
+
+    return create_and_put
+
+
 def opening(path: Path, opened: ExitStack) -> Action:
     return lambda: opened.enter_context(spool.open(path))
 
@@ -163,6 +176,7 @@ TRACED = [
     ("A message of a worker", worker, {"TaskWorker", "RouteLoop", "Attempt.withdraw"}),
     ("A two-phase commit", two_phases, set()),
     ("A transaction over a space and a database", global_transaction, set()),
+    ("A due message of a schedule", schedule, set()),
     ("Opening a space", opening, {"finish_dead_writer"}),
 ]
 

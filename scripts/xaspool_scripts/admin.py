@@ -23,6 +23,7 @@ _MODULES = {
     "mirror": ("commands.mirror", "mirror"),
     "quarantine": ("commands.quarantine", "quarantine"),
     "queue": ("commands.queue", "queue"),
+    "schedule": ("commands.schedule", "schedule"),
     "subscription": ("commands.subscription", "subscription"),
     "top": ("watch.top.command", "top"),
     "tour": ("commands.tour", "tour"),

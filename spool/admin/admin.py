@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, BinaryIO, Unpack, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Unpack, overload
 
-from spool.admin import bulk, quarantined
+from spool.admin import bulk, quarantined, schedules
 from spool.admin.finding import find_message
 from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
@@ -22,7 +22,8 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.maintenance.room import free_room
 from spool.model.checks import check
 from spool.model.message import Message, attributes_of
-from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
+from spool.model.options import KEEP, Keep, MessageFilters, PutOptions, QueueOptions
+from spool.model.schedule import Schedule
 from spool.model.settings import WORK, QueueConfig, check_queue_name
 from spool.policies.expiry import expire
 from spool.policies.no_effect import warn_of_put
@@ -197,6 +198,56 @@ class Administration:
         """End a subscription. Messages that are kept only for this subscription are removed. The change is durable when
         this call returns. Raises InvalidArgument if no subscription has this name."""
         end(self._store, name)
+
+    # -- schedules -------------------------------------------------------------------------------------------------
+
+    @public_call("creating schedule {name}")
+    def create_schedule(
+        self, name: str, queue: str, body: Any, *, cron: str, timezone: str = "UTC",
+        missed: Literal["once", "skip"] = "once", exist_ok: bool = False, **options: Unpack[PutOptions],
+    ) -> Schedule:  # fmt: skip
+        """Create a schedule, which puts a message at each time of a cron expression. The schedule is durable when this
+        call returns.
+
+        A process that has the space open puts each due message, and exactly one process does so. The message has the
+        headers ``schedule``, the name, and ``schedule-due``, the time for which it was put. If no process has the space
+        open, or a queue or the disk is full, the message is late.
+
+        Args:
+            queue: the queue that gets the messages.
+            body: the body of each message, at most 64 KiB: see ``put``.
+            cron: minute, hour, day of the month, month and day of the week, e.g. ``"0 3 * * *"``; six fields begin with
+                the second. Also ``"@hourly"``, ``"@daily"``, ``"@weekly"``, ``"@monthly"`` and ``"@yearly"``.
+            timezone: the name of the time zone of ``cron``, e.g. ``"Europe/Berlin"``.
+            missed: "once" puts one message for all times that were missed. "skip" puts none, if a time is more than a
+                minute late.
+            exist_ok: return the schedule if it exists with the same arguments.
+            options: see ``spool.PutOptions``; without ``not_before``, ``expires_at``, ``before`` and
+                ``deduplication_key``, which are for one message.
+
+        Raises:
+            QueueNotFound: the queue does not exist.
+            InvalidArgument: the name is taken, or an argument has a value that is not allowed.
+        """
+        new = Schedule(name, queue, cron, timezone, missed, b"", None, {})
+        return schedules.create_schedule(self._core, new, body, options, exist_ok)
+
+    @public_call("listing schedules")
+    def schedules(self) -> dict[str, Schedule]:
+        """Return all schedules, by name."""
+        return schedules.schedules(self._store)
+
+    @public_call("deleting schedule {name}")
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule. The deletion is durable when this call returns. Messages that it has put remain in the
+        queue. Raises InvalidArgument if no schedule has this name."""
+        schedules.delete_schedule(self._store, name)
+
+    @public_call("running schedule {name}")
+    def run_schedule(self, name: str) -> str:
+        """Put the message of a schedule now, and return its id. The times of the schedule do not change. Raises the
+        errors of ``put``, and InvalidArgument if no schedule has this name."""
+        return schedules.run_schedule(self._core, name)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ def delete_queue(store: Store, name: str) -> None:
     Raises:
         QueueNotFound: the queue does not exist.
         QueueNotEmpty: the queue has a message, which may be claimed or in doubt. Also raised if files wait in the
-            queue's directory, or an option of another queue names the queue.
+            queue's directory, or an option of another queue or a schedule names the queue.
     """
 
     with editing(store) as file:
@@ -209,6 +209,10 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
             if other.name != name and getattr(other, option) == name:
                 raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
     with view.mutex:
+        for schedule in view.index.schedules.values():
+            if schedule.queue == name:
+                advice = f"delete the schedule first: spool-admin schedule delete {schedule.name}"
+                raise QueueNotEmpty(f"schedule {schedule.name!r} puts into queue {name!r}: {advice}")
         inside = view.index.messages.queue(name).live
     inside += sum(_puts(contents, name) for contents in view.prepared.branches.values())
     if inside:

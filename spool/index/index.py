@@ -42,6 +42,7 @@ from spool.index.segment import Segment
 from spool.model.layout import MAX_NUMBER, ORDINAL_BITS, committed
 from spool.model.message import updated
 from spool.model.position import PositionRanges
+from spool.model.schedule import SCHEDULE_FACT, Schedule, schedule_of
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
@@ -59,7 +60,7 @@ class Index:
     idle: the commits without live messages that may be reclaimed.
     idle_bytes: the bytes of all bodies in the files of the idle commits.
     unread: commits without live messages that are kept for a subscription.
-    subscriptions: the subscriptions, by the keys of their facts.
+    subscriptions, schedules: the subscriptions and the schedules, by the keys of their facts.
     retired: the idle commits whose removal reclaim has recorded; their files may still exist.
     unflushed: commits that were published without a flush. A later flush has covered the commits up to the durable
         mark.
@@ -81,6 +82,7 @@ class Index:
         self.idle_bytes = 0
         self.unread: set[int] = set()
         self.subscriptions: dict[str, Subscription] = {}
+        self.schedules: dict[str, Schedule] = {}
         self.retired: set[int] = set()
         self.unflushed: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
@@ -319,6 +321,8 @@ class Index:
                 self._record_retired(value["folded"])
         elif key in self.subscriptions:
             self._follow_subscription(key)
+        else:
+            self.schedules.pop(key, None)
 
     def keep_fact(self, key: str, number: int, value: Any, expiry: float | None) -> None:
         """Set a fact of commit ``number``. ``expiry``: seconds since the epoch; None if the fact never expires."""
@@ -327,6 +331,8 @@ class Index:
             heappush(self._expiries, (expiry, key))
         if key.startswith(SUBSCRIPTION_FACT):
             self._follow_subscription(key)
+        elif key.startswith(SCHEDULE_FACT) and (found := schedule_of(key, value)) is not None:
+            self.schedules[key] = found
 
     def forget_expired(self, now: float) -> None:
         """Drop the expired facts, so that these facts keep no files any more."""
@@ -502,6 +508,7 @@ class Index:
             state.facts = 0
             for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
                 del self.facts[key]
+                self.schedules.pop(key, None)
                 if key in self.subscriptions:
                     self._follow_subscription(key)
 

@@ -9,6 +9,7 @@ import errno
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from math import inf
 
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
 from spool.disk.advice import advice
@@ -39,10 +40,15 @@ _APPLIED_AT_ONCE = 64
 class Housekeeper:
     """The housekeeping of one open space."""
 
-    def __init__(self, store: Store, publish: Callable[[], None]) -> None:
-        """``publish``: called every ``EVERY_SECONDS`` by the process that does the housekeeping."""
+    def __init__(self, store: Store, publish: Callable[[], None], put_due: Callable[[], float]) -> None:
+        """The process that does the housekeeping calls these functions every ``EVERY_SECONDS``.
+
+        put_due: puts the due messages of schedules, and returns the time at which the next message is due. It is also
+            called at this time, and only if the space has schedules.
+        """
         self._store = store
-        self._publish = publish
+        self._publish, self._put_due = publish, put_due
+        self._next_due = inf  # the time at which this process puts the next message of a schedule
         self._compactor = Compactor(store)
         self._reclaimed_at = store.view.index.applied
         restored, extent = store.view.index.restored, self._extent()
@@ -117,7 +123,7 @@ class Housekeeper:
         guard, clock, goes_on = self._store.guard, self._store.clock, True
         next_compaction = clock.monotonic() + EVERY_SECONDS
         while goes_on and not guard.closed:
-            self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
+            self._wake.wait(max(0.0, min(next_compaction - clock.monotonic(), self._next_due - clock.now())))
             self._wake.clear()
             due = clock.monotonic() >= next_compaction  # an early wake-up does not make the regular steps earlier
             if due:
@@ -159,6 +165,8 @@ class Housekeeper:
         elected = due and self._is_elected()
         if elected:
             self._catch_up()
+        self._put_scheduled(due=due, elected=elected)
+        if elected:
             self._expire()
         self._flush(due=elected)
         self._check_marks()
@@ -234,6 +242,14 @@ class Housekeeper:
         for begin in range(store.view.index.applied, published, _APPLIED_AT_ONCE):
             apply_up_to(store, min(begin + _APPLIED_AT_ONCE, published))
             self._pause()
+
+    def _put_scheduled(self, *, due: bool, elected: bool) -> None:
+        """Put the due messages of schedules. Before a failure is repeated, the thread pauses for ``EVERY_SECONDS``."""
+        is_now = elected or self._next_due <= self._store.clock.now()
+        if due or is_now:
+            self._next_due = inf
+        if is_now and self._store.view.index.schedules:
+            self._next_due = self._put_due()
 
     def _expire(self) -> None:
         """Remove expired messages, even from queues without a consumer. End expired subscriptions."""

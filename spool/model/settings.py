@@ -105,8 +105,8 @@ def _marker(value: Any) -> str:
     return text(value)
 
 
-_NAME_RULE = "1 to 127 letters, digits, '.', '_' or '-', and does not start with a dot"
-QUEUE_NAME = ValueCheck(f"the name of a queue, which has {_NAME_RULE}", _queue_name, "QUEUE")
+NAME_RULE = "1 to 127 letters, digits, '.', '_' or '-', and does not start with a dot"
+QUEUE_NAME = ValueCheck(f"the name of a queue, which has {NAME_RULE}", _queue_name, "QUEUE")
 _QUEUE = QUEUE_NAME._replace(optional=True)
 _MARK_CHECK = ValueCheck("""a mark like "80%", "5000 messages" or "1 GiB\"""", _mark, "MARK", optional=True)
 _COUNT = number(_LARGEST, optional=True)
@@ -411,7 +411,7 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 def check_queue_name(name: object, where: str = "") -> str:
     """Return the name. If no queue can have this name, raise InvalidArgument; its text has the rule for names."""
     if not isinstance(name, str) or not layout.is_queue_name(name):
-        raise InvalidArgument(f"{where}{shown(name)} cannot be a queue's name: it takes {_NAME_RULE}")
+        raise InvalidArgument(f"{where}{shown(name)} cannot be a queue's name: it takes {NAME_RULE}")
     return name
 
 

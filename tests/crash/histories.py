@@ -4,6 +4,7 @@ from dataclasses import replace
 from unittest import mock
 
 import spool
+from spool.admin.schedules import put_due
 from spool.intake import Intake
 from spool.log import checkpoint, write_set
 from spool.maintenance import compaction
@@ -371,7 +372,24 @@ def _claims_that_fail(space: spool.Space, expected: Expectation) -> None:
 REJECTED = replace(THREE, queues=(("two", "three"), (), ()))  # (a drop is not counted as dequeued)
 
 
+def _a_schedule(space: spool.Space) -> None:
+    space.create_schedule("nightly", "a", "tick", cron="0 0 * * *")
+
+
+def _due_messages(space: spool.Space) -> None:
+    door.clock(space).step = 20_000.0  # type: ignore[attr-defined]
+    put_due(door.core(space))
+
+
+def _put_due(space: spool.Space, expected: Expectation) -> None:
+    """The next process that opens the space puts the message, unless it is there."""
+    expected.contents = expected.contents.put("a", "tick")
+    expected.allowed = frozenset([expected.contents])
+    _due_messages(space)
+
+
 HISTORIES = (
+    History("a due message of a schedule", _a_schedule, EMPTY, _put_due, finish=_due_messages),
     History("put", _nothing, EMPTY, _put),
     History("put_many", _nothing, EMPTY, _put_many),
     History("get", _three_messages, THREE, _get),

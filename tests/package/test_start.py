@@ -16,14 +16,12 @@ from tests.package.conftest import ROOT
 # Each costs a millisecond or more, with its own imports, and some call or command needs it.
 RARE = {
     "asyncio", "difflib", "email", "filelock", "http", "importlib.metadata", "multiprocessing", "rich", "socket",
-    "subprocess", "tarfile", "tempfile", "tomlkit", "urllib", "watchdog", "zipfile",
+    "subprocess", "tarfile", "tempfile", "tomlkit", "urllib", "watchdog", "zipfile", "zoneinfo", "cronsim",
 }  # fmt: skip
 OF_THE_ENGINE = {"spool.admin.doctor", "spool.admin.export", "spool.aio", "spool.intake", "spool.policies.capacity"}
 OF_EVERY_SPACE = {"spool.opening", "spool.space", "spool.recovery", "msgpack", "sortedcontainers", "logging", "json"}
-OTHER_COMMANDS = {
-    f"xaspool_scripts.commands.{name}"
-    for name in ("archive", "check", "docs", "doctor", "get", "init", "message", "put", "quarantine", "rearrange")
-}
+_RARE = "archive check docs doctor execute get init message put quarantine rearrange schedule"
+OTHER_COMMANDS = {f"xaspool_scripts.commands.{name}" for name in _RARE.split()}
 
 
 def imported(program: str, *arguments: str) -> set[str]:

@@ -31,7 +31,8 @@ WRONG = {
     "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "METHOD": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
     "HOST:PORT": "nowhere", "HOST[:PORT]": "no where", "[[NAME=]DIRECTORY...]": "../x=.", "TYPE": "",
-    "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon", "ROLE": "boss", "SUFFIX": "ok",
+    "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon", "ROLE": "boss", "SUFFIX": "ok", "CRON": "often",
+    "ZONE": "Mars",
 }  # fmt: skip
 # Any text is accepted; errors come from the file or space that it names.
 ANY = {
@@ -41,6 +42,7 @@ ANY = {
 ANY_OF = {"message get": {"--correlation-id"}}
 # Options that a command needs besides its arguments.
 NEEDED = {"queue change": ["--retry-delay", "1"], "message change": ["--priority", "1"]}
+NEEDED["schedule create"] = ["--body", "x"]
 
 
 def parameters() -> Iterator[tuple[str, list[str], click.Command, click.Parameter]]:
@@ -163,6 +165,7 @@ def test_the_page_names_the_variables_that_the_programs_read() -> None:
 
 OBJECTS = {row[0]: _quoted(row[1]) for row in _rows("## The objects of `--json`", 2)}
 OBJECTS["message seen"] |= OBJECTS["message"]
+OBJECTS["schedule shown"] |= OBJECTS["schedule"]
 TABLE = _rows("# The commands", 4)
 
 
@@ -177,6 +180,7 @@ WITH_JSON = [
     ("transaction", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
     ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
     ("quarantined file", ["quarantine", "show", "order.json"]), ("subscription", ["subscription", "list"]),
+    ("schedule", ["schedule", "list"]), ("schedule shown", ["schedule", "show", "nightly"]),
     ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
     ("recovery", ["spool-recover"]), ("mirror", ["mirror", "show"]), ("sample", ["metrics"]),
     ("space", ["top", "--once"]), ("archived", ["archive", "orders", "--to", "DIRECTORY"]),
@@ -201,6 +205,7 @@ def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: li
         with voting(xa.ResourceManager(space), XID):
             space.put("orders", b"x")
         space.engine.register_subscription("seen", ("orders",), 3600.0)
+        space.create_schedule("nightly", "orders", "x", cron="@daily")
     (path / "stray").touch()
     (path / "quarantine" / "order.json").touch()
     program, *typed = words if words[0].startswith("spool-") else ["spool-admin", *words]

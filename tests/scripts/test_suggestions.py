@@ -17,7 +17,10 @@ from xaspool_scripts.terminal import suggestions
         # commands: near, of another group, by a synonym, of another program
         ("spool-admin queue lst", "spool-admin queue list"),
         ("spool-admin put orders hello", "spool-admin message put"),
-        ("spool-admin add orders", "spool-admin queue create or spool-admin message put"),
+        (
+            "spool-admin add orders",
+            "spool-admin queue create or spool-admin schedule create or spool-admin message put",
+        ),
         ("spool-admin queue ls", "spool-admin queue list"),
         ("spool-admin worker", "spool-worker"),
         ("spool-admin nix", ""),

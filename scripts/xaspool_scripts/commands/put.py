@@ -51,11 +51,8 @@ def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as
     with opened() as space:
         if each_line:
             ids = _put_lines(space, queue, file or _standard_input(), chosen)
-        elif file is not None and "content_type" not in chosen:
-            ids = [_put_file(space, queue, file, chosen)]
         else:
-            content = _text(body) if body is not None else _all_of(space, file or _standard_input())
-            ids = [space.put(queue, _with_codec(content, chosen), **chosen)]
+            ids = [space.put(queue, body_of_command(space, queue, body, file, chosen), **chosen)]
     if not ids:
         note("the input has no lines: nothing was put")
         return
@@ -99,8 +96,14 @@ def _all_of(space: "Space", file: BinaryIO) -> bytes:
     return file.read(space.engine.config().max_body_bytes + 1)
 
 
-def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> str:
-    """Put a file's content as one message. Its suffix decides the content type: see ``type_of`` in ``spool.intake``."""
+def body_of_command(space: "Space", queue: str, body: str | None, file: BinaryIO | None, chosen: dict[str, Any]) -> Any:
+    """Return the body of a message: a text, the content of a file, or standard input.
+
+    Unless ``chosen`` has a content type, the suffix of the file decides the content type (see ``type_of`` in
+    ``spool.intake``), which is added to ``chosen``.
+    """
+    if file is None or "content_type" in chosen:
+        return _with_codec(_text(body) if body is not None else _all_of(space, file or _standard_input()), chosen)
     from spool.errors import InvalidArgument
     from spool.intake import body_of, type_of
 
@@ -108,11 +111,11 @@ def _put_file(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]
     name = os.fspath(file.name)
     kind = type_of(name, config.drop_types if config else {})
     try:
-        body, content_type = body_of(_all_of(space, file), kind)
+        content, chosen["content_type"] = body_of(_all_of(space, file), kind)
     except InvalidArgument as error:
         text = f"{printable(name)}: {error}; correct it, or name another --content-type"
         raise Failure(text, WRONG_USAGE) from None
-    return space.put(queue, body, **chosen, content_type=content_type)
+    return content
 
 
 def _with_codec(body: str | bytes, chosen: dict[str, Any]) -> Any:
