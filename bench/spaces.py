@@ -24,7 +24,7 @@ class _Unflushed(Disk):
     def run_beside(self, name: str, work: Callable[[], None]) -> bool:
         return False
 
-    def flush(self, handle: int, *, data_only: bool = False) -> None:
+    def flush(self, handle: int, *, data_only: bool = False, everything: bool = False) -> None:
         pass
 
     def flush_directory(self, name: str) -> None:

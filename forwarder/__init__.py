@@ -7,7 +7,6 @@ from forwarder.dataframes import register
 if TYPE_CHECKING:
     from forwarder.dataframes.decoding import decode
     from forwarder.events import Event
-    from forwarder.flight.endpoint import Endpoint
     from forwarder.forwarder import Forwarder
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
     from forwarder.pipelines.pipeline import MessagesLeft, Pipeline
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
     from forwarder.time_limits import TookTooLong
+    from forwarder.web.endpoint import Endpoint
     from spool.workers.effects import Effect
     from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry
 
@@ -31,7 +31,7 @@ __all__ = [
 # is imported at its first use.
 _MODULES = {
     "forwarder.dataframes.decoding": ("decode",),
-    "forwarder.flight.endpoint": ("Endpoint",),
+    "forwarder.web.endpoint": ("Endpoint",),
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
     "forwarder.routes.in_threads": ("ThreadForwarder",),

@@ -1,6 +1,5 @@
 """Forward queues to services in rounds. All routes use one Spark session, but run independently."""
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import spool
 from forwarder.events import Event
-from forwarder.flight.endpoint import Endpoint
 from forwarder.result import Summary
 from forwarder.round import Route, TaskDied
 from forwarder.routes.base import BaseForwarder
@@ -20,6 +18,7 @@ from forwarder.routes.workers import check_workers
 from forwarder.services import Service
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
 from forwarder.task import Block, Chunk, run
+from forwarder.web.endpoint import Endpoint
 from spool import open as open_space
 from spool.model.text import one_line
 from spool.workers.effects import OnFailure
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from forwarder.serving.offers import OfferServer
+    from forwarder.web.offers import OfferServer
 
 _STOPPED = "Spark was stopped: start the forwarder again"
 
@@ -142,11 +141,12 @@ class Forwarder(BaseForwarder):
         if self._endpoint is None:
             yield None
             return
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (otherwise gRPC would also print lines for our errors)
         try:
-            from forwarder.serving.offers import OfferServer
+            from forwarder.web.offers import OfferServer
         except ImportError as error:
-            raise SparkUnavailable(f"an endpoint needs PyArrow ({error}): pip install './xaspool[spark]'") from None
+            raise SparkUnavailable(
+                f"an endpoint needs more packages ({error}): pip install './xaspool[spark]'"
+            ) from None
         server = OfferServer(self._endpoint)
         try:
             yield server
@@ -178,8 +178,8 @@ class Forwarder(BaseForwarder):
             java_is_up()
             try:
                 if not is_local(str(spark.sparkContext.master)):
-                    client = None if server is None else server.client
-                    check_workers(spark, self.path, [route.service for route in self.routes], self._say, client)
+                    connection = None if server is None else server.connection
+                    check_workers(spark, self.path, [route.service for route in self.routes], self._say, connection)
                 elif self._spark is None:
                     warm_up(spark)
             except BaseException:

@@ -1,7 +1,7 @@
 """The part of a round that runs in executors: read bodies, call the service, write outcomes, prepare the branch.
 
 This code runs in Spark's Python workers. On the space's machine, a worker reads the bodies from the space's files. A
-worker that does not see the space gets the bodies from the driver's process by Arrow Flight. In both cases, the task
+worker that does not see the space gets the bodies from the driver's process by HTTP. In both cases, the task
 returns only a small `Block` through Spark, which names the prepared branch.
 """
 
@@ -20,10 +20,10 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import spool
-from forwarder.flight.address import Unreachable
 from forwarder.result import RoundResult
 from forwarder.services import MAX_REPLY, Caller, Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
+from spool.client.problems import Unreachable
 from spool.engine.tasks import (
     CallMarks,
     DamagedMessage,
@@ -46,7 +46,7 @@ from spool.workers.pauses import Streak
 from spool.workers.states import Event, State, end_of_call, next_state
 
 if TYPE_CHECKING:
-    from forwarder.flight.offers import Offer, OfferedBranch
+    from forwarder.network.offers import Offer, OfferedBranch
 
     TaskBranch = RemoteBranch | OfferedBranch
 
@@ -158,7 +158,7 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
 
 def _branch(chunk: Chunk, place: int, attempt: int) -> "TaskBranch":
     if chunk.offer is not None and not chunk.offer.place.is_seen():
-        from forwarder.flight.offers import OfferedBranch  # (a forwarder without Spark needs no Arrow)
+        from forwarder.network.offers import OfferedBranch  # (a forwarder without Spark needs no Arrow)
 
         return OfferedBranch(chunk.offer, place, attempt)
     return RemoteBranch(chunk.path, Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode()))

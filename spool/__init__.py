@@ -2,7 +2,9 @@
 
 ``create`` creates a queue space, ``open`` opens an existing one, and ``shared`` returns the open space of the process.
 They return a ``Space``, which puts and gets each ``Message`` directly or in a ``Transaction``. ``aio`` has the same
-calls for asyncio. ``PutOptions``, ``GetOptions``, ``QueueOptions``, ``SpaceOptions`` and ``MessageFilters`` list the
+calls for asyncio. ``connect`` returns a space of a server, by HTTP.
+
+``PutOptions``, ``GetOptions``, ``QueueOptions``, ``SpaceOptions`` and ``MessageFilters`` list the
 options of the calls. Every error is a ``SpoolError``.
 
 docs/words.md (``spool-admin docs words``) explains our terms by the terms of SQS, Kafka, JMS, Celery and RabbitMQ.
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from spool.admin.quarantined import QuarantinedFile
     from spool.admin.stats import QueueStats
     from spool.admin.unpack import verify_export
+    from spool.client.space import connect
     from spool.model.codecs import Codec, decode, register_codec
     from spool.model.message import Message, MessageId
     from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
@@ -85,7 +88,7 @@ __all__ = [
     "QueueStats", "RecoveryRecord", "RecoveryReport", "Reject", "RequestFailed", "Retry", "Schedule", "Space",
     "SpaceConfig", "SpaceExists", "SpaceMetrics", "SpaceMismatch", "SpaceOptions", "SpaceStopped", "SpoolError",
     "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated",
-    "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space", "decode",
+    "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "connect", "create", "current_space", "decode",
     "import_space", "mirrors", "open", "plan_recovery", "read_metrics", "register_codec", "shared", "verify_export",
 ]  # fmt: skip
 
@@ -100,6 +103,7 @@ _MODULES = {
     "admin.quarantined": ("QuarantinedFile",),
     "admin.stats": ("QueueStats",),
     "admin.unpack": ("verify_export",),
+    "client.space": ("connect",),
     "model.codecs": ("Codec", "decode", "register_codec"),
     "model.message": ("Message", "MessageId"),
     "model.options": ("JOIN", "GetOptions", "MessageFilters", "PutOptions", "QueueOptions", "SpaceOptions"),

@@ -38,6 +38,7 @@ from spool.transactions.validation import body_list, check_time_limit, put_reque
 if TYPE_CHECKING:
     from spool.engine import Engine
     from spool.watch.figures import KeptFigures, SpaceMetrics
+    from spool.workers.attempt import Attempts
     from spool.workers.handler import Handler
     from spool.workers.worker import WorkSummary
 
@@ -461,6 +462,11 @@ class Space(Administration):
         return Worker(
             self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop, pause_after=pause_after
         ).run()
+
+    def _attempts(self) -> "Attempts":
+        from spool.workers.attempt import Attempts
+
+        return Attempts(self._core)
 
     @public_call("reading the metrics")
     def metrics(self) -> "SpaceMetrics":

@@ -7,8 +7,8 @@ The language of a block, the word after its three backticks, decides its kind:
   they print, on stdout and stderr.
 - ``text`` after one of these: its output. ``…`` within a line stands for any characters, a line that is only ``…`` for
   any number of lines.
-- A ``python``, ``sh``, ``toml`` or ``ini`` block whose first line is a comment with a file's name and nothing else
-  (``# services.py``) is saved under that name, and not run.
+- A block whose first line is a comment with a file's name and nothing else (``# services.py``) is saved under that
+  name, and not run. An ``sh`` block that begins with the program of another language is run where the program is.
 - ``toml``, ``ini``, ``json``, ``console`` and other ``text``: for reading. Steps that a test must not take stand here:
   other users, services of the system, endless programs. In ``console``, commands begin with ``$``.
 
@@ -17,6 +17,7 @@ environment under test are found first. A page that starts Spark is run up to th
 """
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ from itertools import pairwise
 from pathlib import Path
 
 RUN = ("python", "sh")
-READ = ("text", "toml", "ini", "json", "console", "mermaid")
+READ = ("text", "toml", "ini", "json", "console", "mermaid", "javascript", "go", "php", "bash")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
+_FILE = re.compile(r"(?:#|//|<\?php //) ([\w./-]+\.\w+)\n")
+_LANGUAGES = ("node", "go", "php")
 _SPARK = re.compile(
     r"^spool-forward (?!--help|--version|.*--no-spark|.*--create-queues)|forwarder\.Forwarder\(|session\.start\(",
     re.MULTILINE,
@@ -62,7 +64,10 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def programs(page: Path, spark: bool = False) -> list[Block]:
     """The blocks of a page that are saved and run; with ``spark`` also those after the first that starts Spark."""
-    some = [block for block in blocks(page) if block.language in RUN or block.file]
+    absent = tuple(f"{name} " for name in _LANGUAGES if shutil.which(name) is None)
+    some = [
+        block for block in blocks(page) if block.file or (block.language in RUN and not block.text.startswith(absent))
+    ]
     end = next((place for place, block in enumerate(some) if block.starts_spark and not spark), len(some))
     return some[:end]
 

@@ -4,10 +4,12 @@ import ast
 import os
 import re
 import shutil
+import signal
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -75,8 +77,16 @@ def test_a_page_runs_block_after_block_as_it_says(
     programs = list(pages.programs(page))
     if any("import psycopg" in block.text for block in programs):
         environment = {**environment, **request.getfixturevalue("postgresql")}
-    for block in programs:
-        pages.run(block, tmp_path, environment)
+    port = free_port()  # (another run may have the port of the page)
+    try:
+        for block in programs:
+            pages.run(
+                replace(block, text=block.text.replace("127.0.0.1:8815", f"127.0.0.1:{port}")), tmp_path, environment
+            )
+    finally:
+        for server in tmp_path.glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(server.read_text()), signal.SIGTERM)
 
 
 @pytest.mark.every(2)

@@ -8,6 +8,7 @@ from bench.cases import (
     database,
     forward,
     growth,
+    http,
     latency,
     memory,
     network,
@@ -32,5 +33,5 @@ _NOT_ON_JOURNAL = ("1000", "asyncio")
 CASES: tuple[Case, ...] = (
     *calls.CASES, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL), *_OF_ANY_DISK,
     *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
-    *spark.CASES, *forward.CASES, *web.CASES, *workers.CASES, *network.CASES, *celery.CASES,
+    *spark.CASES, *forward.CASES, *web.CASES, *workers.CASES, *network.CASES, *http.CASES, *celery.CASES,
 )  # fmt: skip

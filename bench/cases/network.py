@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from forwarder import Endpoint
 
 _LEAST, _LEAST_FORWARDED, _LEAST_WORKERS = 0.6, 40_000, 1.8
-_READ = Row("flight-read", "Spark reads 1,000,000 messages of 1 KiB to a count, by Flight", f"≥ {_LEAST} × from files")
-_WRITE = Row("flight-write", "Spark writes 200,000 messages of 1 KiB, by Flight", f"≥ {_LEAST} × into files")
+_READ = Row("http-read", "Spark reads 1,000,000 messages of 1 KiB to a count, by HTTP", f"≥ {_LEAST} × from files")
+_WRITE = Row("http-write", "Spark writes 200,000 messages of 1 KiB, by HTTP", f"≥ {_LEAST} × into files")
 _FORWARD = Row(
-    "flight-forward", "forward 200,000 messages of 1 KiB to a Python function that does nothing, by Flight",
+    "http-forward", "forward 200,000 messages of 1 KiB to a Python function that does nothing, by HTTP",
     f"≥ {_LEAST_FORWARDED:,}/s",
 )  # fmt: skip
 _WORKERS = Row(
-    "flight-workers", "forward by Flight to a service of 20 ms, two workers instead of one", f"≥ {_LEAST_WORKERS} ×"
+    "http-workers", "forward by HTTP to a service of 20 ms, two workers instead of one", f"≥ {_LEAST_WORKERS} ×"
 )
 _ROWS = (_READ, _WRITE, _FORWARD, _WORKERS)
 _NO_OP = "python:bench.capacity_run:nothing"
@@ -82,7 +82,7 @@ def _read(bench: Bench, spark: "SparkSession", path: str) -> Outcome:
                 raise RuntimeError(f"{found:,} messages were read where {count:,} are there")
             return count / seconds
 
-        steps = {"by Flight": partial(rate, address), "from files": partial(rate, path)}
+        steps = {"by HTTP": partial(rate, address), "from files": partial(rate, path)}
         in_turns(steps, 1)
         return _compared(_READ, in_turns(steps, bench.sizes.spark_reads), f"{count:,} messages")
 
@@ -99,7 +99,7 @@ def _written(bench: Bench, spark: "SparkSession", path: str) -> Outcome:
             rows.write.format("spool").option("queue", QUEUE).mode("append").save(where)
             return count / (time.perf_counter() - begun)
 
-        steps = {"by Flight": partial(rate, address), "from files": partial(rate, path)}
+        steps = {"by HTTP": partial(rate, address), "from files": partial(rate, path)}
         in_turns(steps, 1)
         rates = in_turns(steps, bench.sizes.forwards)
     with spool.open(path) as space:
@@ -110,8 +110,8 @@ def _written(bench: Bench, spark: "SparkSession", path: str) -> Outcome:
 
 
 def _compared(row: Row, rates: dict[str, list[float]], note: str) -> Outcome:
-    flight, files = (Figure(who, rates[who], "messages/s") for who in ("by Flight", "from files"))
-    return compare(row, flight, [files], files.who, _LEAST, f"{note}, on two cores with the server")
+    http, files = (Figure(who, rates[who], "messages/s") for who in ("by HTTP", "from files"))
+    return compare(row, http, [files], files.who, _LEAST, f"{note}, on two cores with the server")
 
 
 def _forwarded(bench: Bench, spark: "SparkSession", directory: str, endpoint: "Endpoint") -> Outcome:
@@ -131,12 +131,12 @@ def _forwarded(bench: Bench, spark: "SparkSession", directory: str, endpoint: "E
             raise RuntimeError(f"of {count:,} messages were {summary.effects}: {summary.errors} {summary.down}")
         return count / seconds
 
-    rates = in_turns({"by Flight": partial(rate, endpoint), "from files": partial(rate, None)}, bench.sizes.forwards)
-    flight, files = (Figure(who, found, "messages/s") for who, found in rates.items())
-    text = f"{flight.median:,.0f}/s, {ratio(flight, files):.2f} × from files"
-    good = flight.median >= _LEAST_FORWARDED
+    rates = in_turns({"by HTTP": partial(rate, endpoint), "from files": partial(rate, None)}, bench.sizes.forwards)
+    http, files = (Figure(who, found, "messages/s") for who, found in rates.items())
+    text = f"{http.median:,.0f}/s, {ratio(http, files):.2f} × from files"
+    good = http.median >= _LEAST_FORWARDED
     note = f"{count:,} messages; all processes on two cores"
-    return Outcome(_FORWARD, text, Verdict.of(good), flight, [files], note, against=files)
+    return Outcome(_FORWARD, text, Verdict.of(good), http, [files], note, against=files)
 
 
 def _by_workers(bench: Bench, endpoint: "Endpoint") -> Outcome:

@@ -23,22 +23,17 @@ from forwarder.dataframes.columns import Options, ReadOptions, StreamOptions, ch
 from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.sink import BatchWriter, Job, StreamWriter, Written, task
 from forwarder.dataframes.stream import limit_of
-from forwarder.flight import lease
-from forwarder.flight.address import CONNECTION, Unreachable, without_connection
-from forwarder.flight.client import Client
-from forwarder.flight.codes import packed_vote, vote_of
+from forwarder.network import lease
+from forwarder.network.calls import act, read, write
+from forwarder.network.codes import packed_vote, vote_of
+from forwarder.network.options import connection_of, without_connection
 from forwarder.subscriber import NUMBER, Offset
+from spool.client.connection import Connection
 from spool.engine.tasks import BatchOf
-from spool.errors import CommitUnknown
+from spool.errors import CommitUnknown, SystemFailure
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-
-
-def client_of(options: Options) -> Client:
-    """Return the client for the options. InvalidArgument if the address or a file of the connection is wrong."""
-    given = {name.lower(): value for name, value in options.items()}
-    return Client.of(given["path"], *(given.get(name.lower()) for name in CONNECTION))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -55,7 +50,7 @@ class _Reader:
     """The common part of the readers."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._client = client_of(options)
+        self._connection = connection_of(options)
         self._given = without_connection(options)
         self._schema = check_columns(schema)
 
@@ -64,11 +59,12 @@ class _Reader:
         return {"options": options, "schema": self._schema.json()}
 
     def _planned(self, **offsets: Offset) -> list[InputPartition]:
-        return [TicketPartition(ticket) for ticket in self._client.plan(**offsets, **self._asked())]
+        tickets = act(self._connection, "plan", **offsets, **self._asked())["tickets"]
+        return list(map(TicketPartition, tickets))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TicketPartition)
-        return self._client.read(partition.ticket)
+        return read(self._connection, partition.ticket)
 
 
 class RemoteBatchReader(_Reader, DataSourceReader):
@@ -97,7 +93,7 @@ class RemoteStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailab
         elif isinstance(limit, ReadMaxBytes):
             told = ["bytes", limit.max_bytes]
         asked = {"call": call, "start": start, "limit": told, "target": self._target, **self._asked()}
-        offset: Offset = self._client.act("stream", **asked)["offset"]
+        offset: Offset = act(self._connection, "stream", **asked)["offset"]
         return offset
 
     def initialOffset(self) -> Offset:
@@ -130,9 +126,9 @@ class RemoteStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailab
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteJob(Job):
-    """The counterpart of ``sink.Job``. The server holds the coordinator's lock. Coordinator and session have one id."""
+    """The counterpart of ``sink.Job``. The server holds the coordinator's lock. The coordinator's id is the session."""
 
-    client: Client
+    connection: Connection
     schema: StructType
 
     def _asked(self) -> dict[str, Any]:
@@ -140,16 +136,22 @@ class RemoteJob(Job):
         return {"options": options, "schema": self.schema.json()}
 
     def begin(self, key: str | None = None) -> Coordinator:
-        session = self.client.act("begin", key=key, **self._asked())["session"]
-        lease.start(self.client, session)
-        return Coordinator(session, "")
+        session = act(self.connection, "begin", key=key, **self._asked())["session"]
+        lease.start(self.connection, session)
+        return Coordinator(session.encode(), "")
 
     def write(self, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> Written:
         partition, attempt = task()
         schema = to_arrow_schema(self.schema, timezone="UTC")
         sent = (batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches)
-        answer = self.client.write(
-            sent, schema, session=coordinator.id, partition=partition, attempt=attempt, **self._asked()
+        answer = write(
+            self.connection,
+            sent,
+            schema,
+            session=coordinator.id.decode(),
+            partition=partition,
+            attempt=attempt,
+            **self._asked(),
         )
         return Written(coordinator, vote_of(answer["vote"]), answer["rows"])
 
@@ -158,8 +160,8 @@ class RemoteJob(Job):
         rows = sum(message.rows for message in messages)
         told = None if batch is None else list(batch)
         try:
-            answer = self.client.act("commit", session=coordinator.id, votes=votes, rows=rows, batch=told)
-        except Unreachable as error:
+            answer = act(self.connection, "commit", session=coordinator.id.decode(), votes=votes, rows=rows, batch=told)
+        except SystemFailure as error:  # e.g. Unreachable
             raise CommitUnknown(
                 f"the rows may or may not have been written: {error}; look for the messages. A write with the options "
                 "applicationId and batchId can be repeated: it writes the rows once"
@@ -167,22 +169,22 @@ class RemoteJob(Job):
         return bool(answer["written"])
 
     def end(self, coordinator: Coordinator) -> None:
-        self.client.act("abort", session=coordinator.id)
+        act(self.connection, "abort", session=coordinator.id.decode())
 
     def end_stream(self, key: str) -> None:
-        self.client.act("abort", key=key)
+        act(self.connection, "abort", key=key)
 
 
 def batch_writer(options: Options, schema: StructType, *, overwrite: bool) -> BatchWriter:
     """Return the writer of a batch write into a space of a server."""
-    client = client_of(options)
+    connection = connection_of(options)
     job = Job.of(without_connection(options), schema, overwrite=overwrite)
-    return BatchWriter(RemoteJob(**vars(job), client=client, schema=schema))
+    return BatchWriter(RemoteJob(**vars(job), connection=connection, schema=schema))
 
 
 def stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> StreamWriter:
     """Return the writer of a stream write into a space of a server."""
-    client = client_of(options)
+    connection = connection_of(options)
     writer = StreamWriter.of(without_connection(options), schema, overwrite=overwrite)
-    writer.job = RemoteJob(**vars(writer.job), client=client, schema=schema)
+    writer.job = RemoteJob(**vars(writer.job), connection=connection, schema=schema)
     return writer

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from forwarder.flight.address import is_remote, without_connection
+from forwarder.network.options import is_remote, without_connection
 
 
 class SpoolSource(DataSource):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import spool
-from forwarder.flight.place import Place
+from forwarder.network.place import Place
 from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable, reason_of
 from spool.engine.tasks import boot_id, check_place
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from forwarder.flight.client import Client
+    from spool.client.connection import Connection
 
 WAIT_SECONDS = 120.0
 """The seconds within which a cluster has to start a worker."""
@@ -52,14 +52,14 @@ def check_workers(
     path: str,
     services: Sequence[Service],
     say: Callable[[str], None] = lambda text: None,
-    client: "Client | None" = None,
+    connection: "Connection | None" = None,
 ) -> None:
     """Wait for the workers of a cluster, and let each worker check the space and the services.
 
     Args:
         path: the directory of the space. This process has the space open.
         say: called with a short text during a wait for the cluster, and for each machine that does not see the space.
-        client: a client of the forwarder's endpoint; None without an endpoint.
+        connection: a connection to the forwarder's endpoint; None without an endpoint.
 
     Raises:
         SparkUnavailable: the cluster starts no worker, or a worker cannot work for this space.
@@ -67,7 +67,7 @@ def check_workers(
     context, path = spark.sparkContext, os.path.abspath(path)
     wait_for_workers(context, say)
     count = context.defaultParallelism
-    looks = partial(look, Place.of(path), spool.__version__, tuple(services), client)
+    looks = partial(look, Place.of(path), spool.__version__, tuple(services), connection)
     try:
         found = set(context.parallelize(range(count), count).map(looks).collect())
     except Exception as error:  # the bridge to Java raises exceptions of many kinds
@@ -115,7 +115,9 @@ def has_workers(context: "SparkContext") -> bool:
     raise SparkUnavailable(f"{context.master} has ended this program's work: look into the log of its master")
 
 
-def look(place: Place, version: str, services: Sequence[Service], client: "Client | None", _: object = None) -> Look:
+def look(
+    place: Place, version: str, services: Sequence[Service], connection: "Connection | None", _: object = None
+) -> Look:
     """Check whether this worker process can work for the driver, and whether it needs the endpoint."""
     host, is_seen = socket.gethostname(), False
     try:
@@ -124,8 +126,10 @@ def look(place: Place, version: str, services: Sequence[Service], client: "Clien
         is_seen = place.is_seen()
         if is_seen:
             check_place(place.path)
-        elif client is not None:
-            client.act("health")
+        elif connection is not None:
+            from forwarder.network.calls import act  # (a forwarder without Spark needs no Arrow)
+
+            act(connection, "now")
         elif boot_id() != place.boot_id:
             raise ServiceError(f"{place.path} is open on another machine: {_GIVE_ENDPOINT}")
         else:

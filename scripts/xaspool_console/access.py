@@ -27,7 +27,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forwarder.flight.endpoint import in_url
+from forwarder.web.sockets import in_url
 from spool.errors import InvalidArgument
 
 LOGIN, COOKIE = "/login", "xaspool"

@@ -1,54 +1,77 @@
-"""``spool-serve``: share spaces with Spark on machines that do not see them."""
+"""``spool-serve``: serve spaces by HTTP, for other languages, other machines and Spark."""
 
 import logging
-import os
+import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end, end_signal, named_spaces, tls_options, wait_for_end
+from xaspool_scripts.terminal.listening import (
+    address,
+    end,
+    end_signal,
+    listeners_at,
+    named_spaces,
+    reason_of,
+    tls_options,
+    wait_for_end,
+)
 from xaspool_scripts.terminal.options import size
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import Failure, SingleProgram, extra, json_option, log_to_stderr, note
 
 if TYPE_CHECKING:
-    from forwarder.serving.server import SpaceServer
+    from forwarder.web.processes import Processes
+    from forwarder.web.server import WebServer
+
+_PATH = "unix:"
+
+
+def _listen(context: click.Context, parameter: click.Parameter, given: str) -> str | tuple[str, int] | None:
+    return given.removeprefix(_PATH) if given.startswith(_PATH) else address(context, parameter, given)
 
 
 @click.command("spool-serve", cls=SingleProgram)
 @click.argument("given", nargs=-1, metavar="[[NAME=]DIRECTORY...]")
 @click.option(
-    "--listen", default="127.0.0.1:8815", show_default=True, metavar="HOST:PORT", callback=address,
-    help="The address to listen at. Port 0 takes a free port.",
+    "--listen", default="127.0.0.1:8815", show_default=True, metavar="HOST:PORT|unix:PATH", callback=_listen,
+    help="The address to listen at, or the path of a Unix socket. Port 0 takes a free port. Sockets of systemd "
+    "(LISTEN_FDS) are used instead.",
 )  # fmt: skip
 @tls_options
 @click.option(
     "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
-    help="The tokens of the clients: one in a line, with its rights after it (SPACE:read, SPACE:subscribe=NAME, "
-    "SPACE:write), or all rights. Only you may read the file.",
+    help="The tokens of the clients: one in a line, with its rights after it (SPACE:look, SPACE:put, SPACE:take, each "
+    "with =QUEUE for one queue, or SPACE:subscribe=NAME), or all rights. Only you may read the file.",
 )  # fmt: skip
 @click.option(
     "--insecure", is_flag=True, help="Listen beyond this machine without TLS or tokens: everybody may read and write."
 )
 @click.option(
+    "--processes", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+    help="The number of processes that answer. One process uses one processor.",
+)  # fmt: skip
+@click.option(
     "--max-write", type=size, default="16 GiB", show_default=True, metavar="SIZE",
-    help="The most bytes that one task of a write may send. A larger write needs more tasks.",
+    help="The most bytes that one task of a write of Spark may send. A larger write needs more tasks.",
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Print the log's lines of level INFO.")
 @json_option
 def main(
-    given: tuple[str, ...], listen: tuple[str, int], tls_cert: str | None, tls_key: str | None, token_file: str | None,
-    insecure: bool, max_write: int, verbose: bool, as_json: bool,
+    given: tuple[str, ...], listen: str | tuple[str, int], tls_cert: str | None, tls_key: str | None,
+    token_file: str | None, insecure: bool, processes: int, max_write: int, verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Share spaces with Spark programs on other machines, by Arrow Flight.
+    """Serve spaces by HTTP, to programs in every language, programs on other machines, and Spark.
 
     The server runs on the machine of its spaces. A program names a space by its address instead of its directory, e.g.
-    spool+grpc+tls://HOST:8815/NAME. The name of a space is the name of its directory, or NAME. Without a DIRECTORY, the
-    server shares the space of -s.
+    https://HOST:8815/NAME. The name of a space is the name of its directory, or NAME. Without a DIRECTORY, the server
+    serves the space of -s.
 
-    After SIGTERM or Ctrl-C, the server rolls back the writes that are not committed, and ends.
+    After SIGTERM or Ctrl-C, the server finishes the running calls, releases the messages that clients hold, rolls back
+    the writes of Spark that are not committed, and ends.
 
     \b
     Exit codes:
@@ -62,61 +85,102 @@ def main(
       spool-serve /var/spool/shop audit=/srv/spool --listen 0.0.0.0:8815 --tls-cert cert.pem \\
         --tls-key key.pem --token-file tokens
     """
-    from forwarder.flight.endpoint import is_loopback
-
+    with extra("web", "spool-serve"):
+        import forwarder.web.server  # noqa: F401
     if verbose:
         log_to_stderr(logging.INFO)
     if (tls_cert is None) != (tls_key is None):
         raise Failure("--tls-cert and --tls-key belong together: give both", WRONG_USAGE)
-    spaces, (host, port) = named_spaces(given), listen
-    if not insecure and not is_loopback(host) and (tls_cert is None or token_file is None):
-        raise Failure(
-            f"{host} can be reached from other machines: give --tls-cert, --tls-key and --token-file, or --insecure",
-            WRONG_USAGE,
-        )
-    server = _started(spaces, host, port, tls_cert, tls_key, token_file, max_write)
+    spaces = named_spaces(given)
+    listeners, reached = _listeners(listen, is_safe=insecure or (tls_cert is not None and token_file is not None))
+    server = _started(listeners, spaces, token_file, processes, certificate=tls_cert, key=tls_key, most_bytes=max_write)
     try:
         ended = end_signal()
         for name, path in spaces.items():
+            at = f"{_url(listeners[0], reached, is_tls=tls_cert is not None)}/{name}"
             if as_json:
-                write_json({"event": "serving", "space": path, "address": server.address(name)})
+                write_json({"event": "serving", "space": path, "address": at})
             else:
-                click.echo(f"serving {path} at {server.address(name)}")
-        if not is_loopback(host) and (tls_cert is None or token_file is None):
+                click.echo(f"serving {path} at {at}")
+        if reached and (tls_cert is None or token_file is None):
             note(
                 "WARNING: everybody who reaches this address may read and write these spaces, or listen to the traffic"
             )
-        elif token_file is None:
+        elif token_file is None and listeners[0].family != socket.AF_UNIX:
             note("every user of this machine can read and write these spaces here; --token-file asks for a token")
         sys.stdout.flush()
-        wait_for_end(ended, server.spaces)
+        wait_for_end(ended, server.spaces, server.check)
     finally:
         has_ended = server.close()
-    end("ended: writes that were not committed are rolled back", as_json=as_json, has_ended=has_ended)
+    end("ended: the messages that clients held are released", as_json=as_json, has_ended=has_ended)
+
+
+def _listeners(listen: str | tuple[str, int], *, is_safe: bool) -> tuple[list[socket.socket], str]:
+    """Return the sockets, and the host by which other machines reach them; "" if they cannot.
+
+    is_safe: whether other machines may reach the server.
+    """
+    from forwarder.web.sockets import is_loopback, listening_at_path, sockets_of_systemd
+    from spool.errors import InvalidArgument
+
+    try:
+        listeners = sockets_of_systemd()
+    except InvalidArgument as error:
+        raise Failure(str(error), WRONG_USAGE) from error
+    hosts = [str(each.getsockname()[0]) for each in listeners if each.family != socket.AF_UNIX]
+    if not listeners and isinstance(listen, tuple):
+        hosts = [listen[0]]
+    reached = next((host for host in hosts if not is_loopback(host)), "")
+    if reached and not is_safe:
+        raise Failure(
+            f"{reached} can be reached from other machines: give --tls-cert, --tls-key and --token-file, or --insecure",
+            WRONG_USAGE,
+        )
+    if listeners:
+        return listeners, reached
+    if isinstance(listen, tuple):
+        return listeners_at(*listen), reached
+    try:
+        return [listening_at_path(listen)], ""
+    except OSError as error:
+        raise Failure(f"cannot listen at {_PATH}{listen}: {reason_of(error)}") from error
+
+
+def _url(listener: socket.socket, host: str, *, is_tls: bool) -> str:
+    """Return the address of the server for its clients; a Unix socket's in the form of nginx."""
+    from forwarder.web.sockets import in_url
+
+    if listener.family == socket.AF_UNIX:
+        return f"http://unix:{listener.getsockname()}:"
+    name = listener.getsockname()
+    return f"http{'s' if is_tls else ''}://{in_url(host or name[0])}:{name[1]}"
 
 
 def _started(
-    spaces: dict[str, str],
-    host: str,
-    port: int,
-    tls_cert: str | None,
-    tls_key: str | None,
-    token_file: str | None,
-    max_write: int,
-) -> "SpaceServer":
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # (otherwise gRPC would also print lines for our errors)
-    with extra("spark", "spool-serve"):
-        from forwarder.serving.access import TokenFile, Tokens
-        from forwarder.serving.server import SpaceServer
+    listeners: list[socket.socket], spaces: dict[str, str], token_file: str | None, processes: int, **options: Any
+) -> "WebServer | Processes":
+    from forwarder.web.processes import Processes
+    from forwarder.web.server import WebServer
+    from forwarder.web.tokens import TokenFile, Tokens
     from spool.errors import InvalidArgument, SpoolError
 
     try:
         tokens = Tokens() if token_file is None else TokenFile(token_file)
-        return SpaceServer(host, port, spaces, tokens, certificate=tls_cert, key=tls_key, most_bytes=max_write)
+        if processes == 1:
+            return WebServer(listeners, spaces, tokens, **options)
+
+        def start(listener: socket.socket, **own: Any) -> WebServer:
+            return WebServer([*listeners, listener], spaces, tokens, **options, **own)
+
+        return Processes(processes, start, _wait)
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     except (SpoolError, OSError) as error:
         raise Failure(str(error)) from error
+
+
+def _wait(server: "WebServer", check: Callable[[], object]) -> None:
+    wait_for_end(end_signal(), server.spaces, check)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from xaspool_scripts.terminal.program import (
     describe,
     json_option,
     log_to_stderr,
+    named_address,
     note,
     note_at_once,
     open_space,
@@ -28,7 +29,7 @@ from xaspool_scripts.terminal.program import (
 from xaspool_scripts.terminal.signals import ending_signals, name_of
 
 if TYPE_CHECKING:
-    from spool import Handler, Space, Worker, WorkSummary
+    from spool import Handler, Worker, WorkSummary
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
@@ -54,6 +55,14 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
     "attempt of its message.",
 )  # fmt: skip
 @pause_after_option
+@click.option(
+    "--token-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+    help="The file with the token, if -s is the address of a server; without it, $XASPOOL_TOKEN.",
+)  # fmt: skip
+@click.option(
+    "--tls-certificate", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+    help="The file with the certificate of the server's authority, as PEM; without it, the system's authorities.",
+)  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Print tracebacks, and the log's lines of level INFO.")
 @json_option
 def main(
@@ -62,6 +71,8 @@ def main(
     threads: int,
     timeout: float | None,
     pause_after: int,
+    token_file: str | None,
+    tls_certificate: str | None,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -70,6 +81,9 @@ def main(
     The function takes one argument, the message. It raises spool.Retry to be called again later, and spool.Reject for a
     message that must not be attempted again. Any other exception is a failed attempt. The message, its reply and the
     messages that the function puts are one commit. Python looks for the function in the current directory first.
+
+    With -s https://HOST:PORT/NAME, the messages are those of a server (spool-serve). While the server cannot be
+    reached, the program pauses.
 
     After the first SIGTERM, Ctrl-C or other ending signal (SIGHUP, SIGUSR1, SIGUSR2, SIGALRM), the program ends when
     the calls in progress have ended. The second signal ends the program at once: the messages of these calls go back
@@ -89,6 +103,7 @@ def main(
     Examples:
       spool-worker -s /var/spool/shop orders=shop.handlers:book --threads 4
       spool-worker orders=handlers:book invoices=handlers:send --once
+      spool-worker -s https://queue.example:8815/shop orders=handlers:book --token-file token
     """
     from spool.workers.functions import ServiceError, find_function
 
@@ -100,7 +115,7 @@ def main(
         functions = {queue: find_function(target) for queue, target in targets.items()}
     except ServiceError as error:
         raise Failure(str(error), WRONG_USAGE) from error
-    with open_space() as space, _status(list(functions)) as show, typed_values():
+    with typed_values(), _opened(token_file, tls_certificate) as space, _status(list(functions)) as show:
         group = WorkerGroup(
             space, functions, show, threads=threads, once=once, timeout=timeout, pause_after=pause_after
         )
@@ -119,12 +134,21 @@ def main(
     click.get_current_context().exit(code)
 
 
+def _opened(token_file: str | None, certificate_file: str | None) -> Any:
+    """Open the space that the command names: a directory, or a space of a server."""
+    if (address := named_address()) is None:
+        return open_space()
+    import spool
+
+    return spool.connect(address, token_file=token_file, certificate_file=certificate_file)
+
+
 class WorkerGroup:
     """One worker for each queue. Each worker runs in a separate thread. The main thread waits for the workers, and acts
     on signals."""
 
     def __init__(
-        self, space: "Space", functions: "Mapping[str, Callable[[Any], Any] | Handler]",
+        self, space: Any, functions: "Mapping[str, Callable[[Any], Any] | Handler]",
         show: "Callable[[str, WorkSummary], None]", **options: Any,
     ) -> None:  # fmt: skip
         from spool import Worker

@@ -8,12 +8,15 @@ import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import spool.transactions.claims
 from spool.aio.tasks import Threads, threaded, wait_to_end
 from spool.model.message import Message
+from spool.model.options import PutOptions
 from spool.runtime.pickling import refuse_pickling
+
+T = TypeVar("T")
 
 
 class Claims:
@@ -40,6 +43,12 @@ class Claims:
         """As ``spool.Claims.remove``; returns when the removal is durable."""
         await _ended(self.sync.remove(messages))
 
+    async def commit(
+        self, messages: Iterable[Message], puts: Iterable[tuple[str, Any, PutOptions]]
+    ) -> list[str] | None:
+        """As ``spool.Claims.commit``; returns the ids when the commit is durable."""
+        return await _ended(self.sync.commit(messages, puts))
+
     async def fail(self, message: Message, reason: str, delay: float | None = None) -> None:
         """As ``spool.Claims.fail``; returns when the attempt is counted."""
         await _ended(self.sync.fail(message, reason, delay))
@@ -61,6 +70,6 @@ class Claims:
         return f"<{self.sync!r}, for asyncio>"
 
 
-async def _ended(commit: "Future[None]") -> None:
+async def _ended(commit: "Future[T]") -> T:
     """Wait for the end of a commit, even if the task is cancelled."""
-    await wait_to_end(asyncio.wrap_future(commit))
+    return await wait_to_end(asyncio.wrap_future(commit))

@@ -43,6 +43,7 @@ from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
 from spool.store.meters import Meters
 from spool.transactions import two_phase
+from spool.transactions.claims import Claims
 from spool.transactions.coordinated import CoordinatedTransaction, Coordinator, lock_coordinator
 from spool.transactions.core import Core
 from spool.transactions.delivery import set_aside, stored_body
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from spool.reading.backlog import Backlog
     from spool.watch.consumers import Consumer
     from spool.watch.live_tasks import WaitingTasks
+    from spool.workers.claimed import ClaimedAttempt
 
 Decision = Literal["committed", "rolled back"]
 """An administrator's decision about a branch."""
@@ -464,6 +466,12 @@ class Engine:
     def stored_body(self, message: Message) -> bytes:
         """Return the stored bytes of a body. The caller holds the message. Raises CorruptedFile."""
         return stored_body(self._store.files, self._store.view, message)
+
+    def claimed_attempt(self, claims: Claims, message: Message) -> "ClaimedAttempt":
+        """Return an attempt for a message that ``claims`` holds, to end it with the outcome of a service."""
+        from spool.workers.claimed import ClaimedAttempt
+
+        return ClaimedAttempt(self._core, claims, message)
 
     # -- reading without taking ----------------------------------------------------------------------------------------
 

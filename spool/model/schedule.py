@@ -112,9 +112,19 @@ def schedule_of(key: str, value: Any) -> Schedule | None:
     """Return the schedule that a fact describes: the name, and the other fields; None if it is no schedule."""
     match value:
         case [
-            str(), str(), str(), str(), bytes(), str() | None, dict(),
-            float() | None, float() | None, float(), float() | None, str(),
-        ]:  # fmt: skip
+            str(),
+            str(),
+            str(),
+            str(),
+            bytes(),
+            str() | None,
+            dict(),
+            float() | None,
+            float() | None,
+            float(),
+            float() | None,
+            str(),
+        ]:
             return Schedule(key.removeprefix(SCHEDULE_FACT), *value)
     return None
 

@@ -130,9 +130,14 @@ def check_not_own(view: View, wanted: Wanted, claims: PositionRanges) -> None:
 
 def nothing_free(view: View, clock: Clock, wanted: Wanted) -> SpoolError:
     """Return the error of a get that claimed nothing."""
+    if wanted.message_id is not None and is_there(view, clock, wanted):
+        return MessageInUse(f"message {wanted.message_id} is held by a transaction: try again later")
+    return no_message(wanted)
+
+
+def no_message(wanted: Wanted) -> Empty:
+    """Return the error of a get for which there is no message."""
     if wanted.message_id is not None:
-        if is_there(view, clock, wanted):
-            return MessageInUse(f"message {wanted.message_id} is held by a transaction: try again later")
         return Empty(f"queue {wanted.queue} has no message {wanted.message_id}")
     if wanted.correlation_id is not None:
         return Empty(f"queue {wanted.queue} has no free message with the correlation id {shown(wanted.correlation_id)}")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from spool.errors import (
     BadMessageId,
@@ -32,6 +32,7 @@ from spool.log.visibility import catch_up, revalidate
 from spool.log.write_set import WriteSet, removal
 from spool.model.checks import ValueCheck, check, seconds
 from spool.model.message import Message
+from spool.model.options import PutOptions
 from spool.model.position import PositionRanges, append_range, subtract_ranges
 from spool.model.text import shown
 from spool.policies.claim_journal import become_owner
@@ -43,9 +44,10 @@ from spool.runtime.tearing import raise_if_torn
 from spool.transactions.claiming import Wanted, check_wanted
 from spool.transactions.core import Core
 from spool.transactions.hold import Hold
+from spool.transactions.validation import put_request
 
 _DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
-_CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
+CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
 
 
 class _Held(Hold):
@@ -178,8 +180,32 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is removed.
         """
-        store = self._store
-        return self._submit(_listed("remove", messages), lambda found: removal(store.check_usable(), _ranges(found)))
+        return self._submit(listed("remove", messages), self._removal, removes=True)
+
+    def commit(
+        self, messages: Iterable[Message], puts: Iterable[tuple[str, Any, PutOptions]]
+    ) -> "Future[list[str] | None]":
+        """Acknowledge messages, and put new ones, in one commit: all of it happens, or nothing.
+
+        Args:
+            puts: the queue, the body and the options of each new message, as ``Space.put`` takes them. The option
+                ``deduplication_key`` is not accepted, because the removal already makes the puts happen once.
+
+        Returns:
+            A future of the ids of the new messages. If the call is repeated after an unknown outcome, and the earlier
+            call has committed, the future has None, and nothing is put.
+
+        Raises:
+            BadMessageId: this object does not hold one of the messages.
+            the errors of ``Space.put``. Then nothing is committed, and the messages remain held.
+        """
+        return self._submit(listed("commit", messages), partial(self._removal, puts=check_puts(puts)), removes=True)
+
+    def _removal(self, found: Sequence[_Held], puts: Sequence[tuple[str, Any, dict[str, Any]]] = ()) -> WriteSet:
+        request = removal(self._store.check_usable(), _ranges(found))
+        for queue, body, options in puts:
+            request.append(put_request(self._core, queue, [body], **options))
+        return request
 
     def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
         """Count a failed attempt, and release the message.
@@ -215,7 +241,7 @@ class Claims:
             InvalidArgument: ``delay`` is not a number of seconds from 0.
         """
         failure = partial(self._failure, reason=reason, delay=check("delay", delay, _DELAY), is_final=True)
-        return self._submit(_listed("reject", messages), failure)
+        return self._submit(listed("reject", messages), failure)
 
     def release(self, messages: Iterable[Message]) -> None:
         """Return messages to their places in their queues, and wake waiting calls of all processes. No attempt is
@@ -224,7 +250,7 @@ class Claims:
         Raises:
             BadMessageId: this object does not hold one of the messages. Then no message is released.
         """
-        self._release(_listed("release", messages))
+        self._release(listed("release", messages))
 
     @public_call("releasing messages")
     def _release(self, messages: list[Message]) -> None:
@@ -276,7 +302,7 @@ class Claims:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ProtocolError(_CLOSED)
+            raise ProtocolError(CLOSED)
 
     def _find(self, message: Message) -> _Held:
         """Return a message that is held and is not being ended. The caller holds the mutex."""
@@ -368,50 +394,53 @@ class Claims:
     # -- commits ------------------------------------------------------------------------------------------------------
 
     @public_call("committing")
-    def _submit(self, messages: list[Message], make: Callable[[Sequence[_Held]], WriteSet]) -> "Future[None]":
+    def _submit(
+        self, messages: list[Message], make: Callable[[Sequence[_Held]], WriteSet], *, removes: bool = False
+    ) -> "Future[Any]":
         """Commit the write set that ``make`` returns for held messages, without waiting; return a future of the
-        outcome."""
-        found, future = self._begin_ending(messages), Future[None]()
+        outcome. ``removes``: whether the messages leave their queue for good."""
+        found, future = self._begin_ending(messages), Future[Any]()
         future.set_running_or_notify_cancel()
         if not found:
             future.set_result(None)
             return future
         try:
-            self._core.leader.submit(self._request(found, make, future))
+            self._core.leader.submit(self._request(found, make, future, removes))
         except BaseException:
             self._undo_ending(found)
             raise
         return future
 
     def _request(
-        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], future: "Future[None]"
+        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], future: "Future[Any]", removes: bool
     ) -> WriteSet:
         request = make(found)
-        request.future, request.on_done = future, partial(self._on_done, found, make)
+        request.future, request.on_done = future, partial(self._on_done, found, make, removes)
         return request
 
     def _on_done(
-        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], requests: Sequence[WriteSet]
-    ) -> None:
+        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], removes: bool,
+        requests: Sequence[WriteSet],
+    ) -> None:  # fmt: skip
         """End messages with the outcome of their commit. The thread that leads the commit calls this."""
         [request] = requests
         error = request.error
         try:
             if isinstance(error, QueueNotFound):  # an error queue was deleted after ``make`` had read the settings
-                self._core.leader.send(self._request(found, make, request.future))
+                self._core.leader.send(self._request(found, make, request.future, removes))
                 return
         except (OSError, SpoolError) as again:
             raise_if_torn(again)
             error = again
         try:
             if error is None:
-                self._end(found, is_removed=request.removes_only, is_failed=not request.removes_only)
+                self._end(found, is_removed=removes, is_failed=not removes)
             else:
                 for held in found:
                     held.is_unknown = isinstance(error, CommitUnknown)
                 self._undo_ending(found)
         finally:
-            done = partial(request.future.set_result, None)
+            done = partial(request.future.set_result, request.ids if request.messages else None)
             if error is not None:
                 done = partial(request.future.set_exception, self._core.leader.translate_error(error))
             calls.call_later(done)
@@ -428,7 +457,20 @@ class Claims:
         return batch
 
 
-def _listed(call: str, messages: Iterable[Message]) -> list[Message]:
+def submit(claims: Claims, message: Message, make: Callable[[], WriteSet], *, removes: bool) -> "Future[None]":
+    """End the hold of a message by the commit of other effects; see ``Claims._submit``."""
+    return claims._submit([message], lambda _: make(), removes=removes)
+
+
+def check_puts(puts: Iterable[tuple[str, Any, PutOptions]]) -> list[tuple[str, Any, dict[str, Any]]]:
+    """List the puts of a commit."""
+    given = [(queue, body, dict(options)) for queue, body, options in puts]
+    if any(options.get("deduplication_key") is not None for _, _, options in given):
+        raise InvalidArgument("a commit of claims takes no deduplication_key: its removal makes it happen once")
+    return given
+
+
+def listed(call: str, messages: Iterable[Message]) -> list[Message]:
     """List the messages of a call. (The iterable may be the application's own code, so no call of the space runs.)"""
     if isinstance(messages, Message):
         raise InvalidArgument(f"{call} takes messages, e.g. a list, not one message: use {call}([message])")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from typing import Protocol
 
 from spool.errors import (
     CorruptedFile,
@@ -28,6 +29,7 @@ from spool.model.message import Message
 from spool.model.text import one_line
 from spool.policies.retries import queue_config
 from spool.runtime.calls import step
+from spool.store.store import Store
 from spool.transactions import delivery
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
@@ -69,18 +71,21 @@ class Attempt:
     """
 
     def __init__(self, core: Core, run: Run) -> None:
+        self._begin(run)
         self.transaction = CoordinatedTransaction(core, journaled=False)
         self.transaction.on_full = lambda full: self._hold_back(self._without_room(full))
         self.transaction.on_lock_timeout = self._waits_on
+        self._store = core.store
+
+    def _begin(self, run: Run) -> None:
         self.message: Message | None = None
         self.unreadable = ""
         self.state = State.CLAIMED
         self.abandoned: Conclusion | None = None
-        self._store = core.store
         self._run, self._handler, self._stopping = run, run.handler, run.is_stopping
         self._mutex = threading.Lock()  # guards the state: one thread ends the call, another enforces its time limit
         self.claimed_at: float
-        self._held: Stretch
+        self._held: Stretch | Message
         self._rolled_back = Effect.RETRIED
 
     def claim(self, queue: str, *, waits: bool) -> bool:
@@ -171,17 +176,21 @@ class Attempt:
     @contextmanager
     def calling(self, space: object) -> Iterator[None]:
         """Run the block, which calls the function, in the message's transaction; ``space`` is the worker's space."""
-        token = _current.set(space)
-        enter(self.transaction)
-        try:
-            yield
-        finally:
-            leave(self.transaction)
-            _current.reset(token)
+        with working_in(space):
+            enter(self.transaction)
+            try:
+                yield
+            finally:
+                leave(self.transaction)
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest size of a reply."""
+        return self._store.settings.known.config.max_body_bytes
 
     def answer(self, value: object) -> Outcome:
         """Return the outcome of a call that has returned."""
-        return of_value(value, self._store.settings.known.config.max_body_bytes)
+        return of_value(value, self.most_bytes)
 
     def failure(self, error: BaseException) -> Outcome:
         """Log the exception of a call, also SystemExit, which ends no worker. Return the outcome of the call.
@@ -198,7 +207,7 @@ class Attempt:
                 message.id, message.queue, message.attempts + 1, describe(error),
                 exc_info=(type(error), error, error.__traceback__),
             )  # fmt: skip
-        return of_error(error, self._store.settings.known.config.max_body_bytes)
+        return of_error(error, self.most_bytes)
 
     def release(self) -> None:
         """Release a message for which no function was called, unless the attempt has ended. No attempt is counted."""
@@ -326,6 +335,47 @@ class Attempt:
         config = queue_config(self._store.settings.known.config, self._held.queue)
         named = {self.message.reply_queue, self.message.failure_queue}
         return without_room(full, config, named, self._handler.into, replies=self._handler.replies)
+
+
+class Attempts:
+    """Makes the attempts of a worker. ``store``: the files of the space; None for a space by HTTP."""
+
+    store: Store | None
+
+    def __init__(self, core: Core) -> None:
+        self.store, self._core = core.store, core
+
+    def new(self, run: Run) -> Attempt:
+        return Attempt(self._core, run)
+
+    def close(self) -> None:
+        """End the attempts of a run, whose calls have all ended."""
+
+
+class HasAttempts(Protocol):
+    """The part of a space that makes the attempts of its workers."""
+
+    def _attempts(self) -> Attempts: ...
+
+
+def attempts_of(opened: HasAttempts) -> Attempts:
+    """Return the maker of the attempts of one run."""
+    return opened._attempts()
+
+
+@contextmanager
+def working_in(space: object) -> Iterator[None]:
+    """Run the block, which calls the function of a worker, with this ``working_space``."""
+    token = _current.set(space)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def works_in(space: object) -> bool:
+    """Return whether a worker of this space calls this function."""
+    return _current.get(None) is space
 
 
 def working_space() -> object:

@@ -17,6 +17,7 @@ from spool.model.checks import check
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import plural
+from spool.runtime.clock import Clock
 from spool.store.store import Store
 from spool.tracing import instrument
 from spool.workers.conclusion import Conclusion
@@ -83,6 +84,7 @@ class Run:
     """One run of a worker over a queue.
 
     Args:
+        store: the files of the space; None for a space by HTTP, whose worker is not shown to those who watch it.
         function: the handler of the messages, or a function that the handler calls.
         once, pause_after: as for ``Breaker``.
         event: the run stops when this event of threads or of asyncio is set.
@@ -91,12 +93,13 @@ class Run:
     breaker: decides whether messages may be claimed now. The mutex guards the breaker, too.
     summary: the counts so far.
     ended: the number of attempts that have ended.
+    clock: the clock of the space.
     mutex: guards the run. While a thread holds the mutex, no other thread changes the run.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None,
         queue: str,
         function: Callable[[Message], Any] | Handler,
         *,
@@ -109,9 +112,10 @@ class Run:
         self.handler = function if isinstance(function, Handler) else Handler(function)
         self.summary = WorkSummary()
         self.mutex = threading.RLock()
-        is_resumed = Resumptions(store.files.disk, queue).is_requested
-        self.breaker = Breaker(f"queue {queue}", store.clock.monotonic, is_resumed, once=once, pause_after=pause_after)
-        self._queue, self._clock, self._meters = queue, store.clock, store.meters
+        is_resumed = (lambda: False) if store is None else Resumptions(store.files.disk, queue).is_requested
+        self._queue, self._meters = queue, None if store is None else store.meters
+        self.clock = Clock() if store is None else store.clock
+        self.breaker = Breaker(f"queue {queue}", self.clock.monotonic, is_resumed, once=once, pause_after=pause_after)
         self._event, self._is_stopping, self._is_shown_paused = event, False, False
         self._error: BaseException | None = None
         self._passed = set(self.handler.passed) if once else set[tuple[int, int]]()
@@ -164,14 +168,15 @@ class Run:
             self._show_paused(False)
 
     def _show(self, threads: int) -> None:
-        if self.handler.program == WORKER:  # (a forwarder shows its routes itself)
+        if self._meters is not None and self.handler.program == WORKER:  # (a forwarder shows its routes itself)
             self._meters.change("workers", self._queue, by=threads)
             self._meters.consumers.serve([self._queue], threads)
 
     def _show_paused(self, is_paused: bool) -> None:
         if is_paused != self._is_shown_paused and self.handler.program == WORKER:
             self._is_shown_paused = is_paused
-            self._meters.change("workers_paused", self._queue, by=1 if is_paused else -1)
+            if self._meters is not None:
+                self._meters.change("workers_paused", self._queue, by=1 if is_paused else -1)
 
     # -- an attempt -------------------------------------------------------------------------------------------------
 
@@ -204,13 +209,21 @@ class Run:
                 self.breaker.hold_back(conclusion.pause or conclusion.reason, conclusion.delay, position)
                 self._show_paused(bool(self.breaker.down))
 
+    def pause(self, reason: str) -> None:
+        """Pause, because no message can be claimed now: the server of the space cannot be reached."""
+        with self.mutex:
+            self.breaker.hold_back(reason)
+            if (pause := self.breaker.take_untold()) is not None:
+                self.handler.paused(self._queue, *pause)
+
     def end(self, position: Position, conclusion: Conclusion, claimed_at: float) -> None:
         """Record the end of an attempt, and call the hooks of the handler."""
         effect, breaker = conclusion.effect, self.breaker
         with self.mutex:
             self.ended += 1
             self.summary.add(effect, conclusion.reason)
-            self._meters.add("outcomes", self.handler.program, self._queue, str(effect))
+            if self._meters is not None:
+                self._meters.add("outcomes", self.handler.program, self._queue, str(effect))
             if effect in (Effect.RETRIED, Effect.KEPT):
                 self._left += 1
             else:
@@ -225,7 +238,7 @@ class Run:
                         log.warning("queue %s: messages are handled again", self._queue)
             if breaker.once and self._left >= MOST_FAILED:
                 breaker.is_over = True
-            self.handler.ended(self._queue, position, conclusion, self._clock.monotonic() - claimed_at)
+            self.handler.ended(self._queue, position, conclusion, self.clock.monotonic() - claimed_at)
             if (effect is Effect.KEPT or conclusion.failed) and (pause := breaker.take_untold()) is not None:
                 self.handler.paused(self._queue, *pause)
 

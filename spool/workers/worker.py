@@ -8,20 +8,20 @@ the thread of the call. The transaction then refuses further calls of the functi
 import inspect
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.errors import Argument, InvalidArgument
+from spool.errors import AccessDenied, Argument, InvalidArgument
 from spool.model.checks import check, number
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.calls import deferred
 from spool.runtime.pickling import refuse_pickling
-from spool.transactions.core import Core, core_of
 from spool.transactions.validation import check_timeout
-from spool.workers.attempt import Attempt
+from spool.workers.attempt import Attempt, HasAttempts, attempts_of
 from spool.workers.handler import Handler
 from spool.workers.loop import Step
 from spool.workers.outcome import Outcome, took_too_long
@@ -36,12 +36,15 @@ AT_ONCE = number(1000, 1)
 """How many calls may run side by side: in threads, or tasks."""
 
 
-class OpenSpace(Protocol):
-    """The part of a ``spool.Space`` that workers use."""
-
-    _core: Core
+class Looked(Protocol):
+    """The part of a space by which the arguments of workers are checked."""
 
     def queues(self) -> dict[str, QueueConfig]: ...
+
+
+class OpenSpace(Looked, HasAttempts, Protocol):
+    """The part of a space that workers use."""
+
     def stats(self, queue: str) -> QueueStats: ...
 
 
@@ -92,10 +95,10 @@ class Worker:
         check("threads", threads, AT_ONCE)
         self.queue = queue
         self._space = space
-        self._core = core_of(space)
-        self._clock = self._core.store.clock
+        self._attempts = attempts_of(space)
         self._threads = threads
-        self._run = Run(self._core.store, queue, function, once=once, pause_after=pause_after, event=stop)
+        self._run = Run(self._attempts.store, queue, function, once=once, pause_after=pause_after, event=stop)
+        self._clock = self._run.clock
         self.summary = self._run.summary
         self._timeout = timeout
         # Both guard the run and all attributes below. ``changed`` is notified when a call ends, and wakes threads that
@@ -124,6 +127,8 @@ class Worker:
             except BaseException:  # the run was interrupted, or no thread could be started
                 self._finish()
                 raise
+            finally:
+                self._attempts.close()
         self._run.raise_error()
         if self._run.breaker.once:
             self._run.count_left(self._space.stats(self.queue))
@@ -235,7 +240,7 @@ class Worker:
         try:
             while self._waits_for_turn(empty_at):
                 empty_at = self._run.ended
-                call = Call(Attempt(self._core, self._run), threading.current_thread())
+                call = Call(self._attempts.new(self._run), threading.current_thread())
                 if not self._take(call):
                     continue
                 empty_at = None
@@ -291,12 +296,12 @@ class Worker:
             return attempt.failure(error)
 
 
-def check_work(space: OpenSpace, queue: str, timeout: float | None) -> None:
+def check_work(space: Looked, queue: str, timeout: float | None) -> None:
     """Raise QueueNotFound or InvalidArgument if a worker cannot work with these arguments."""
     check_timeout(timeout, "a number of seconds for a call, or None for any")
     if timeout is not None and timeout <= 0:
         raise InvalidArgument(Argument("timeout"), f" is a number of seconds above 0 for a call, not {shown(timeout)}")
     check_queue_name(queue)
-    queues = space.queues()
-    if queue not in queues:
-        raise no_queue(queue, queues)
+    with suppress(AccessDenied):  # (a server may not let its client look)
+        if queue not in (queues := space.queues()):
+            raise no_queue(queue, queues)

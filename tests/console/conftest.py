@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
 import spool  # noqa: E402
-from forwarder.flight.endpoint import listening  # noqa: E402
+from forwarder.web.sockets import listening  # noqa: E402
 from tests.console import sample  # noqa: E402
 from xaspool_console.access import Access, known_hosts  # noqa: E402
 from xaspool_console.app import application  # noqa: E402

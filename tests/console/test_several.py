@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from forwarder.flight.endpoint import listening
+from forwarder.web.sockets import listening
 from tests.console import sample
 from tests.console.conftest import TOKEN, Opened, httpx
 from xaspool_console.access import Access, known_hosts

@@ -1,6 +1,5 @@
 """``spool-admin console``: serve the web console of a space."""
 
-import errno
 import os
 import re
 import socket
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end, end_signal, named_spaces, wait_for_end
+from xaspool_scripts.terminal.listening import address, end, end_signal, listeners_at, named_spaces, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, extra, json_option, note, space_path, typed_values
 from xaspool_scripts.terminal.wording import printable
@@ -74,7 +73,7 @@ def console(
     with extra("console", "the console"):
         import xaspool_console.app
         import xaspool_console.server  # noqa: F401
-    from forwarder.flight.endpoint import is_loopback
+    from forwarder.web.sockets import is_loopback
 
     if allow_changes and published:
         raise Failure("--published gives no right to change the space: leave out --allow-changes", WRONG_USAGE)
@@ -111,7 +110,7 @@ def console(
 
 def _check_host(host: str, port: int) -> None:
     """Raise Failure if the host does not resolve to an address."""
-    from forwarder.flight.endpoint import in_url
+    from forwarder.web.sockets import in_url
 
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -133,7 +132,7 @@ def _started(
     allow_changes: bool,
 ) -> "tuple[ConsoleServer, list[Console], str]":  # fmt: skip
     """Start the server; return the server, a console for each space, and the server's address for a browser."""
-    from forwarder.flight.endpoint import in_url, listening
+    from forwarder.web.sockets import in_url
     from xaspool_console.access import Access, known_hosts, token_of_file
     from xaspool_console.app import application, application_of_several
     from xaspool_console.console import Console
@@ -144,11 +143,7 @@ def _started(
         for _, watched in spaces.values():
             watched.metrics()  # an unreadable space is an error now, and not later on each page
     host, port = listen
-    try:
-        listeners = listening(host, port)
-    except (OSError, UnicodeError) as error:
-        at = in_url(getattr(error, "filename", None) or host)
-        raise Failure(f"cannot listen at {at}:{port}: {_reason(error)}") from error
+    listeners = listeners_at(host, port)
     port = listeners[0].getsockname()[1]
     access = Access(known_hosts(host, port, hosts), token)
     consoles = [
@@ -157,14 +152,6 @@ def _started(
     ]
     app = application(consoles[0]) if len(consoles) == 1 else application_of_several(consoles)
     return ConsoleServer(app, listeners, consoles[0].refuse), consoles, f"http://{in_url(host)}:{port}"
-
-
-def _reason(error: Exception) -> str:
-    """Return the operating system's reason, without the words that Python adds."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EADDRINUSE:
-        return "address already in use; does another program listen there?"
-    return os.strerror(number).lower() if number is not None and number > 0 else str(error)
 
 
 def _check_runs(server: "ConsoleServer") -> None:

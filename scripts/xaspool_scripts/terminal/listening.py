@@ -1,6 +1,8 @@
 """The common parts of programs that listen at an address: options, and the wait for the end of the program."""
 
+import errno
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -31,9 +33,28 @@ def address(context: click.Context, parameter: click.Parameter, given: str | Non
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def listeners_at(host: str, port: int) -> "list[socket.socket]":
+    """Return the sockets that listen at an address. Failure if the address cannot be used."""
+    from forwarder.web.sockets import in_url, listening
+
+    try:
+        return listening(host, port)
+    except (OSError, UnicodeError) as error:
+        at = in_url(getattr(error, "filename", None) or host)
+        raise Failure(f"cannot listen at {at}:{port}: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the operating system's reason, without the words that Python adds."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return "address already in use; does another program listen there?"
+    return os.strerror(number).lower() if number is not None and number > 0 else str(error)
+
+
 def named_spaces(given: tuple[str, ...]) -> dict[str, str]:
     """Return the directories of the spaces by name. Without NAME=, the name is the directory's name."""
-    from forwarder.flight.address import SPACE_NAME
+    from forwarder.web.tokens import SPACE_NAME
 
     spaces: dict[str, str] = {}
     for text in given or (space_path(),):

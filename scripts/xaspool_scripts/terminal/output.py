@@ -8,16 +8,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from spool.watch import units
 from xaspool_scripts.terminal.program import Failure, describe, note
 from xaspool_scripts.terminal.wording import printable
-
-if TYPE_CHECKING:
-    from spool import Space
 
 NOTHING = "-"
 
@@ -198,10 +195,11 @@ def moment(seconds: float | None) -> str | None:
     return None if seconds is None else units.moment(seconds)
 
 
-def delayed_in(space: "Space", queue: str) -> str:
+def delayed_in(space: Any, queue: str) -> str:
     """Describe the delayed messages of a queue by their number and the time when the first is due. Return "" if no
-    message is delayed."""
-    count, due = space.stats(queue).delayed, space.engine.first_due(queue)
+    message is delayed. A server does not tell the time."""
+    count, engine = space.stats(queue).delayed, getattr(space, "engine", None)
+    due = engine.first_due(queue) if engine is not None else None
     if not count or due is None:
-        return ""
+        return f"{count:,} delayed" if count and engine is None else ""
     return f"{count:,} delayed" + (" until " if count == 1 else ", the first until ") + str(moment(due))

@@ -256,12 +256,27 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 
 def named_space(context: click.Context | None = None) -> str | None:
-    """Return the space that -s or the environment names, or None."""
+    """Return the directory that -s or the environment names, or None. The address of a server is wrong usage."""
     from spool.model.paths import local_path
 
-    context = context or click.get_current_context()
-    named = context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE")
+    if (named := named_address(context)) is not None:
+        raise Failure(
+            f"{named} is a space of a server, and this command needs the directory of the space: run it on the "
+            "server's machine (spool-worker takes the address of a server)", WRONG_USAGE,
+        )  # fmt: skip
+    named = _named(context)
     return local_path(named) if named else None
+
+
+def named_address(context: click.Context | None = None) -> str | None:
+    """Return the space that -s or the environment names, if it is a space of a server; otherwise None."""
+    named = _named(context)
+    return named if named.startswith(("http://", "https://", "spool+")) else None
+
+
+def _named(context: click.Context | None) -> str:
+    context = context or click.get_current_context()
+    return context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE", "")
 
 
 def new_space_path() -> str:

@@ -35,7 +35,7 @@ _OPTIONS = {
     "--idempotency-key": "--deduplication-key", "--jobs": "--threads", "--key": "--deduplication-key",
     "--max-attempts": "--retries", "--max-retries": "--retries", "--max-size": "--max-bytes", "--message": "--body",
     "--number": "--count", "--output": "--directory", "--parallel": "--threads", "--path": "--space",
-    "--payload": "--body", "--processes": "--threads", "--text": "--body", "--ttl": "--time-to-live",
+    "--payload": "--body", "--text": "--body", "--ttl": "--time-to-live",
     "--wait": "--timeout", "--workers": "--threads",
 }  # fmt: skip
 # For each command, the most likely meaning of an extra argument, {}.

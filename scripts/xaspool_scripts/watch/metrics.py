@@ -234,7 +234,7 @@ class _Server(ThreadingMixIn, TCPServer):
 
 def _serve(watched: Watched, exporter: Exporter, host: str, port: int, *, as_json: bool) -> None:
     """Serve the metrics until a signal."""
-    from forwarder.flight.endpoint import in_url, is_loopback
+    from forwarder.web.sockets import in_url, is_loopback
 
     try:
         server = _Server(exporter, host, port)

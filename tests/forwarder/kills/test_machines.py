@@ -70,7 +70,7 @@ class Run:
                 {"SPARK_LOCAL_IP": address}, self.directory,
             )
         )  # fmt: skip
-        self.served = f"spool+grpc://{address}:{port}/other"
+        self.served = f"http://{address}:{port}/other"
         self.start_beside()
 
     def start_beside(self) -> None:

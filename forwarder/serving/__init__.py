@@ -1,1 +1,0 @@
-"""The server ``spool-serve``, which shares spaces with other machines by Arrow Flight."""

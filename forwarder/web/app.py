@@ -1,0 +1,198 @@
+"""The application: the addresses of the server, the way of a call to its handler, and the answer to each error.
+
+The application is a plain ASGI function instead of a router of Starlette, whose layers cost more than a put.
+"""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import spool
+from forwarder.web import claims, messages
+from forwarder.web.calls import (
+    Answer,
+    Call,
+    Gone,
+    NoAddress,
+    NoSpace,
+    Server,
+    Unauthorized,
+    address,
+    answer,
+    json_answer,
+)
+from forwarder.web.connections import CONNECTION
+from forwarder.web.relay import passed_on
+from spool.client.fields import ARGUMENTS
+from spool.client.problems import PROBLEM, RETRY_SECONDS, problem_of, status_of
+from spool.errors import SpoolError, SystemFailure
+
+Handler = Callable[[Call], Awaitable[Response]]
+_QUEUE, _CLAIM = "/v1/{space}/queues/{queue}", "/v1/{space}/claims/{receipt}"
+
+
+async def _spark(call: Call) -> Response:
+    """Answer a process of Spark. Spark is imported for the first call."""
+    server = call.server
+    if server.transfers is None:
+        call.served()
+        try:
+            frames = await asyncio.to_thread(import_module, "forwarder.web.frames")
+        except ImportError as error:
+            text = f"the server has no Spark: install xaspool there with the extra [spark] ({error})"
+            raise NoAddress(501, text=text) from None
+        server.transfers = server.transfers or frames.SpaceTransfers(server)
+    found: Response = await server.transfers.answer(call)
+    return found
+
+
+HANDLERS: Sequence[tuple[str, str, Handler]] = (
+    ("POST", f"{_QUEUE}/messages", messages.put),
+    ("POST", f"{_QUEUE}/claims", claims.claim),
+    ("DELETE", _CLAIM, claims.acknowledge),
+    ("POST", f"{_CLAIM}/commit", claims.commit),
+    ("POST", f"{_CLAIM}/conclude", claims.conclude),
+    ("POST", f"{_CLAIM}/extend", claims.extend),
+    ("POST", f"{_CLAIM}/release", claims.release),
+    ("POST", f"{_CLAIM}/fail", claims.fail),
+    ("POST", f"{_CLAIM}/reject", claims.reject),
+    ("POST", f"{_QUEUE}/request", messages.request),
+    ("GET", "/v1/{space}/queues", messages.queues),
+    ("GET", _QUEUE, messages.queue),
+    ("GET", f"{_QUEUE}/messages", messages.browse),
+    ("POST", "/v1/{space}/spark/{call}", _spark),
+    ("POST", "/v1/{space}/spark/{receipt}/{call}", _spark),
+)
+
+log = logging.getLogger("spool.server")
+_LARGE = 64 << 10
+_OF_ONE_PROCESS = "receipt"  # the name in addresses that only one process of the server knows
+
+
+def application(server: Server) -> ASGIApp:
+    """Return the application."""
+    table = _Addresses(HANDLERS)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            handler = table.find(scope)
+            if handler is None:
+                response = _OPEN[scope["path"]](server)
+            else:
+                call = Call(server, request)
+                peer = server.peer(scope["path_params"].get(_OF_ONE_PROCESS, "")) if server.peers else None
+                response = await (handler(call) if peer is None else passed_on(request, peer))
+        except asyncio.CancelledError:  # (the server ends)
+            response = _answer_to(server, request, SystemFailure("the server ended during the call"))
+        except Exception as error:
+            response = _answer_to(server, request, error)
+        try:
+            if isinstance(response, Answer) and len(response.body) > _LARGE:
+                with server.room() as room:
+                    room.hold(len(response.body))
+                    await response(scope, receive, send)
+            else:
+                await response(scope, receive, send)
+        except asyncio.CancelledError:  # (the server ends)
+            log.warning("an answer was cut, because the server ended")
+        except Exception as error:
+            log.error(
+                "an answer was cut: %s", error, exc_info=None if isinstance(error, SpoolError | OSError) else error
+            )
+
+    return app
+
+
+class _Addresses:
+    """The handlers by address and method."""
+
+    def __init__(self, handlers: Sequence[tuple[str, str, Handler]]) -> None:
+        self._table: dict[str, tuple[re.Pattern[str], dict[str, Handler]]] = {}
+        for method, path, handler in handlers:
+            pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+            self._table.setdefault(path, (pattern, {}))[1][method] = handler
+
+    def find(self, scope: Scope) -> Handler | None:
+        """Return the handler of a call, and note the names in its address; None for an open address. NoAddress."""
+        path = scope["raw_path"].decode("ascii", "replace")
+        if path[:1] != "/":  # (a proxy may send a whole URL)
+            path = scope["path"] = re.sub(r"^https?://[^/]*", "", path, flags=re.IGNORECASE) or "/"
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        for pattern, methods in self._table.values():
+            if found := pattern.fullmatch(path):
+                scope["path_params"] = {name: _decoded(text) for name, text in found.groupdict().items()}
+                if method in methods:
+                    return methods[method]
+                raise NoAddress(405, ["HEAD", *methods] if "GET" in methods else methods)
+        if scope["path"] not in _OPEN:
+            raise NoAddress(404)
+        if method != "GET":
+            raise NoAddress(405, ["GET", "HEAD"])
+        return None
+
+
+def _decoded(text: str) -> str:
+    return unquote_to_bytes(text).decode("utf-8", "replace") if "%" in text else text
+
+
+def _answer_to(server: Server, request: Request, error: Exception) -> Response:
+    if isinstance(error, Gone):
+        return answer(204)
+    headers = [("Content-Type", PROBLEM), ("Cache-Control", "no-store")]
+    if isinstance(error, NoAddress):
+        status = error.status
+        if error.methods:
+            headers.append(("Allow", ", ".join(sorted({*error.methods, "OPTIONS"}))))
+        if status == 405 and request.method == "OPTIONS":
+            return answer(204, headers=headers[2:])
+    elif isinstance(error, Unauthorized):
+        status = 401
+        headers.append(("WWW-Authenticate", "Bearer"))
+    else:
+        status = 404 if isinstance(error, NoSpace) else status_of(error)
+    connection = request.scope.get("state", {}).get(CONNECTION)
+    if connection is not None and connection.sends:
+        headers.append(("Connection", "close"))  # the rest of the body is not read
+    if status in (429, 503, 507):
+        headers.append(("Retry-After", str(RETRY_SECONDS)))
+    if status == 403:
+        server.refuse(address(request), str(error), known=True)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("a call failed unexpectedly: %s", error, exc_info=error)
+    found = json.dumps(problem_of(error, status, ARGUMENTS), ensure_ascii=False)
+    return answer(status, found.encode("utf-8", "replace"), headers)
+
+
+def _document(server: Server) -> Response:
+    return answer(200, files(__package__).joinpath("openapi.json").read_bytes(), [("Content-Type", "application/json")])
+
+
+def _health(server: Server) -> Response:
+    """Answer 200 if every space can be used."""
+    found: dict[str, Any] = {}
+    for name, served in server.spaces.items():
+        try:
+            served.space.sync.engine.check_in_place()
+            found[name] = "open"
+        except (SpoolError, OSError) as error:
+            found[name] = type(error).__name__
+    is_well = set(found.values()) == {"open"}
+    return json_answer(
+        200 if is_well else 503, {"status": "ok" if is_well else "failing", "version": spool.__version__}
+    )
+
+
+_OPEN: dict[str, Callable[[Server], Response]] = {"/openapi.json": _document, "/healthz": _health}
+"""The addresses that need no token."""

@@ -1,0 +1,351 @@
+"""One call of a client: who calls, which space, and the body, which is read within limits after the token is known."""
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+import spool.aio
+from forwarder.refusals import Refusals
+from forwarder.web.leases import Leases
+from forwarder.web.tokens import EVERYBODY, NO_TOKEN, UNKNOWN_TOKEN, Caller, Right, Tokens
+from spool.client.problems import TooLarge, TooMany
+from spool.errors import InvalidArgument
+
+MOST_BYTES_AT_ONCE = 256 << 20
+"""The most bytes of all bodies that the server has in memory."""
+_ROOM_AT_ONCE = 64 << 10
+_SMALL_BODY = 512 << 10  # (the receipts of all leases of a client fit)
+_SENT_AT_ONCE = 256 << 10
+
+log = logging.getLogger("spool.server")
+
+
+class Unauthorized(Exception):
+    """The client has no known token."""
+
+
+@dataclass
+class Served:
+    """A space of the server: its name, the open space, and the messages that clients hold."""
+
+    name: str
+    space: spool.aio.Space
+    leases: Leases
+
+
+@dataclass
+class Server:
+    """The state that all calls share.
+
+    most_bytes: the most bytes that one task of Spark may send.
+    index: the number of this process of the server; receipts begin with ``prefix``.
+    peers: the private Unix sockets of all processes of the server; () if there is only this one.
+    spaces: the spaces by name; those that are not open yet are missing.
+    lease_seconds: a write of Spark ends if its client sends nothing for this time.
+    transfers: the object that answers Spark's processes (``web.transfers.Transfers``); None until the first call.
+    bytes_held: the bytes of the bodies that calls have read or are about to read, and of answers on their way.
+    is_ending: whether the server ends, so that no call waits any more.
+    """
+
+    tokens: Tokens
+    most_bytes: int = 16 << 30
+    index: int = 0
+    peers: Sequence[str] = ()
+    lease_seconds: float = 30.0
+    transfers: Any = None
+    spaces: dict[str, Served] = field(default_factory=dict)
+    bytes_held: int = 0
+    is_ending: bool = False
+
+    def __post_init__(self) -> None:
+        self._strangers = _logged(" without a known token")
+        self._refused = _logged(" of known tokens")
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the names of everything that only this process has, e.g. receipts."""
+        return f"{self.index}."
+
+    def peer(self, name: str) -> str | None:
+        """Return the socket of the process that made a name; None for this process."""
+        index = name.partition(".")[0]
+        is_other = index.isascii() and index.isdigit() and index != str(self.index) and len(index) < 4
+        return self.peers[int(index)] if is_other and int(index) < len(self.peers) else None
+
+    def caller(self, request: Request) -> Caller:
+        """Return the client of a request. Unauthorized if the server has tokens, and the request has none of them."""
+        if not self.tokens.exist:
+            return EVERYBODY
+        given = request.headers.getlist("authorization")
+        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        try:
+            return self.tokens.known(token.strip() if scheme.lower() == "bearer" else "")
+        except KeyError:
+            self._strangers.record(f"{address(request)}: " + ("its token is unknown" if given else "it has no token"))
+            raise Unauthorized(UNKNOWN_TOKEN if given else NO_TOKEN) from None
+
+    def refuse(self, address: str, sentence: str, *, known: bool = False) -> None:
+        """Log the fault of a client. ``known``: whether the client has a known token."""
+        (self._refused if known else self._strangers).record(f"{address}: {sentence}")
+
+    def room(self) -> "Room":
+        """Return the room for a body; use ``with``, whose end makes the room free."""
+        return Room(self)
+
+
+def _logged(clients: str) -> Refusals:
+    return Refusals(
+        lambda sentence: log.warning("a call was refused: %s", sentence),
+        lambda count: log.warning("%d further calls%s were refused", count, clients),
+    )
+
+
+def address(request: Request) -> str:
+    """Return the address of a client, for the log."""
+    return request.client.host if request.client else "a client of this machine"
+
+
+class Room:
+    """The bytes that one call may have in memory."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self.taken = server, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.bytes_held -= self.taken
+
+    def take(self, size: int) -> None:
+        """Take room for the first ``size`` bytes of the body. TooMany if other calls need the room now."""
+        more = size - self.taken
+        if more > 0:
+            if self._server.bytes_held + more > MOST_BYTES_AT_ONCE:
+                raise TooMany("the server reads the bodies of many calls at this moment: try again")
+            self.hold(size)
+
+    def hold(self, size: int) -> None:
+        """Count bytes that are already in memory, e.g. of an answer."""
+        self._server.bytes_held += size - self.taken
+        self.taken = size
+
+
+class Call:
+    """A call of a known client."""
+
+    def __init__(self, server: Server, request: Request) -> None:
+        self.server, self.request = server, request
+        self.caller = server.caller(request)
+        self._headers: list[tuple[bytes, bytes]] = request.scope["headers"]
+        self._size, self._has_more = 0, True  # of the body
+
+    # -- where --------------------------------------------------------------------------------------------------------
+
+    def served(self, right: Right | None = None, queue: str | None = None) -> Served:
+        """Return the space of the address. The client needs the right, or any right if ``right`` is None.
+
+        Raises AccessDenied; InvalidArgument if the server has no such space.
+        """
+        name = self.space
+        if right is not None:
+            self.caller.check(name, right, queue)
+        found = self.server.spaces.get(name)
+        if found is None or not self.caller.may_enter(name):
+            known = ", ".join(each for each in self.server.spaces if self.caller.may_enter(each))
+            raise NoSpace(f"the server has no space {name[:64]!r} for this client: it serves {known or 'none'}"[:1000])
+        return found
+
+    @property
+    def space(self) -> str:
+        """The name of the space in the address."""
+        found: str = self.request.path_params["space"]
+        return found
+
+    @property
+    def queue(self) -> str:
+        """The queue of the address."""
+        found: str = self.request.path_params["queue"]
+        return found
+
+    # -- arguments ----------------------------------------------------------------------------------------------------
+
+    def number(self, name: str, default: float, most: float, least: float = 0.0) -> float:
+        """Return a number of the query. InvalidArgument if it is none, or beyond its bounds."""
+        text = self.request.query_params.get(name)
+        try:
+            found = default if text is None else float(text)
+        except ValueError:
+            found = math.nan
+        if not least <= found <= most:
+            raise InvalidArgument(f"{name} is a number from {least:g} to {most:g}, not {str(text)[:40]!r}")
+        return found
+
+    def headers(self) -> Iterable[tuple[str, str]]:
+        """The names, in lower case, and the values of the headers that are options of a put."""
+        return (
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in self._headers
+            if name.startswith(b"spool-") or name == b"idempotency-key"
+        )
+
+    def header(self, name: bytes) -> str | None:
+        """Return the first value of a header, whose name is in lower case."""
+        for each, value in self._headers:
+            if each == name:
+                return value.decode("latin-1")
+        return None
+
+    @property
+    def content_type(self) -> str | None:
+        return self.header(b"content-type")
+
+    def accepts(self, media_type: str) -> bool:
+        """Return whether the client names this media type among those that it accepts."""
+        return media_type in (self.header(b"accept") or "")
+
+    # -- the body -----------------------------------------------------------------------------------------------------
+
+    async def chunks(self, room: Room, most: int) -> AsyncIterator[bytes]:
+        """Yield the body. TooLarge if it has more than ``most`` bytes."""
+        self._check_length(most)
+        while self._has_more:
+            yield await self._chunk(room, most)
+
+    async def body(self, room: Room, most: int) -> bytes:
+        """Read the whole body. TooLarge; TooMany."""
+        self._check_length(most)
+        parts = list[bytes]()
+        while self._has_more:
+            parts.append(await self._chunk(room, most))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_length(self, most: int) -> None:
+        told = self.header(b"content-length") or ""
+        if told.isdigit() and int(told) > most:
+            raise TooLarge(f"the body has {int(told):,} bytes, and the limit is {most:,}")
+
+    async def _chunk(self, room: Room, most: int) -> bytes:
+        message = await self.request.receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        self._has_more, chunk = message.get("more_body", False), message.get("body", b"")
+        self._size += len(chunk)
+        if self._size > most:
+            raise TooLarge(f"the body has more than {most:,} bytes, the limit")
+        room.take(-(-self._size // _ROOM_AT_ONCE) * _ROOM_AT_ONCE)
+        return bytes(chunk)
+
+    async def json_body(self) -> dict[str, Any]:
+        """Read a small JSON object; {} for an empty body. InvalidArgument."""
+        with self.server.room() as room:
+            raw = await self.body(room, _SMALL_BODY)
+        return json_object(raw)
+
+    async def wait_until_gone(self) -> None:
+        """Return once the client has left. The body was read before."""
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
+
+
+class Gone(Exception):
+    """The client has left, so nobody reads the answer."""
+
+
+class NoSpace(Exception):
+    """The server has no such space."""
+
+
+class NoAddress(Exception):
+    """The server has no such address, or the address has other methods, or needs a package that is missing."""
+
+    def __init__(self, status: int, methods: Iterable[str] = (), text: str = "") -> None:
+        what = "no such method" if methods else "no such address"
+        super().__init__(text or f"there is {what}: GET /openapi.json lists the addresses and their methods")
+        self.status, self.methods = status, methods
+
+
+class Answer(Response):
+    """An answer that is in memory as a whole. A large one is sent in parts, as fast as the client takes them."""
+
+    def __init__(self, status: int, content: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status_code, self.body, self.raw_headers = status, content, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        last = max(0, len(self.body) - 1) // _SENT_AT_ONCE * _SENT_AT_ONCE
+        for start in range(0, last, _SENT_AT_ONCE):
+            part = self.body[start : start + _SENT_AT_ONCE]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": self.body[last:]})
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """Return a JSON object; {} for no bytes. InvalidArgument."""
+    found = json_of(raw, "the body") if raw.strip() else {}
+    if not isinstance(found, dict):
+        raise InvalidArgument("the body is a JSON object")
+    return found
+
+
+def json_of(raw: bytes, what: str) -> Any:
+    """Return a JSON value. InvalidArgument, with the place of the fault."""
+    try:
+        return json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{what} is no JSON: {str(error) or 'it is nested too deeply'}"[:300]) from None
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"it has the number {text}")
+
+
+def answer(status: int, content: bytes = b"", headers: Iterable[tuple[str, str]] = ()) -> Response:
+    """Return an answer. The headers are all in ASCII."""
+    found = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    if status != 204:
+        found.append((b"content-length", b"%d" % len(content)))
+    return Answer(status, content, found)
+
+
+def json_answer(status: int, value: Any, headers: Iterable[tuple[str, str]] = ()) -> Response:
+    """Return an answer with a JSON value."""
+    content = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return answer(status, content, [("Content-Type", "application/json"), *headers])
+
+
+def never() -> "asyncio.Future[Any]":
+    """Return a future that is never done, for a call whose client need not be watched."""
+    return asyncio.get_running_loop().create_future()
+
+
+class Stream(Response):
+    """An answer whose parts are made while the client takes them, in another thread."""
+
+    def __init__(self, parts: Iterator[bytes], headers: Iterable[tuple[str, str]]) -> None:
+        super().__init__(b"", 200, dict(headers))
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [each for each in self.raw_headers if each[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        while part := await asyncio.to_thread(self._next):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _next(self) -> bytes:
+        """Return the next parts together, at least ``_SENT_AT_ONCE`` bytes; b"" at the end."""
+        found, size = list[bytes](), 0
+        for part in self._parts:
+            found.append(part)
+            if (size := size + len(part)) >= _SENT_AT_ONCE:
+                break
+        return b"".join(found)

@@ -1,0 +1,462 @@
+"""The connections of an HTTP server have limits, so that no client keeps other clients out or fills the memory.
+
+uvicorn limits only the time between two requests. But a client may wait with a request, send it byte by byte, read no
+answer, or send many requests and read none of their answers, for any time. So the server checks each connection every
+few seconds:
+
+- A request's head has a time limit. A body or an answer has none, as long as bytes are moving: a client that neither
+  sends nor takes bytes for some seconds loses its connection. A call that computes or waits has no limit here.
+- The kernel finds clients that vanished (keepalive), and clients that take no byte of an answer (``TCP_USER_TIMEOUT``).
+- If many connections exist, a new connection ends the oldest connections that wait for their clients.
+- Heads of requests have a largest size. Requests that wait for earlier answers of their connection have a largest
+  number, and a largest number of bytes together with unfinished heads.
+
+uvicorn also logs each request that it cannot read, without the client's address. These lines go to ``refuse`` instead.
+Sources: RFC 9110 and 9112; uvicorn's protocols for httptools, which is twice as fast, and for h11.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+try:
+    import httptools
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ImportError:  # (its wheels come late for a new version of Python)
+    httptools = None  # type: ignore[assignment]
+
+MOST_HEAD_BYTES = 32 << 10
+CONNECTION = "xaspool.connection"
+"""The name of the connection in a request's ``state``."""
+_LOOK_SECONDS = 5.0
+_SILENT_SECONDS = 20.0  # the longest time for a request's head, and without progress of a body or an answer
+_IDLE_SECONDS = 75  # the longest time between two requests; common proxies wait 60 s
+_LEAST_PROGRESS = 1 << 10  # bytes; fewer bytes between two checks are no progress
+_LINGER_SECONDS, _MOST_LINGERING = 2.0, 1 << 20
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_MOST_PIPELINED, _PAUSED_PIPELINED = 64, 16
+_PIPELINED_BYTES = 4 << 10  # of a request that waits, without its body
+_MOST_WAITING = 1024  # connections that wait until the server accepts them
+
+Refuse = Callable[[str, str], None]
+
+
+@dataclass
+class Limits:
+    """The limits of a server, and the sum to which they apply.
+
+    connections: the most connections.
+    accepted: the most connections that the server accepts before it reads their requests. If this were more than
+        ``connections``, new connections would end older ones before the server reads the older requests.
+    unfinished: the most bytes of requests that are incomplete or wait for earlier answers of their connection.
+    """
+
+    connections: int = 64
+    accepted: int = 32
+    unfinished: int = 64 << 20
+    held: int = 0
+
+
+class Config(uvicorn.Config):
+    """The settings of a server. ``refuse``: called with a client's address and its fault."""
+
+    def __init__(self, app: ASGIApp, refuse: Refuse, limits: Limits, **options: Any) -> None:
+        super().__init__(
+            app,
+            http=protocol(),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            **options,
+        )
+        self.refuse, self.limits, self.is_ending = refuse, limits, False
+
+
+class HttpServer(uvicorn.Server):
+    """Listens at the sockets, and checks the connections every few seconds."""
+
+    config: Config
+    _next_look = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        handshake, shutdown = {"ssl_handshake_timeout": _SILENT_SECONDS}, {"ssl_shutdown_timeout": _LINGER_SECONDS}
+        self.servers = []
+        for each in sockets or ():
+            has_tls = self.config.ssl is not None and each.family != socket.AF_UNIX
+            tls: Any = {"ssl": self.config.ssl, **handshake, **shutdown} if has_tls else {}
+            accepted = self.config.limits.accepted
+            self.servers.append(await loop.create_server(self._connection, sock=each, backlog=accepted, **tls))
+        for each in sockets or ():  # by default, asyncio lets few connections wait, and drops further connections
+            each.listen(_MOST_WAITING)
+        self.started = True
+
+    def _connection(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        found: asyncio.Protocol = kind(config=self.config, server_state=self.server_state, app_state={})
+        return found
+
+    async def on_tick(self, counter: int) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            for each in list(self.server_state.connections):
+                each.look(now)  # type: ignore[union-attr]
+        self.config.is_ending = await super().on_tick(counter)
+        return self.config.is_ending
+
+
+class _Faults(logging.Logger):
+    """uvicorn's logger of one connection. It passes the client's faults to ``refuse``, and logs the application's."""
+
+    def __init__(self, connection: "_Connection") -> None:
+        super().__init__("uvicorn.error", logging.WARNING)
+        self._connection = connection
+
+    def handle(self, record: logging.LogRecord) -> None:
+        if record.levelno <= logging.WARNING:
+            self._connection.refuse(record.getMessage())
+        elif not self._connection.config.is_ending:  # (the end of the server ends calls, too)
+            logging.getLogger(self.name).handle(record)
+
+
+class _Transport:
+    """A connection's transport. It sends the head of an answer together with the beginning of its body, in one call of
+    the system. It counts the written bytes, and it closes once the client has read the answer."""
+
+    def __init__(self, transport: asyncio.Transport, connection: "_Connection") -> None:
+        self._inner, self._connection = transport, connection
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+        self.get_extra_info, self.abort = transport.get_extra_info, transport.abort
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.written, self.is_ending = 0, False
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 ") and b"\ncontent-length: " in data:  # (the body follows at once)
+            self._head = data
+            return
+        self.written += len(data)
+        self._inner.write(data)
+
+    def send_head(self) -> None:
+        """Send a head whose body is empty."""
+        if self._head and not self._inner.is_closing():
+            self.write(b"")
+
+    def is_closing(self) -> bool:
+        return self.is_ending or self._inner.is_closing()
+
+    def close(self) -> None:
+        """Close after the answer. A close before the whole request is read could destroy the answer on its way, so
+        the rest of the request is read and forgotten for a moment."""
+        self.send_head()
+        if not self._connection.sends or self.is_closing():
+            self._inner.close()
+            return
+        self.is_ending = True
+        if self._inner.can_write_eof():
+            self._inner.write_eof()
+        self._inner.resume_reading()
+        self._connection.loop.call_later(_LINGER_SECONDS, self._inner.close)
+
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as _Base
+else:
+    _Base = object
+
+
+class _Connection(_Base):
+    """The limits of one connection, for both of uvicorn's protocols.
+
+    received: the bytes of bodies so far. in_head: whether a part of a request's head has arrived.
+    patience: the longest time in seconds without progress of a body or an answer.
+    """
+
+    config: Config
+    transport: Any
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger, self.limits = _Faults(self), self.config.limits
+        self.app_state = {CONNECTION: self}
+        self.received = self.requests = self.held = 0
+        self.begun = self._changed = self.loop.time()
+        self._state: object = None
+        self.in_head = self.is_refused = False
+        self.patience = _SILENT_SECONDS
+
+    def wait_long(self) -> None:
+        """Let the client send or take its bytes as slowly as it likes. The kernel still finds a vanished client."""
+        self.patience = math.inf
+        client: socket.socket = self.transport.get_extra_info("socket")
+        if client.family != socket.AF_UNIX:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+
+    def refuse(self, sentence: str) -> None:
+        address = self.client
+        self.config.refuse(address[0] if address else "a client of this machine", sentence)
+
+    def _should_upgrade(self) -> bool:
+        return False  # (a request for another protocol gets the same answer as any other request)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        has_room = self._make_room()
+        super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]
+        client: socket.socket = transport.get_extra_info("socket")
+        if client.family != socket.AF_UNIX:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _SILENT_SECONDS))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        if not has_room:
+            transport.abort()
+
+    def _make_room(self) -> bool:
+        """If there are many connections, end the oldest that wait for their clients. Prefer connections without a
+        request. Return whether there is room for one more."""
+        if len(self.connections) < self.limits.connections:
+            return True
+        others: list[_Connection] = [each for each in self.connections if not each.transport.is_closing()]  # type: ignore[misc]
+        surplus = len(others) + 1 - self.limits.connections
+        idle = [each for each in others if not each.is_busy] or [each for each in others if each.flow.write_paused]
+        for each in nsmallest(max(surplus, len(idle) // 64), idle, key=lambda each: each.begun):
+            each.transport.abort()
+        return surplus <= len(idle)
+
+    @property
+    def running(self) -> Any:
+        """The call that the application answers, or has answered last."""
+        return self.cycle
+
+    @property
+    def sends(self) -> bool:
+        """Whether the client may send more of a request that the server has answered."""
+        return self.is_refused or (self.running is not None and self.running.more_body)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the connection has a whole request without a whole answer."""
+        cycle = self.running
+        return cycle is not None and not cycle.response_complete and not cycle.more_body
+
+    def look(self, now: float) -> None:
+        """End the connection if the server waits for a client that makes no progress."""
+        phase, patience = self._phase()
+        if phase is None or phase != self._state:
+            self._state, self._changed = phase, now
+        elif now - self._changed >= patience:
+            if phase[0] != "pause":
+                self.refuse(f"it made no progress for {now - self._changed:.0f} s, so its connection was ended")
+            self.transport.abort()
+
+    def _phase(self) -> tuple[tuple[str, int] | None, float]:
+        """Return the server's wait for this client with the client's progress, None if it does not wait; and the
+        longest wait."""
+        unsent, cycle = self.transport.get_write_buffer_size(), self.running
+        if unsent:
+            return ("answer", (self.transport.written - unsent) // _LEAST_PROGRESS), self.patience
+        if cycle is None or cycle.response_complete:
+            is_new = cycle is None or self.in_head
+            return ("head" if is_new else "pause", self.requests), _SILENT_SECONDS if is_new else _IDLE_SECONDS
+        if not cycle.more_body or cycle.message_event.is_set() or cycle.body:
+            return None, 0.0
+        return ("body", self.received // _LEAST_PROGRESS), self.patience
+
+    def hold(self, size: int) -> None:
+        """Count the bytes of requests that are incomplete or wait. Too many end this connection."""
+        self.limits.held += size - self.held
+        self.held = size
+        if size and self.limits.held > self.limits.unfinished:
+            self.refuse("the server had too many unfinished requests, so its connection was ended")
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.hold(0)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        if self.running.more_body:
+            self.transport.close()  # (the rest of the body is not read)
+        self.transport.send_head()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str, status: int = 400) -> None:
+        """Answer a request that cannot be read, and close. Within or before another answer, only close."""
+        cycle = self.running
+        is_answering = cycle is not None and not cycle.response_complete
+        if self.transport.is_closing() or (is_answering and (cycle.response_started or cycle is not self.cycle)):
+            self.transport.abort()
+            return
+        if is_answering:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        title = "Bad Request" if status == 400 else "Request Header Fields Too Large"
+        problem = {"type": "about:blank", "title": title, "status": status, "detail": msg, "error": "InvalidArgument"}
+        content = json.dumps(problem).encode()
+        head = f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\nconnection: close\r\n"
+        self.transport.write(head.encode() + b"content-length: %d\r\n\r\n" % len(content) + content)
+        self.is_refused = True
+        self.transport.close()
+
+
+class H11Connection(_Connection, H11Protocol):
+    """A connection that h11 parses. h11 itself limits the sizes of heads, and the number of requests that wait."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._app, self.app = self.app, self._checked
+
+    async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request with two lengths, which another server before this one could read as two requests."""
+        names = {name for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= names or scope["http_version"] not in ("1.0", "1.1"):
+            self.send_400_response("Invalid HTTP request received.")
+        else:
+            await self._app(scope, receive, send)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.received += len(data)
+            super().data_received(data)
+            self.in_head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+
+
+def protocol() -> Any:
+    """Return the class of connections: with httptools where it is installed."""
+    return H11Connection if httptools is None else HttpToolsConnection
+
+
+if httptools is not None:
+
+    class HttpToolsConnection(_Connection, HttpToolsProtocol):  # type: ignore[misc]
+        """A connection that httptools parses. Its parser limits neither heads nor requests that wait."""
+
+        _head = _unread = _status = 0
+        _running: Any = None
+        _is_resumed = False
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                self._unread += len(data)
+                if self._unread > _MOST_LINGERING:
+                    self.transport.abort()
+                return
+            begun, self._status = self.requests, 400
+            try:
+                self._feed(data)
+            except httptools.HttpParserError:
+                message = "Invalid HTTP request received." if self._status == 400 else "The head is too large."
+                self.logger.warning(message)
+                self.send_400_response(message, self._status)
+                return
+            self._unread = self._unread + len(data) if self.in_head and begun == self.requests else 0
+            if self._unread > MOST_HEAD_BYTES:
+                self.send_400_response("The head is too large.", 431)
+            elif self._unread or self.pipeline or self.held:
+                waiting = _PIPELINED_BYTES * len(self.pipeline) + (len(self.cycle.body) if self.pipeline else 0)
+                self.hold(self._unread + waiting)
+
+        def _feed(self, data: bytes) -> None:
+            """Parse the data. The parser ends a request for another protocol without its body, and refuses further
+            data. So another parser gets a head with the same length of the body."""
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as error:
+                    lengths = [each for each in self.headers if each[0] in (b"content-length", b"transfer-encoding")]
+                    head = [b"POST / HTTP/1.1", *(b": ".join(each) for each in lengths), b"", b""]
+                    self.parser, self._is_resumed = httptools.HttpRequestParser(self), True
+                    data = b"\r\n".join(head) + data[error.args[0] :]
+
+        def on_message_begin(self) -> None:
+            if self._is_resumed:
+                return
+            super().on_message_begin()
+            self.requests += 1
+            self._head, self.in_head = 0, True
+
+        def on_url(self, url: bytes) -> None:
+            if not self._is_resumed:
+                super().on_url(url)
+                self._count_head(len(url))
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._count_head(len(name) + len(value))
+            if (
+                self.in_head and not self._is_resumed
+            ):  # (and not in the trailer after the body, which the application ignores)
+                super().on_header(name, value)
+
+        def _count_head(self, size: int) -> None:
+            self._head += size + 4
+            if self._head > MOST_HEAD_BYTES:
+                self._status = 431
+                raise ValueError("the head is too large")
+
+        def on_headers_complete(self) -> None:
+            self.in_head = False
+            if self._is_resumed:
+                self._is_resumed = False
+                return
+            if len(self.pipeline) >= _MOST_PIPELINED:
+                raise ValueError("too many requests wait for answers")
+            super().on_headers_complete()
+            if 0 < len(self.pipeline) < _PAUSED_PIPELINED:
+                self.flow.resume_reading()  # otherwise the server would not notice that the client has left
+
+        def on_message_complete(self) -> None:
+            if not self.parser.should_upgrade():  # (otherwise its body follows)
+                super().on_message_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self.received += len(body)
+            super().on_body(body)
+
+        def _go_on(self) -> None:
+            """Begin with the next request. (uvicorn would also start a timer; ``look`` limits the time.)"""
+            self.server_state.total_requests += 1
+            if not self.transport.is_closing():
+                self.flow.resume_reading()
+                if self.pipeline:
+                    self._start_asgi_task(*self.pipeline.pop())
+
+        @property
+        def running(self) -> Any:
+            return self._running
+
+        def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+            self._running = cycle
+            super()._start_asgi_task(cycle, app)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """Notify the running call, which may have further requests behind it, that the client has left."""
+            self.pipeline.clear()
+            if self._running is not None and not self._running.response_complete:
+                self._running.disconnected = True
+                self._running.message_event.set()
+            super().connection_lost(exc)

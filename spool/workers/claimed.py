@@ -1,0 +1,64 @@
+"""The end of an attempt for a message of ``spool.Claims``, e.g. a message that a client of a server holds."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from spool.errors import Full
+from spool.log.write_set import WriteSet
+from spool.model.message import Message
+from spool.policies.retries import queue_config
+from spool.runtime.calls import step
+from spool.transactions import delivery
+from spool.transactions.claims import Claims, submit
+from spool.transactions.core import Core
+from spool.transactions.validation import put_request
+from spool.workers.conclusion import Conclusion, without_room
+from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_outcome, record
+from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried, too_large
+
+
+class ClaimedAttempt:
+    """An attempt for a message that ``claims`` holds. The message's body is not used."""
+
+    def __init__(self, core: Core, claims: Claims, message: Message) -> None:
+        self._core, self._store, self._claims, self._message = core, core.store, claims, message
+        self.conclusion = Conclusion(Effect.DELIVERED, "")
+
+    @step("committing")
+    def commit(
+        self, outcome: Outcome, on_failure: OnFailure = "reject", puts: Sequence[tuple[str, Any, dict[str, Any]]] = ()
+    ) -> "Future[None]":
+        """Commit the effects of an outcome, as a worker does. ``conclusion`` is known once the future is done.
+
+        puts: the queue, the body and the options of each further put of the call, which a failure leaves out.
+
+        If the future has an error, e.g. Full, the message remains held.
+        """
+        most = self._store.settings.current().config.max_body_bytes
+        if isinstance(outcome, Replied) and len(outcome.body) > most:
+            outcome = too_large(most)
+        raw = self._stored_body() if isinstance(outcome, Passed) else b""
+
+        def effects() -> WriteSet:
+            page = self._store.check_usable()
+            policy = OutcomePolicy.of(self._store.settings.current(page).config, self._message.queue, on_failure)
+            effective = effective_outcome(policy, self._message, raw, outcome)
+            batch = WriteSet(page=page)
+            for queue, body, options in () if isinstance(effective, Retried | Rejected) else puts:
+                batch.append(put_request(self._core, queue, [body], **options))
+            effect, reason = record(batch, policy, self._message, raw, effective, self._store.clock.now())
+            self.conclusion = Conclusion(effect, reason, failed=isinstance(outcome, Retried))
+            return batch
+
+        return submit(self._claims, self._message, effects, removes=not isinstance(outcome, Retried | Rejected))
+
+    def _stored_body(self) -> bytes:
+        [whole] = delivery.read_messages(self._store, *self._message.position, 1, only_shown=True)
+        return delivery.stored_body(self._store.files, self._store.view, whole)
+
+    def without_room(self, full: Full) -> Conclusion:
+        """Return the conclusion if the effects find no room in a queue. The message remains held."""
+        config = queue_config(self._store.settings.known.config, self._message.queue)
+        named = {self._message.reply_queue, self._message.failure_queue}
+        return without_room(full, config, named, (), replies=True)

@@ -1,0 +1,131 @@
+"""The rights of tokens: which calls each right allows."""
+
+import json
+from typing import Any
+
+import pytest
+
+import spool
+from tests.web.conftest import Serve, Served
+
+TOKENS = {
+    "all": "",
+    "look": "shop:look",
+    "put": "shop:put",
+    "put=orders": "shop:put=orders",
+    "put=results": "shop:put=results",
+    "take": "shop:take",
+    "take=orders": "shop:take=orders",
+    "take=orders put=results": "shop:take=orders shop:put=results",
+    "put=orders take=results": "shop:put=orders shop:take=results",
+    "read": "shop:read",
+    "write": "shop:write",
+    "subscribe=sales": "shop:subscribe=sales",
+    "look elsewhere": "other:look",
+}
+ANY = set(TOKENS) - {"look elsewhere"}
+PUT, CLAIM = "/queues/orders/messages", "/queues/orders/claims"
+LINES = {"Content-Type": "application/x-ndjson"}
+TAKE = {"all", "take", "take=orders", "take=orders put=results"}
+BOTH = b'{"put": [{"queue": "results", "body": 1}, {"queue": "orders", "body": 1}]}'
+CALLS: dict[str, tuple[tuple[str, str, Any], set[str]]] = {
+    "put": (("POST", PUT, b"x"), {"all", "put", "put=orders", "put=orders take=results", "write"}),
+    "claim": (("POST", CLAIM, b""), TAKE),
+    "look at the queues": (("GET", "/queues", b""), {"all", "look", "read", "write", "subscribe=sales"}),
+    "look at a queue": (("GET", "/queues/orders", b""), {"all", "look", "read", "write", "subscribe=sales"}),
+    "browse": (("GET", PUT, b""), {"all", "look", "read", "write", "subscribe=sales"}),
+    "request": (("POST", "/queues/orders/request?timeout=0", b"x"), {"all", "put=orders take=results"}),
+    "end a lease": (("DELETE", "/claims/0.none", b""), ANY),
+    "commit into a queue": (
+        ("POST", "/claims/0.none/commit", b'{"put": [{"queue": "results", "body": 1}]}'),
+        {"all", "put", "put=results", "take=orders put=results", "write"},
+    ),
+    "commit into two queues": (
+        ("POST", "/claims/0.none/commit", BOTH),
+        {"all", "put", "write"},
+    ),
+    "conclude with a reply": (("POST", "/claims/0.none/conclude", b'{"reply": {"body": 1}}'), ANY),
+    "conclude with a message": (
+        ("POST", "/claims/0.none/conclude", b'{"put": [{"queue": "results", "body": 1}]}'),
+        {"all", "put", "put=results", "take=orders put=results", "write"},
+    ),
+    "pass on": (
+        ("POST", "/claims/0.none/conclude", b'{"pass": "results"}'),
+        {"all", "put", "put=results", "take=orders put=results", "write"},
+    ),
+}
+
+
+def token(name: str) -> str:
+    return name.replace(" ", "_").replace("=", "_").ljust(20, "0")
+
+
+@pytest.fixture
+def guarded(serve: Serve, space: spool.Space) -> Served:
+    space.change_queue("orders", reply_queue="results")
+    return serve([f"{token(name)} {rights}" for name, rights in TOKENS.items()])
+
+
+def test_a_call_needs_its_right(guarded: Served) -> None:
+    for name in TOKENS:
+        with guarded.client(token(name)) as client:
+            for call, ((method, at, body), allowed) in CALLS.items():
+                status = client.request(method, at, content=body).status_code
+                assert (status not in (401, 403, 404)) == (name in allowed), (name, call, status)
+
+
+def test_a_claim_belongs_to_its_token(guarded: Served) -> None:
+    guarded.space.put("orders", b"x")
+    with guarded.client(token("take")) as client, guarded.client(token("all")) as other:
+        receipt = client.post(CLAIM).headers["spool-receipt"]
+        assert other.delete(f"/claims/{receipt}").status_code == 410
+        assert other.post(f"/claims/{receipt}/extend").status_code == 410
+        assert client.delete(f"/claims/{receipt}").status_code == 204
+
+
+def test_an_unknown_or_missing_token_is_unauthorized_without_its_name_in_the_answer(guarded: Served) -> None:
+    for header in (None, "Bearer unknown-token-0123456789", "Basic eDp5", f"bearer{token('all')}", "Bearer \xff"):
+        headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+        with guarded.client() as client:
+            answer = client.get("/queues", headers=headers)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "unknown-token" not in answer.text
+    with guarded.client() as client:
+        assert client.get(f"{guarded.url}/openapi.json").status_code == 200
+
+
+def test_a_space_of_another_token_is_not_named(guarded: Served) -> None:
+    with guarded.client(token("look elsewhere")) as client:
+        answer = client.get("/queues/orders")
+        assert "shop" not in json.loads(answer.content)["detail"].replace("shop:look", "")
+        assert client.get("/claims/x").status_code == 405
+
+
+def test_a_whole_queue_can_be_paged_and_filtered(served: Served) -> None:
+    ids = served.space.put_many("orders", [{"number": number} for number in range(25)])
+    served.space.put("orders", b"\xff\0", correlation_id="c")
+    with served.client() as client:
+        found, after = list[Any](), {}
+        while True:
+            page = client.get(PUT, params={"limit": 10, **after}).json()
+            found += page["messages"]
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        assert [each["id"] for each in found][:25] == ids
+        assert [each.get("value") for each in found][:3] == [{"number": 0}, {"number": 1}, {"number": 2}]
+        [last] = client.get(PUT, params={"correlation_id": "c"}).json()["messages"]
+        assert (last["body"], last["body_encoding"]) == ("/wA=", "base64")
+        lines = client.get(PUT, headers={"Accept": "application/x-ndjson"}).text.splitlines()
+        assert [json.loads(line)["id"] for line in lines] == [each["id"] for each in found]
+        gone = client.get(PUT, params={"after": "0" * 32})
+        assert (gone.status_code, gone.json()["error"]) == (410, "BadMessageId")
+
+
+def test_a_page_has_bounded_bodies(served: Served) -> None:
+    served.space.put_many("orders", [b"x" * (2 << 20)] * 20)
+    with served.client() as client:
+        page = client.get(PUT, params={"limit": 1000}).json()
+        assert len(page["messages"]) == 16
+        assert all(each["body_cut"] and len(each["body"]) == 1 << 20 for each in page["messages"])
+        assert len(client.get(PUT, params={"after": page["next"]}).json()["messages"]) == 4
