@@ -105,12 +105,12 @@ def application(server: Server) -> ASGIApp:
                     await response(scope, receive, send)
             else:
                 await response(scope, receive, send)
-        except asyncio.CancelledError:  # (the server ends)
-            log.warning("an answer was cut, because the server ended")
-        except Exception as error:
-            log.error(
-                "an answer was cut: %s", error, exc_info=None if isinstance(error, SpoolError | OSError) else error
-            )
+        except BaseException as error:
+            if isinstance(error, SpoolError | OSError | asyncio.CancelledError):  # (cancelled: the server ends)
+                log.warning("an answer was cut: %s", str(error) or "the server ended")
+            else:
+                log.error("an answer was cut: %s", error, exc_info=error)
+            scope["state"][CONNECTION].cut()
 
     return app
 

@@ -213,6 +213,11 @@ class _Connection(_Base):
         if client.family != socket.AF_UNIX:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
 
+    def cut(self) -> None:
+        """End the connection in the middle of an answer, so that the client notices that the answer is incomplete."""
+        self.running.disconnected = True
+        self.transport.abort()
+
     def refuse(self, sentence: str) -> None:
         address = self.client
         self.config.refuse(address[0] if address else "a client of this machine", sentence)

@@ -52,7 +52,7 @@ class Processes:
     """The processes of a server, from its creation until ``close``.
 
     Args:
-        start: called in each process with ``listener``, ``index`` and ``peers``; it returns the process's server.
+        start: called in each process with its private socket, ``index`` and ``peers``; it returns the process's server.
         wait: called in each process with its server and a check, which raises an error once the parent has died. It
             returns when the process is to end.
 
@@ -86,7 +86,7 @@ class Processes:
     def _run(self, index: int, opened: "Connection[BaseException | None, None]", parent: int) -> None:
         try:
             listener = listening_at_path(self._peers[index])
-            server = self._start(listener=listener, index=index, peers=self._peers)
+            server = self._start(listener, index=index, peers=self._peers)
         except Exception as error:
             opened.send(error)
             return

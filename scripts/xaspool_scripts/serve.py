@@ -1,5 +1,6 @@
 """``spool-serve``: serve spaces by HTTP, for other languages, other machines and Spark."""
 
+import gc
 import logging
 import socket
 import sys
@@ -166,12 +167,15 @@ def _started(
 
     try:
         tokens = Tokens() if token_file is None else TokenFile(token_file)
+
+        def start(*own: socket.socket, **state: Any) -> WebServer:
+            server = WebServer([*listeners, *own], spaces, tokens, **options, **state)
+            gc.freeze()
+            gc.set_threshold(20_000, 50, 50)  # (the default's collections take a third of a put's processor time)
+            return server
+
         if processes == 1:
-            return WebServer(listeners, spaces, tokens, **options)
-
-        def start(listener: socket.socket, **own: Any) -> WebServer:
-            return WebServer([*listeners, listener], spaces, tokens, **options, **own)
-
+            return start()
         return Processes(processes, start, _wait)
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error

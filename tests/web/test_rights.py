@@ -3,9 +3,11 @@
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 import spool
+from forwarder.web import messages
 from tests.web.conftest import Serve, Served
 
 TOKENS = {
@@ -129,3 +131,21 @@ def test_a_page_has_bounded_bodies(served: Served) -> None:
         assert len(page["messages"]) == 16
         assert all(each["body_cut"] and len(each["body"]) == 1 << 20 for each in page["messages"])
         assert len(client.get(PUT, params={"after": page["next"]}).json()["messages"]) == 4
+
+
+def test_an_answer_that_fails_in_the_middle_ends_with_its_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.space.put_many("orders", [b"1", b"2"])
+    whole, looked = messages._whole, list[Any]()
+
+    def fail(message: spool.Message) -> bytes:
+        if looked:
+            raise spool.DiskFailure("the disk has failed")
+        looked.append(message)
+        return whole(message) + b"x" * (1 << 20)
+
+    monkeypatch.setattr(messages, "_whole", fail)
+    with served.client() as client, pytest.raises(httpx.TransportError):
+        client.get(PUT, headers={"Accept": "application/x-ndjson"})
+    assert [record.getMessage() for record in caplog.records] == ["an answer was cut: the disk has failed"]
