@@ -151,7 +151,7 @@ TOGETHER = (
     ("tests/filesystems",),
     ("tests/xa/manager",),
     ("tests/package/test_a_newcomers_way.py", "tests/package/test_console_files.py", "tests/package/test_wheel.py"),
-    ("tests/forwarder/dataframes", "tests/forwarder/web", "tests/forwarder/test_session.py"),
+    ("tests/forwarder/dataframes", "tests/forwarder/network", "tests/forwarder/test_session.py"),
 )
 
 

@@ -4,7 +4,6 @@ import gc
 import logging
 import socket
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -176,15 +175,11 @@ def _started(
 
         if processes == 1:
             return start()
-        return Processes(processes, start, _wait)
+        return Processes(processes, start, lambda server, check: wait_for_end(end_signal(), server.spaces, check))
     except InvalidArgument as error:
         raise Failure(str(error), WRONG_USAGE) from error
     except (SpoolError, OSError) as error:
         raise Failure(str(error)) from error
-
-
-def _wait(server: "WebServer", check: Callable[[], object]) -> None:
-    wait_for_end(end_signal(), server.spaces, check)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ EXCUSED = {
     "spool.current_space": "it tells a function that work calls in which space it is",
     "spool.shared": "a space for tasks belongs to one loop, whose main task opens and closes it",
     "spool.decode": "it waits for nothing",
+    "spool.connect": "a space by HTTP has calls for threads only",
     "Transaction.submit": "put is awaitable",
     "Transaction.commit_async": "commit is awaitable",
 }

@@ -40,6 +40,9 @@ SESSION = (
     "message put extra --body SIX",
     "queue purge extra --yes",
     "queue delete extra",
+    "schedule create nightly orders --cron '0 3 29 2 *' --body SEVEN",
+    "schedule run nightly",
+    "schedule delete nightly",
     "transaction list",
     "transaction commit 7.Y29tbWl0.",
     "transaction rollback 7.cm9sbGJhY2s.",
@@ -58,7 +61,7 @@ SHORT = (*SESSION[:5], *SESSION[SESSION.index("transaction list") :])
 # These change no space that exists, serve until they are stopped, or refuse a space that others have open.
 ELSEWHERE = {"archive", "console", "docs", "doctor", "import", "init", "metrics", "mirror begin", "mirror drop",
     "mirror restore", "mirror show", "quarantine list", "quarantine show", "queue list", "queue show",
-    "subscription list", "top", "tour", "transaction show"}  # fmt: skip
+    "schedule list", "schedule show", "subscription list", "top", "tour", "transaction show"}  # fmt: skip
 # Records of the log about another process that has a lock at this moment.
 _ABOUT_OTHERS = re.compile(r"^spool-admin: warning: (waiting for|files that are not needed remain).*\n", re.MULTILINE)
 

@@ -22,7 +22,7 @@ from spool.client.connection import Connection
 from spool.client.problems import Unreachable
 from spool.client.space import RemoteSpace
 from tests.client.conftest import WAIT, served
-from tests.forwarder.web.test_machines import certificate
+from tests.forwarder.network.test_machines import certificate
 from tests.ports import free_port
 
 SERVER = """

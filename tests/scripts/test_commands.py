@@ -32,7 +32,7 @@ WRONG = {
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
     "HOST:PORT": "nowhere", "HOST[:PORT]": "no where", "[[NAME=]DIRECTORY...]": "../x=.", "TYPE": "",
     "FILE": "no-such.toml", "SUFFIX=TYPE": "csv", "MOMENT": "soon", "ROLE": "boss", "SUFFIX": "ok", "CRON": "often",
-    "ZONE": "Mars",
+    "ZONE": "Mars", "HOST:PORT|unix:PATH": "nowhere", "PATTERN": "a/b",
 }  # fmt: skip
 # Any text is accepted; errors come from the file or space that it names.
 ANY = {

@@ -12,7 +12,8 @@ from spool.transactions.core import Core
 
 ROOT = Path(__file__).parent.parent.parent
 ALLOWED = {
-    "aio", "decisions", "engine", "errors", "intake", "mirrors", "model", "routing", "testing", "tracing", "workers"
+    "aio", "client", "decisions", "engine", "errors", "intake", "mirrors", "model", "routing", "testing", "tracing",
+    "workers",
 }  # fmt: skip
 """The modules of spool that xa, the forwarder and the programs may import."""
 

@@ -180,7 +180,7 @@ def _running(tmp_path: Path, processes: int, seed: str, messages: int) -> Iterat
         yield server, network, clients
 
 
-@pytest.mark.every(2, first=1)
+@pytest.mark.every(2)
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path, processes: int, stride: Stride) -> None:

@@ -16,9 +16,9 @@ from forwarder.web import frames
 from forwarder.web.tokens import Tokens
 from spool.client.connection import Connection
 from spool.errors import AccessDenied, CorruptedFile, InvalidArgument, SystemFailure, TransactionRolledBack
-from tests.forwarder.web.conftest import Serve
-from tests.forwarder.web.test_four_ways import begin, plan, rows, send, writing
-from tests.forwarder.web.test_hostile_clients import assert_serves, reading
+from tests.forwarder.network.conftest import Serve
+from tests.forwarder.network.test_four_ways import begin, plan, rows, send, writing
+from tests.forwarder.network.test_hostile_clients import assert_serves, reading
 from tests.scripts.conftest import start
 from tests.shown import bodies, left_over
 

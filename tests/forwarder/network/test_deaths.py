@@ -22,9 +22,9 @@ from forwarder.network.calls import act, read
 from forwarder.network.codes import vote_of
 from spool.client.connection import Connection
 from spool.errors import CommitUnknown, TransactionRolledBack
-from tests.forwarder.web.conftest import Serve
-from tests.forwarder.web.test_four_ways import begin, plan, send
-from tests.forwarder.web.test_hostile_clients import half_a_stream, reading
+from tests.forwarder.network.conftest import Serve
+from tests.forwarder.network.test_four_ways import begin, plan, send
+from tests.forwarder.network.test_hostile_clients import half_a_stream, reading
 from tests.scripts.conftest import start
 from tests.shown import bodies, left_over
 

@@ -39,8 +39,8 @@ from spool.errors import (
     SystemFailure,
     TransactionRolledBack,
 )
-from tests.forwarder.web.conftest import Serve
-from tests.forwarder.web.test_four_ways import begin, newest, plan, rows, send, writing
+from tests.forwarder.network.conftest import Serve
+from tests.forwarder.network.test_four_ways import begin, newest, plan, rows, send, writing
 from tests.shown import bodies, left_over
 
 READER, WRITER, AUDITOR, OTHER, SECOND = "r" * 32, "w" * 32, "a" * 32, "o" * 32, "s" * 32

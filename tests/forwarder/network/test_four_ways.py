@@ -14,7 +14,7 @@ from forwarder.web.sessions import Sessions
 from forwarder.web.tokens import Tokens
 from spool.client.connection import Connection
 from spool.errors import InvalidArgument, TransactionRolledBack
-from tests.forwarder.web.conftest import Serve
+from tests.forwarder.network.conftest import Serve
 from tests.shown import bodies, left_over
 
 if TYPE_CHECKING:
