@@ -33,6 +33,7 @@ from forwarder.web.calls import (
     json_answer,
 )
 from forwarder.web.connections import CONNECTION
+from forwarder.web.leases import ENDED
 from forwarder.web.relay import passed_on
 from spool.client.fields import ARGUMENTS
 from spool.client.problems import PROBLEM, RETRY_SECONDS, problem_of, status_of
@@ -95,7 +96,7 @@ def application(server: Server) -> ASGIApp:
                 peer = server.peer(scope["path_params"].get(_OF_ONE_PROCESS, "")) if server.peers else None
                 response = await (handler(call) if peer is None else passed_on(request, peer))
         except asyncio.CancelledError:  # (the server ends)
-            response = _answer_to(server, request, SystemFailure("the server ended during the call"))
+            response = _answer_to(server, request, SystemFailure(ENDED))
         except Exception as error:
             response = _answer_to(server, request, error)
         try:

@@ -22,12 +22,13 @@ import spool
 import spool.aio
 from forwarder.web.tokens import Caller
 from spool.client.problems import TooMany
-from spool.errors import BadMessageId, NotOpen, SpoolError
+from spool.errors import BadMessageId, NotOpen, SpoolError, SystemFailure
 from spool.model.message import Message, stored_fields
 
 MOST_LEASES, MOST_OF_A_TOKEN = 20_000, 10_000
 MOST_AT_ONCE = 1_000
 """The most messages of one claim."""
+ENDED = "the server ended during the call"
 _MOST_REMEMBERED = 20_000
 _IDLE_SECONDS = 30.0  # the time for which a queue without waiting clients is watched
 
@@ -75,7 +76,7 @@ class Leases:
         self._ended: OrderedDict[str, tuple[str, str, Any]] = OrderedDict()  # receipt: owner, call, result
         self._owners: Counter[str] = Counter()
         self._lines: dict[tuple[Any, ...], _Line] = {}
-        self._waits = True
+        self._waits, self._is_closed = True, False
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -101,8 +102,11 @@ class Leases:
 
         Raises:
             TooMany: the client, or all clients together, hold too many messages.
+            SystemFailure: the server ends.
             the errors of ``spool.Claims.take``.
         """
+        if self._is_closed:  # (a connection may be accepted at the last moment)
+            raise SystemFailure(ENDED)
         if len(self._leases) + most > MOST_LEASES or self._owners[caller.token] + most > MOST_OF_A_TOKEN:
             raise TooMany("too many messages are held: end some leases, then claim again")
         key = (queue, *wanted.items())
@@ -239,12 +243,12 @@ class Leases:
             line.wake()
 
     async def close(self) -> None:
-        """Release all messages; no attempt is counted."""
+        """Release all messages; no attempt is counted. Afterwards no call finds a lease."""
+        self._is_closed = True
         for line in list(self._lines.values()):
             line.close()
         for lease in list(self._leases.values()):
-            if lease.timer is not None:
-                lease.timer.cancel()
+            self._forget(lease)
         with suppress(NotOpen):
             await self.claims.close()
 

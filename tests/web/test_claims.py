@@ -1,5 +1,6 @@
 """Claims by HTTP: clients that wait are served in their order, and a client that leaves loses no message."""
 
+import asyncio
 import resource
 import select
 import socket
@@ -140,6 +141,17 @@ def test_the_end_of_the_server_ends_the_waits_and_releases_the_messages(served: 
     with served.space.claims() as claims:
         [message] = claims.take("orders")
         assert (message.body, message.attempts) == (b"held", 0)
+
+
+def test_a_call_after_the_release_of_all_messages_is_refused_as_by_a_server_that_ends(served: Served) -> None:
+    """The server accepts a connection at the last moment, after it has released the messages."""
+    served.space.put("orders", b"held")
+    with served.client() as client:
+        receipt = client.post("/queues/orders/claims").headers["spool-receipt"]
+        asyncio.run_coroutine_threadsafe(served.leases.close(), served.server._loop).result(_PATIENT_SECONDS)
+        answer = client.post("/queues/orders/claims?wait=20")
+        assert (answer.status_code, answer.json()["detail"]) == (503, leases.ENDED)
+        assert client.delete(f"/claims/{receipt}").status_code == 410
 
 
 def test_a_lease_that_ends_counts_an_attempt_and_its_receipt_is_gone(served: Served) -> None:

@@ -57,7 +57,8 @@ class Claim:
 
 @dataclass
 class Accounts:
-    """kills, graceful: when processes of the server were killed, or were told to end. expired: the ends of leases that
+    """kills, graceful: when processes of the server were killed, or were told to end, or noticed that their parent had
+    died. expired: the ends of leases that
     the server has logged, by the id of the message."""
 
     seed: str
