@@ -14,13 +14,10 @@ pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
 import spool  # noqa: E402
-from forwarder.web import connections  # noqa: E402
 from forwarder.web.server import WebServer  # noqa: E402
 from forwarder.web.sockets import listening  # noqa: E402
 from forwarder.web.tokens import Tokens  # noqa: E402
 from tests.spaces import space_with  # noqa: E402
-
-PROTOCOLS = [each for each in ("HttpToolsConnection", "H11Connection") if hasattr(connections, each)]
 
 space = space_with("orders", "results")
 
@@ -88,14 +85,6 @@ def request(method: str, path: str, body: bytes = b"", *headers: tuple[str, str]
 
 
 Serve = Callable[..., Served]
-
-
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each of the two parsers, for the tests that ask for it."""
-    kind = getattr(connections, request.param)
-    monkeypatch.setattr(connections, "protocol", lambda: kind)
-    return str(request.param)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ MALFORMED = {
 }
 
 
-def test_a_malformed_request_is_a_bad_request_and_ends_the_connection(protocol: str, served: Served) -> None:
+def test_a_malformed_request_is_a_bad_request_and_ends_the_connection(served: Served) -> None:
     for case, sent in MALFORMED.items():
         with served.connected() as client:
             try:
@@ -152,7 +152,7 @@ def test_a_receipt_with_a_wrong_delay_remains(served: Served) -> None:
 ABSOLUTE = b"GET http://elsewhere:99/healthz?x=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-def test_a_whole_url_a_head_request_and_options_are_answered(protocol: str, served: Served) -> None:
+def test_a_whole_url_a_head_request_and_options_are_answered(served: Served) -> None:
     assert [status for status, *_ in served.answers(ABSOLUTE)] == [200]
     with served.client() as client:
         head, get = client.head("/queues/orders"), client.get("/queues/orders")
@@ -163,7 +163,7 @@ def test_a_whole_url_a_head_request_and_options_are_answered(protocol: str, serv
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD, OPTIONS, POST")
 
 
-def test_a_request_for_another_protocol_is_answered_as_usual(protocol: str, served: Served) -> None:
+def test_a_request_for_another_protocol_is_answered_as_usual(served: Served) -> None:
     """Java's client asks for HTTP/2 with its first request."""
     upgrade = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAEAAEAAAAIAAAAB")]
     sent = request("POST", PUT, b"first", *upgrade) + request("POST", PUT, b"second", last=True)
@@ -171,7 +171,7 @@ def test_a_request_for_another_protocol_is_answered_as_usual(protocol: str, serv
     assert [each.body for each in served.space.browse("orders")] == [b"first", b"second"]
 
 
-def test_pipelined_requests_are_answered_in_their_order(protocol: str, served: Served) -> None:
+def test_pipelined_requests_are_answered_in_their_order(served: Served) -> None:
     sent = b"".join(request("POST", PUT, b"%d" % number, last=number == 19) for number in range(20))
     answers = served.answers(sent)
     assert [status for status, *_ in answers] == [201] * 20
@@ -196,7 +196,7 @@ def test_a_trailer_is_no_header(served: Served) -> None:
     assert message.priority == 50
 
 
-def test_a_body_is_asked_for_only_when_it_is_wanted(protocol: str, serve: Serve) -> None:
+def test_a_body_is_asked_for_only_when_it_is_wanted(serve: Serve) -> None:
     """``Expect: 100-continue``: a client without a token, or with too large a body, need not send it."""
     served = serve([TOKEN])
     expect, token = ("Expect", "100-continue"), ("Authorization", f"Bearer {TOKEN}")
@@ -211,7 +211,7 @@ def test_a_body_is_asked_for_only_when_it_is_wanted(protocol: str, serve: Serve)
         assert parsed(received(client))[0][0] == 201
 
 
-def test_a_body_without_a_token_is_not_read(protocol: str, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_without_a_token_is_not_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server answers at once, and reads little of the rest."""
     monkeypatch.setattr(connections, "_LINGER_SECONDS", 0.2)
     served = serve([TOKEN])
@@ -266,14 +266,14 @@ SLOW = (
 """Nothing, half a head, half a body, and half a chunk."""
 
 
-def test_a_client_that_sends_no_more_loses_its_connection(impatient: None, protocol: str, served: Served) -> None:
+def test_a_client_that_sends_no_more_loses_its_connection(impatient: None, served: Served) -> None:
     with ExitStack() as opened:
         for client in [opened.enter_context(served.connected(sent)) for sent in SLOW]:
             assert received(client) == b""
     assert served.space.stats("orders").ready == 0
 
 
-def test_a_head_that_arrives_byte_by_byte_has_a_time_limit(impatient: None, protocol: str, served: Served) -> None:
+def test_a_head_that_arrives_byte_by_byte_has_a_time_limit(impatient: None, served: Served) -> None:
     ended = threading.Event()
     with served.connected(b"GET /healthz HTTP/1.1\r\nX: ") as client:
 
@@ -296,9 +296,7 @@ def test_a_long_poll_outlives_the_limits_of_connections(impatient: None, served:
         assert client.post("/queues/orders/claims?wait=1").status_code == 204
 
 
-def test_many_connections_that_wait_keep_no_client_out(
-    protocol: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_connections_that_wait_keep_no_client_out(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forwarder.web.server.most_connections", lambda: 50)
     served = serve()
     with ExitStack() as opened:
