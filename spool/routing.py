@@ -24,7 +24,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
@@ -32,6 +31,7 @@ from spool.model.checks import ValueCheck, check_options, plain, require
 from spool.model.options import JOIN, Join, PutOptions
 from spool.model.text import shown
 from spool.opening import open as open_space
+from spool.runtime.closing import Closing
 from spool.space import Space
 from spool.transactions.transaction import Transaction
 
@@ -92,7 +92,7 @@ def _comparable(left: object, right: object) -> bool:
     return any(isinstance(left, kind) and isinstance(right, kind) for kind in (str, int | float))
 
 
-class Router:
+class Router(Closing):
     """A router puts each message into one of several spaces: ``Router(routes, field="region").put("orders", body)``.
 
     The router opens a space when a message first needs the space; ``close`` closes all spaces. Many threads may use a
@@ -203,14 +203,6 @@ class Router:
             for space in self._spaces.values():
                 closing.callback(space.close)
             self._spaces = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _route(table: Any, where: str) -> Route:

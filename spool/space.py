@@ -7,8 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from spool.admin.admin import Administration
 from spool.admin.finding import check_find, find
@@ -513,14 +512,8 @@ class Space(Administration):
     def _drain(self) -> None:
         self._core.leader.drain()
 
-    def __enter__(self) -> Self:
+    def _check_open(self) -> None:
         self._store.guard.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         """Warn of a space that was not closed. The space remains open, because its transactions may continue."""

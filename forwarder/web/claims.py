@@ -1,7 +1,6 @@
 """The calls for taking messages: claim, then acknowledge, commit with new messages, fail, reject, release or extend."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,10 +11,11 @@ from forwarder.web.calls import Call, Gone, Served, answer, json_answer, json_ob
 from forwarder.web.leases import MOST_AT_ONCE, Lease
 from forwarder.web.messages import message_answer
 from forwarder.web.tokens import Right
-from spool.client.fields import MOST_JSON_BYTES, NDJSON, message_object, outcome_of, put_of, queues_of
+from spool.client.fields import MOST_JSON_BYTES, NDJSON, json_bytes, outcome_of, put_of, queues_of
 from spool.errors import Full, InvalidArgument
 from spool.model.checks import check
 from spool.model.message import Message
+from spool.model.objects import message_object
 from spool.workers.conclusion import Conclusion
 from spool.workers.effects import ON_FAILURE, OnFailure
 from spool.workers.outcome import Outcome
@@ -50,8 +50,8 @@ async def claim(call: Call) -> Response:
 
 
 def _line(lease: Lease, message: Message, has_value: bool) -> bytes:
-    fields = {"receipt": lease.receipt, "codec": message.codec, **message_object(message, value=has_value)}
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    fields = message_object(message, value=has_value, compact=True)
+    return json_bytes({"receipt": lease.receipt, "codec": message.codec, **fields}) + b"\n"
 
 
 def _named(call: Call, given: dict[str, Any], *, passes: bool = False) -> tuple[Served, list[str]]:

@@ -1,7 +1,6 @@
 """The calls for messages: put one or many, look at queues and messages, and ask a service for a reply."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +12,6 @@ import spool.aio
 from forwarder.web.calls import Call, Stream, answer, json_answer, json_object, json_of
 from forwarder.web.tokens import Right
 from spool.client.fields import (
-    CODEC,
     MOST_BODY_BYTES,
     MOST_JSON_BYTES,
     NDJSON,
@@ -21,7 +19,7 @@ from spool.client.fields import (
     Put,
     encoded,
     headers_of,
-    message_object,
+    json_bytes,
     options_of,
     put_of,
 )
@@ -29,6 +27,7 @@ from spool.errors import BadMessageId, InvalidArgument
 from spool.intake import body_of
 from spool.model.codecs import BYTES_TYPE
 from spool.model.message import Message, MessageId
+from spool.model.objects import CODEC, message_object
 from spool.model.options import MessageFilters
 from spool.model.settings import QueueConfig
 
@@ -198,8 +197,7 @@ async def browse(call: Call) -> Response:
 
 
 def _whole(message: Message) -> bytes:
-    fields = {CODEC: message.codec, **message_object(message, value=False)}
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    return json_bytes({CODEC: message.codec, **message_object(message, value=False, compact=True)}) + b"\n"
 
 
 def _page(browse: Callable[[], Iterator[Message]], limit: int, after: str | None) -> dict[str, Any]:
@@ -212,5 +210,5 @@ def _page(browse: Callable[[], Iterator[Message]], limit: int, after: str | None
         size += min(len(message.body), _MOST_SHOWN_BODY)
         if found and (len(found) == limit or size > _MOST_BROWSED_BYTES):
             return {"messages": found, "next": found[-1]["id"]}
-        found.append(message_object(message, most=_MOST_SHOWN_BODY))
+        found.append(message_object(message, most=_MOST_SHOWN_BODY, compact=True))
     return {"messages": found, "next": None}

@@ -29,6 +29,7 @@ from spool.policies.expiry import expire
 from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
 from spool.runtime.calls import public_call, within
+from spool.runtime.closing import Closing
 from spool.transactions.core import Core
 from spool.transactions.validation import check_queue
 
@@ -40,7 +41,7 @@ log = logging.getLogger("spool")
 _BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
 
 
-class Administration:
+class Administration(Closing):
     """The methods of ``spool.Space`` that administer the space."""
 
     def __init__(self, core: Core) -> None:

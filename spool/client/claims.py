@@ -9,17 +9,15 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from spool.client.connection import CALL_SECONDS, Connection
-from spool.client.fields import MOST_JSON_BYTES, NDJSON, check_bytes, fields_of_put, message_of, put_object
-from spool.errors import BadMessageId, CommitUnknown, InvalidArgument, ProtocolError, SpoolError
+from spool.client.fields import MOST_JSON_BYTES, NDJSON, check_bytes, fields_of_put, json_bytes, put_object
+from spool.errors import BadMessageId, CommitUnknown, ProtocolError, SpoolError
 from spool.model.message import Message
-from spool.model.options import PutOptions
-from spool.runtime.pickling import refuse_pickling
+from spool.model.objects import message_of
 from spool.transactions.claiming import Wanted, check_wanted, no_message
-from spool.transactions.claims import CLOSED, check_puts, listed
+from spool.transactions.held_messages import HeldMessages
 
 LEASE_SECONDS: Final = 60.0
 WAIT_SECONDS: Final = 20.0
@@ -28,7 +26,7 @@ _RENEWAL_SECONDS = LEASE_SECONDS / 3
 _MOST_AT_ONCE = 1000
 
 
-class RemoteClaims:
+class RemoteClaims(HeldMessages):
     """As ``spool.Claims``, for a space by HTTP: see ``spool.connect``. ``remove``, ``reject`` and ``release`` make a
     commit for each process of the server that holds some of the messages, and ``release`` passes over ended leases.
 
@@ -38,22 +36,16 @@ class RemoteClaims:
     server dies. ``fail``, ``reject``, ``remove`` and ``commit`` repeat their calls until the server has answered.
 
     Raises CommitUnknown (from the futures) if the server died, or was not reached for a minute, before it had answered:
-    the effect may have happened, or not. In both cases, the message is no longer held.
+    the effect may have happened, or not. In both cases, the message is no longer held. The puts of one ``commit`` have
+    at most 64 MiB.
     """
-
-    __reduce_ex__ = refuse_pickling
 
     def __init__(self, connection: Connection, *, renews: bool = True) -> None:
         self._connection, self._renews = connection, renews
-        self._receipts: dict[str, str] = {}  # by message id
-        self._mutex, self._closed = threading.Lock(), threading.Event()
+        self._held: dict[str, str] = {}  # the receipts by message id
+        self._mutex, self._ended = threading.Lock(), threading.Event()
         self._calls = ThreadPoolExecutor(8, "spool-claims")
         self._process = os.getpid()
-
-    @property
-    def held(self) -> int:
-        """As ``spool.Claims.held``."""
-        return len(self._receipts)
 
     def take(
         self,
@@ -94,12 +86,12 @@ class RemoteClaims:
         )
         messages = [json.loads(line) for line in found.content.splitlines()]
         with self._mutex:
-            self._receipts.update((each["id"], each["receipt"]) for each in messages)
+            self._held.update((each["id"], each["receipt"]) for each in messages)
             starts, self._renews = self._renews, False
         if starts:
-            arguments = weakref.ref(self), self._closed
+            arguments = weakref.ref(self), self._ended
             threading.Thread(target=_renew, args=arguments, name="spool-claims-renewal", daemon=True).start()
-        if self._closed.is_set():
+        if self._closed:
             self._release_all()
         return messages
 
@@ -108,7 +100,7 @@ class RemoteClaims:
         try:
             return [message_of(each, undecoded=undecoded) for each in found]
         except BaseException:
-            self._release([each["id"] for each in found])
+            self._give_back([each["id"] for each in found])
             raise
 
     def begin(self, message: Message) -> None:
@@ -117,41 +109,19 @@ class RemoteClaims:
 
     # -- the ends -----------------------------------------------------------------------------------------------------
 
-    def remove(self, messages: Iterable[Message]) -> "Future[None]":
-        """As ``spool.Claims.remove``."""
-        return self._submit("commit", listed("remove", messages))
+    def _end_by(self, call: str, messages: list[Message], **given: Any) -> "Future[Any]":
+        if puts := given.pop("puts", ()):
+            given["put"] = [put_object(*fields_of_put(body, options), queue=queue) for queue, body, options in puts]
+        self._receipts_of(messages)
+        return self._calls.submit(lambda: (self.end(call, messages, **given) or {}).get("ids") or None)
 
-    def commit(
-        self, messages: Iterable[Message], puts: Iterable[tuple[str, Any, PutOptions]]
-    ) -> "Future[list[str] | None]":
-        """As ``spool.Claims.commit``. The messages of one call have at most 64 MiB."""
-        made = [
-            {"queue": queue, **put_object(*fields_of_put(body, options))} for queue, body, options in check_puts(puts)
-        ]
-        return self._submit("commit", listed("commit", messages), lambda found: found["ids"], put=made)
-
-    def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
-        """As ``spool.Claims.fail``."""
-        return self._submit("fail", [message], reason=reason, delay=delay)
-
-    def reject(self, messages: Iterable[Message], reason: str, delay: float | None = None) -> "Future[None]":
-        """As ``spool.Claims.reject``."""
-        return self._submit("reject", listed("reject", messages), reason=reason, delay=delay)
-
-    def release(self, messages: Iterable[Message]) -> None:
-        """As ``spool.Claims.release``."""
-        self.end("release", listed("release", messages))
+    def _release(self, messages: list[Message]) -> None:
+        self.end("release", messages)
 
     def extend(self) -> None:
         """Renew the leases of all messages now. Raises BadMessageId if all leases have ended."""
-        if receipts := list(self._receipts.values()):
+        if receipts := list(self._held.values()):
             self._call("extend", receipts, params={"lease": LEASE_SECONDS})
-
-    def _submit(
-        self, call: str, messages: list[Message], result: Callable[[Any], Any] = lambda _: None, **given: Any
-    ) -> "Future[Any]":
-        self._receipts_of(messages)
-        return self._calls.submit(lambda: result(self.end(call, messages, **given)))
 
     def end(self, call: str, messages: list[Message], goes_on: Callable[[], bool] = lambda: True, **given: Any) -> Any:
         """End messages by a call; return its answer. The call is repeated until the server has answered.
@@ -174,8 +144,8 @@ class RemoteClaims:
         finally:
             with self._mutex:
                 for message, receipt in zip(messages, receipts, strict=True) if ended else ():
-                    if self._receipts.get(message.id) == receipt:  # (else it was taken again meanwhile)
-                        del self._receipts[message.id]
+                    if self._held.get(message.id) == receipt:  # (else it was taken again meanwhile)
+                        del self._held[message.id]
 
     def _call(self, call: str, receipts: list[str], **given: Any) -> Any:
         """Make a call for each process of the server that holds some of the messages; return the last answer."""
@@ -186,8 +156,7 @@ class RemoteClaims:
             raise ProtocolError("two processes of the server hold the messages: commit each with messages of its own")
         options = {name: given.pop(name) for name in ("params", "seconds", "goes_on") if name in given}
         for first, *others in groups.values():
-            told = json.dumps({**given, **({"receipts": others} if others else {})}, ensure_ascii=False)
-            content = told.encode("utf-8", "surrogatepass")
+            content = json_bytes({**given, **({"receipts": others} if others else {})})
             check_bytes(len(content), MOST_JSON_BYTES)
             found = self._connection.repeated("POST", "claims", first, call, content=content, **options)
         return json.loads(found.content or b"null")
@@ -195,46 +164,27 @@ class RemoteClaims:
     def _receipts_of(self, messages: Iterable[Message]) -> list[str]:
         self._check_open()
         with self._mutex:
-            try:
-                return [self._receipts[message.id] for message in messages]
-            except KeyError as error:
-                raise BadMessageId(
-                    f"message {error.args[0]} is not held by these claims: it was removed, failed or released already"
-                ) from None
-            except AttributeError:
-                raise InvalidArgument("claims take messages that take() returned") from None
+            return [self._find(message) for message in messages]
 
     # -- the end of the claims ----------------------------------------------------------------------------------------
 
-    def _release(self, ids: Iterable[str]) -> None:
+    def _give_back(self, ids: Iterable[str]) -> None:
         with self._mutex:
-            receipts = [self._receipts.pop(id_) for id_ in ids if id_ in self._receipts]
+            receipts = [self._held.pop(id_) for id_ in ids if id_ in self._held]
         if receipts:
             with suppress(SpoolError):  # (else the leases end by themselves)
                 self._call("release", receipts)
 
     def _release_all(self) -> None:
         if self._process == os.getpid():  # (a forked child holds nothing)
-            self._release(list(self._receipts))
+            self._give_back(list(self._held))
 
     def close(self) -> None:
         """As ``spool.Claims.close``. Calls under way are completed first."""
-        self._closed.set()
+        self._closed = True
+        self._ended.set()
         self._calls.shutdown()
         self._release_all()
-
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise ProtocolError(CLOSED)
-
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _renew(claims: "weakref.ref[RemoteClaims]", closed: threading.Event) -> None:

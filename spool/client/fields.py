@@ -1,4 +1,4 @@
-"""The forms of a message in HTTP: its fields as headers, a message as a JSON object, and the arguments of a put.
+"""The forms of a message in HTTP: its fields as headers, and the arguments of a put and the outcome of a call in JSON.
 
 An HTTP header cannot contain control characters, characters outside ASCII, or blanks at its ends. In the headers of
 messages, these characters are percent-encoded UTF-8, as in a URL. A "%" becomes "%25", so that percent-decoding always
@@ -8,17 +8,16 @@ returns the original text.
 import json
 import re
 import string
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from spool.errors import CorruptedFile, InvalidArgument, SpoolError, UnknownCodec
+from spool.errors import InvalidArgument
 from spool.model import codecs
 from spool.model.codecs import JSON_TYPE, Encoded
 from spool.model.message import FIELDS, PUT_OPTIONS, Message, attributes_of, check_content_type
-from spool.model.position import Position
+from spool.model.objects import BYTES_OF, CODEC, as_json_fields
 from spool.model.settings import check_queue_name
 from spool.model.text import one_line, shown
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated, bounded
@@ -32,10 +31,8 @@ MOST_BODY_BYTES: Final = 64 << 20
 """The most bytes of a request's body, unless its messages have a smaller limit."""
 MOST_JSON_BYTES: Final = 96 << 20
 """The same, for a body whose messages may be in base64."""
-_MOST_DECODED = 1 << 20  # bytes; a larger body has no value in JSON
 
 _IN_VALUES = "".join(sorted(set(string.ascii_letters + string.digits + string.punctuation + " ") - {"%"}))
-_CONTROL = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f]")  # in a JSON text, each of these needs six bytes
 _IN_NAMES = "!#$&'*+-.^_`|~"
 
 
@@ -99,7 +96,6 @@ def _flag(text: str) -> Any:
     return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
 
 
-CODEC: Final = "codec"
 _PARSED = {"TIME": _number, "MOMENT": _moment, "N": _number}
 _OPTIONS = {
     name.replace("_", "-"): (name, _flag if option.default is False else _PARSED.get(option.check.metavar, unquote))
@@ -138,7 +134,7 @@ def headers_of_put(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if name == "headers":
             yield from ((header_name(key), header_value(text)) for key, text in value.items())
         elif value is not None:
-            yield ARGUMENTS[name], _as_text(value)
+            yield ARGUMENTS.get(name, "Spool-Codec"), _as_text(value)
 
 
 def _as_text(value: Any) -> str:
@@ -177,7 +173,7 @@ def put_of(line: Any) -> Put:
             body = Encoded(raw, "json", proven=True)
         return Put(body, options, queue)
     try:
-        raw = _BYTES_OF[encoding](body)
+        raw = BYTES_OF[encoding](body)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise InvalidArgument(f"a body with body_encoding is a text in utf-8 or base64, not {shown(body)}") from None
     return Put(encoded(raw, codec, options.get("content_type")), options, queue)
@@ -192,11 +188,12 @@ def encoded(raw: bytes, codec: Any, content_type: str | None) -> Any:
     return Encoded(raw, codec, proven=codec not in codecs.CODECS)  # (another process may know the codec)
 
 
-def fields_of_put(body: Any, options: Mapping[str, Any]) -> tuple[bytes, str | None, str | None, dict[str, Any]]:
-    """Check and encode a put; return the stored bytes, their codec, their content type, and the other options."""
+def fields_of_put(body: Any, options: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Check and encode a put; return the stored bytes, and the options with their codec, which is "" for bytes. The
+    deduplication key is left out."""
     given = dict(options)
     raw, codec, content_type = codecs.encode(body, check_content_type(given.pop("content_type", None)))
-    return raw, codec, content_type, attributes_of(**given)
+    return raw, {**attributes_of(**given), CODEC: codec or "", "content_type": content_type}
 
 
 def check_bytes(size: int, most: int = MOST_BODY_BYTES) -> None:
@@ -205,26 +202,19 @@ def check_bytes(size: int, most: int = MOST_BODY_BYTES) -> None:
         raise InvalidArgument(f"a call to a server has at most {most:,} bytes, not {size:,}: put less at once")
 
 
-def put_object(raw: bytes, codec: str | None, content_type: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object of a put whose body is stored bytes: see ``put_of``."""
-    return {**options, CODEC: codec, "content_type": content_type, **as_json_fields("body", raw)}
+def put_object(raw: bytes, options: Mapping[str, Any], **queue: str) -> dict[str, Any]:
+    """Return the object of a put whose body is stored bytes, with its queue if it names one: see ``put_of``."""
+    return {**queue, **options, **as_json_fields("body", raw, compact=True)}
 
 
-_BYTES_OF: Mapping[str, Callable[[str], bytes]] = {
-    "utf-8": lambda text: text.encode(),
-    "base64": lambda text: b64decode(text, validate=True),
-}
+def json_bytes(value: Any) -> bytes:
+    """Return a value as JSON in UTF-8. Surrogates, which a text of JSON may have, remain."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 _SHOWN = [name for name in FIELDS if name not in ("body", "content_type", "headers", "position")]
-_ATTRIBUTES = [
-    *(name for name in _SHOWN if name not in ("id", "queue", "enqueued_at")),
-    "content_type",
-    "headers",
-    CODEC,
-]
 
 
 def headers_of(message: Message) -> list[tuple[str, str]]:
@@ -240,85 +230,12 @@ def headers_of(message: Message) -> list[tuple[str, str]]:
     return found
 
 
-def message_object(
-    message: Message, *, body: bool = True, body_bytes: int | None = None, most: int | None = None, value: bool = True
-) -> dict[str, Any]:
-    """Return a message, whose body is the stored bytes, as an object for JSON.
-
-    `body_encoding`: whether the body is text or base64. `value`: the decoded body, if JSON has such a value.
-
-    Args:
-        body: whether the object has the body.
-        body_bytes: the size of the whole body, if the body of `message` is only its beginning.
-        most: the most bytes of the body; None means all bytes. `body_cut` is true if the object has only the beginning.
-        value: whether the object has the `value`.
-    """
-    fields: dict[str, Any] = {}
-    for name, field in message.as_dict().items():
-        if name != "body":
-            fields[name] = field
-        elif body:
-            raw: bytes = message.body if most is None else message.body[:most]
-            size = len(message.body) if body_bytes is None else body_bytes
-            is_cut = len(raw) < size
-            fields |= as_json_fields("body", raw, cut=is_cut)
-            fields |= {"body_bytes": size, "body_cut": is_cut} | (json_value(message) if value and not is_cut else {})
-    return fields
-
-
-def message_of(found: Mapping[str, Any], *, undecoded: bool = False) -> Message:
-    """Return the message of a whole ``message_object`` with its ``codec``. Raises UnknownCodec if this process cannot
-    decode the body, unless it may be ``undecoded``: the stored bytes.
-    """
-    raw = _BYTES_OF[found["body_encoding"]](found["body"])
-    position, attributes = Position(*found["position"]), {name: found[name] for name in _ATTRIBUTES if found.get(name)}
-    try:
-        body = codecs.decode(raw, found.get(CODEC))
-    except (UnknownCodec, CorruptedFile) as error:
-        if not undecoded:
-            unknown = UnknownCodec(f"message {found['id']} remains in queue {found['queue']}: {error}")
-            unknown.message_id = found["id"]
-            raise unknown from error
-        body = raw
-    return Message(found["id"], found["queue"], body, found["enqueued_at"], position, attributes)
-
-
-def json_value(message: Message) -> dict[str, Any]:
-    """Return ``{"value": …}`` if the body is JSON or msgpack, and JSON can express its value. Otherwise return {}.
-
-    A consumer in Python gets the same value.
-    """
-    raw, name = message.body, message.codec or codecs.codec_of(message.content_type)
-    if name not in ("json", "msgpack") or len(raw) > _MOST_DECODED:
-        return {}
-    try:
-        decoded = codecs.decode(raw, name)
-        json.dumps(decoded, allow_nan=False)
-    except (SpoolError, TypeError, ValueError, RecursionError):
-        return {}
-    return {"value": decoded}
-
-
-def as_json_fields(name: str, raw: bytes, *, cut: bool = False) -> dict[str, str]:
-    """Return the bytes as two fields for JSON.
-
-    The field `name` has the text if the bytes are UTF-8 without control characters, and base64 otherwise. The field
-    `name`_encoding is "utf-8" or "base64". `cut`: whether the last character may be incomplete.
-    """
-    from spool.watch.bodies import text_of
-
-    text, encoding = None if _CONTROL.search(raw) else text_of(raw, is_cut=cut), "utf-8"
-    if text is None:
-        text, encoding = b64encode(raw).decode("ascii"), "base64"
-    return {name: text, f"{name}_encoding": encoding}
-
-
 # -- the outcome of a call --------------------------------------------------------------------------------------------
 
 
 def new_object(new: NewMessage) -> dict[str, Any]:
     """Return the object of a put that names its queue."""
-    return {"queue": new.queue, **new.attributes, **as_json_fields("body", new.raw)}
+    return put_object(new.raw, new.attributes, queue=new.queue)
 
 
 def outcome_object(outcome: Outcome) -> dict[str, Any]:
@@ -331,7 +248,7 @@ def outcome_object(outcome: Outcome) -> dict[str, Any]:
         return {"pass": outcome.queue}
     if isinstance(outcome, Translated):
         return {"put": list(map(new_object, outcome.messages)), "note": outcome.note}
-    return {"reply": put_object(outcome.body, outcome.codec, outcome.content_type, {})}
+    return {"reply": put_object(outcome.body, {CODEC: outcome.codec, "content_type": outcome.content_type})}
 
 
 def outcome_of(given: Mapping[str, Any]) -> Outcome:

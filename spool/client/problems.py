@@ -9,26 +9,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from spool import errors
-from spool.client.fields import CODEC, message_object, message_of
-from spool.errors import (
-    AccessDenied,
-    ArgumentError,
-    BadMessageId,
-    CommitUnknown,
-    DiskFailure,
-    Empty,
-    Full,
-    InvalidArgument,
-    MessageInUse,
-    NotOpen,
-    ProtocolError,
-    QueueNotFound,
-    RequestFailed,
-    SpoolError,
-    SystemFailure,
-    TransactionRolledBack,
-    UnknownCodec,
-)
+from spool.errors import ArgumentError, InvalidArgument, SpoolError, SystemFailure
+from spool.model.objects import CODEC, message_object, message_of
 
 PROBLEM: Final = "application/problem+json"
 RETRY_SECONDS: Final = 5
@@ -56,17 +38,18 @@ _KINDS = {
     name: kind for name, kind in {**vars(errors), **globals()}.items()
     if isinstance(kind, type) and issubclass(kind, SpoolError)
 }  # fmt: skip
-_STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (AccessDenied, 403), (QueueNotFound, 404), (TooLarge, 413), (BadMessageId, 410), (UnknownCodec, 415),
-    (InvalidArgument, 400), (Full, 507), (TooMany, 429), (Empty, 504), (RequestFailed, 502), (MessageInUse, 409),
-    (TransactionRolledBack, 409), (ProtocolError, 409), (CommitUnknown, 503), (DiskFailure, 503), (NotOpen, 503),
-    (SystemFailure, 503), (SpoolError, 409), (OSError, 503),
-)  # fmt: skip
+_STATUSES: dict[type, int] = {
+    errors.AccessDenied: 403, errors.QueueNotFound: 404, TooLarge: 413, errors.BadMessageId: 410,
+    errors.UnknownCodec: 415, InvalidArgument: 400, errors.Full: 507, TooMany: 429, errors.Empty: 504,
+    errors.RequestFailed: 502, errors.MessageInUse: 409, errors.TransactionRolledBack: 409, errors.ProtocolError: 409,
+    errors.CommitUnknown: 503, errors.DiskFailure: 503, errors.NotOpen: 503, SystemFailure: 503, SpoolError: 409,
+    OSError: 503,
+}  # fmt: skip
 
 
 def status_of(error: Exception) -> int:
     """Return the status of an error's answer; 500 for an error that no call may raise."""
-    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    return next((_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES), 500)
 
 
 def problem_of(error: Exception, status: int, names: Mapping[str, str]) -> dict[str, Any]:
@@ -86,7 +69,7 @@ def problem_of(error: Exception, status: int, names: Mapping[str, str]) -> dict[
         if value := getattr(error, name, None):
             found[name] = value
     if (reply := getattr(error, "reply", None)) is not None:
-        found["reply"] = {CODEC: reply.codec, **message_object(reply, value=False)}
+        found["reply"] = {CODEC: reply.codec, **message_object(reply, value=False, compact=True)}
     if notes := [note[:_LONGEST_NOTE] for note in getattr(error, "__notes__", ())][:_MOST_NOTES]:
         found["notes"] = notes
     return found

@@ -5,8 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from spool.admin.stats import QueueStats
 from spool.client.claims import RemoteClaims
@@ -17,17 +16,18 @@ from spool.client.fields import (
     Lines,
     check_bytes,
     fields_of_put,
-    header_value,
     headers_of_put,
-    message_of,
+    json_bytes,
     put_object,
 )
 from spool.client.work import RemoteAttempts, current_attempt
 from spool.errors import AccessDenied, BadMessageId, CommitUnknown, NotOpen, ProtocolError
 from spool.model.message import Message, MessageId
+from spool.model.objects import message_of
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.policies.deduplication import check_single
+from spool.runtime.closing import Closing
 from spool.runtime.pickling import refuse_pickling
 from spool.transactions.claiming import check_wanted
 from spool.transactions.validation import body_list, check_timeout
@@ -68,7 +68,7 @@ class NotByHTTP(ProtocolError, AttributeError):
     """A space by HTTP does not have this call."""
 
 
-class RemoteSpace:
+class RemoteSpace(Closing):
     """A space of a server: see ``connect``. Many threads may use it, and forked children, too.
 
     Each call has the arguments, the result and the errors of the same call of ``spool.Space``. Besides, each call may
@@ -110,9 +110,8 @@ class RemoteSpace:
         if self._joins(queue, listed, transaction, options):
             return [""] * len(listed)
         puts = [fields_of_put(body, options) for body in listed]
-        check_bytes(sum(len(raw) for raw, *_ in puts))
-        lines = "\n".join(json.dumps(put_object(*each), ensure_ascii=False) for each in puts)
-        content = lines.encode("utf-8", "surrogatepass")
+        check_bytes(sum(len(raw) for raw, _ in puts))
+        content = b"\n".join(json_bytes(put_object(*each)) for each in puts)
         check_bytes(len(content), MOST_JSON_BYTES)
         path, headers = ("queues", queue, "messages"), {"Content-Type": NDJSON}
         found: list[str] = self._connection.repeated("POST", *path, content=content, headers=headers).json()["ids"]
@@ -128,10 +127,9 @@ class RemoteSpace:
 
     def _sent(self, queue: str, call: str, body: Any, options: PutOptions, seconds: float, **given: Any) -> Any:
         """Send the put of one message."""
-        raw, codec, content_type, attributes = fields_of_put(body, options)
+        raw, attributes = fields_of_put(body, options)
         check_bytes(len(raw))
-        attributes = {**attributes, "content_type": content_type, "deduplication_key": _key(options)}
-        headers = [*headers_of_put(attributes), ("Spool-Codec", header_value(codec or "")), ("Accept", NDJSON)]
+        headers = [*headers_of_put({**attributes, "deduplication_key": _key(options)}), ("Accept", NDJSON)]
         path = "queues", queue, call
         return self._connection.repeated("POST", *path, content=raw, headers=headers, seconds=seconds, **given)
 
@@ -278,15 +276,6 @@ class RemoteSpace:
             f"a space by HTTP has no {name}: claims().commit(messages, puts) acknowledges messages and puts others in "
             "one commit; for the rest, open the directory of the space on its machine"
         )
-
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<queue space {self._connection.server}/{self._connection.space}{' (closed)' if self._closed else ''}>"

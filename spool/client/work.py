@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from spool.client.claims import WAIT_SECONDS, RemoteClaims
-from spool.client.fields import MOST_BODY_BYTES, message_of, new_object, outcome_object
+from spool.client.fields import MOST_BODY_BYTES, new_object, outcome_object
 from spool.client.problems import Unreachable
 from spool.errors import (
     AccessDenied,
@@ -24,6 +24,7 @@ from spool.errors import (
     UnknownCodec,
 )
 from spool.model.message import Message
+from spool.model.objects import message_of
 from spool.model.text import one_line
 from spool.transactions.claiming import Wanted
 from spool.workers.attempt import Attempt, Attempts, working_in, works_in

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from types import TracebackType
-from typing import Self
 
 from spool.disk import kernel
 from spool.errors import Argument, InvalidArgument, NotOpen, SpaceStopped, SpoolError
@@ -27,6 +25,7 @@ from spool.log.visibility import catch_up
 from spool.model.layout import COUNTERS
 from spool.runtime import calls
 from spool.runtime.calls import public_call
+from spool.runtime.closing import Closing
 from spool.runtime.greenlets import check_threads
 from spool.runtime.pickling import refuse_pickling
 from spool.store.store import Store
@@ -42,7 +41,7 @@ _MOST_CLAIMS = 256  # claims that one check of a queue examines; if all of them 
 log = logging.getLogger("spool")
 
 
-class QueueArrivals:
+class QueueArrivals(Closing):
     """A descriptor that is readable while messages of some queues may be free: see ``Space.arrivals``."""
 
     __reduce_ex__ = refuse_pickling
@@ -119,14 +118,6 @@ class QueueArrivals:
             if event >= 0:
                 os.close(event)
         _watcher.wake()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         """Close the descriptor. (No lock is taken here, because Python may call this between any two instructions.)"""

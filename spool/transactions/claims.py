@@ -14,40 +14,31 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from spool.errors import (
     BadMessageId,
     CommitUnknown,
     Empty,
-    InvalidArgument,
     MessageInUse,
     NotOpen,
-    ProtocolError,
     QueueNotFound,
     SpoolError,
 )
 from spool.log.visibility import catch_up, revalidate
 from spool.log.write_set import WriteSet, removal
-from spool.model.checks import ValueCheck, check, seconds
 from spool.model.message import Message
-from spool.model.options import PutOptions
 from spool.model.position import PositionRanges, append_range, subtract_ranges
-from spool.model.text import shown
 from spool.policies.claim_journal import become_owner
 from spool.policies.retries import add_failure_outcome
 from spool.runtime import calls
 from spool.runtime.calls import public_call
-from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import raise_if_torn
 from spool.transactions.claiming import Wanted, check_wanted
 from spool.transactions.core import Core
+from spool.transactions.held_messages import HeldMessages
 from spool.transactions.hold import Hold
 from spool.transactions.validation import put_request
-
-_DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
-CLOSED = "these claims were closed, which released their messages: call space.claims() for new ones"
 
 
 class _Held(Hold):
@@ -64,7 +55,7 @@ class _Held(Hold):
         self.is_ending = self.is_unknown = False
 
 
-class Claims:
+class Claims(HeldMessages):
     """Messages that a program holds outside of any transaction: see ``Space.claims``. Many threads may use one object.
 
     The death of the process releases the messages at once, and never earlier. An attempt is counted only for messages
@@ -79,22 +70,14 @@ class Claims:
     Each method also raises NotOpen, and ProtocolError after ``close``.
     """
 
-    __reduce_ex__ = refuse_pickling
-
     def __init__(self, core: Core) -> None:
         """Applications call ``Space.claims`` instead."""
         self._core = core
         self._store = core.store
         self._held: dict[str, _Held] = {}  # by message id
-        self._closed = False
         # Guards the fields above. It is never held during a wait for a lock or a commit, because the thread that leads
         # the group commit takes it.
         self._mutex = threading.Lock()
-
-    @property
-    def held(self) -> int:
-        """The number of messages that this object holds, with those whose removal is not committed yet."""
-        return len(self._held)
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -129,9 +112,8 @@ class Claims:
 
     def _undo_take(self, taken: list[Message]) -> None:
         """Release messages that the caller has not got."""
-        if taken:
-            with suppress(NotOpen):
-                self.release(taken)
+        with suppress(NotOpen):
+            self.release(taken)
 
     @public_call("taking from queue {wanted.queue}")
     def _take(self, wanted: Wanted) -> list[Message]:
@@ -171,86 +153,15 @@ class Claims:
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
-    def remove(self, messages: Iterable[Message]) -> "Future[None]":
-        """Acknowledge messages: remove them from their queues, in one commit.
-
-        Calls of one moment share a commit. The order of the messages does not matter. Removals also succeed on a full
-        disk. The call waits only while more than 65,536 messages or 32 MiB are being committed.
-
-        Raises:
-            BadMessageId: this object does not hold one of the messages. Then no message is removed.
-        """
-        return self._submit(listed("remove", messages), self._removal, removes=True)
-
-    def commit(
-        self, messages: Iterable[Message], puts: Iterable[tuple[str, Any, PutOptions]]
-    ) -> "Future[list[str] | None]":
-        """Acknowledge messages, and put new ones, in one commit: all of it happens, or nothing.
-
-        Args:
-            puts: the queue, the body and the options of each new message, as ``Space.put`` takes them. The option
-                ``deduplication_key`` is not accepted, because the removal already makes the puts happen once.
-
-        Returns:
-            A future of the ids of the new messages. If the call is repeated after an unknown outcome, and the earlier
-            call has committed, the future has None, and nothing is put.
-
-        Raises:
-            BadMessageId: this object does not hold one of the messages.
-            the errors of ``Space.put``. Then nothing is committed, and the messages remain held.
-        """
-        return self._submit(listed("commit", messages), partial(self._removal, puts=check_puts(puts)), removes=True)
+    def _end_by(self, call: str, messages: list[Message], **given: Any) -> "Future[Any]":
+        make = partial(self._failure, is_final=call == "reject") if call != "commit" else self._removal
+        return self._submit(messages, partial(make, **given), removes=call == "commit")
 
     def _removal(self, found: Sequence[_Held], puts: Sequence[tuple[str, Any, dict[str, Any]]] = ()) -> WriteSet:
         request = removal(self._store.check_usable(), _ranges(found))
         for queue, body, options in puts:
             request.append(put_request(self._core, queue, [body], **options))
         return request
-
-    def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
-        """Count a failed attempt, and release the message.
-
-        The message is due again after the retry delay of its queue. If no attempt is left, the message moves to the
-        error queue, even into a full one, or is dropped if none is set, as after a failure in ``Space.work``. The next
-        attempt is never before the due time of the message.
-
-        Args:
-            reason: the text that the message gets as its ``failure_reason``, in one line.
-            delay: the seconds before the next attempt, instead of the queue's retry delay.
-
-        Raises:
-            BadMessageId: this object does not hold the message.
-            InvalidArgument: ``delay`` is not a number of seconds from 0.
-        """
-        return self._submit([message], partial(self._failure, reason=reason, delay=check("delay", delay, _DELAY)))
-
-    def reject(self, messages: Iterable[Message], reason: str, delay: float | None = None) -> "Future[None]":
-        """Fail messages for good, in one commit: they move to the error queue at once, as after ``spool.Reject``.
-
-        Without an error queue and without a ``delay``, the messages are dropped. The log names each dropped message,
-        and ``QueueStats.failed`` counts it. If the queue names an error queue that does not exist, an attempt is
-        counted instead, and the messages are due again after at least 60 s.
-
-        Args:
-            reason: the text that the messages get as their ``failure_reason``, in one line.
-            delay: the seconds after which the messages are due again, if no error queue is set. No attempt is counted
-                then, so no number of rejections drops a message.
-
-        Raises:
-            BadMessageId: this object does not hold one of the messages. Then no message is rejected.
-            InvalidArgument: ``delay`` is not a number of seconds from 0.
-        """
-        failure = partial(self._failure, reason=reason, delay=check("delay", delay, _DELAY), is_final=True)
-        return self._submit(listed("reject", messages), failure)
-
-    def release(self, messages: Iterable[Message]) -> None:
-        """Return messages to their places in their queues, and wake waiting calls of all processes. No attempt is
-        counted.
-
-        Raises:
-            BadMessageId: this object does not hold one of the messages. Then no message is released.
-        """
-        self._release(listed("release", messages))
 
     @public_call("releasing messages")
     def _release(self, messages: list[Message]) -> None:
@@ -276,15 +187,6 @@ class Claims:
             left = [held for held in self._held.values() if not held.is_ending]
         self._end(left)
 
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         """Let the housekeeper release the messages. (Python can call this method between any two instructions, so the
         method takes no lock and touches no file.)"""
@@ -300,21 +202,9 @@ class Claims:
 
     # -- the held messages --------------------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ProtocolError(CLOSED)
-
     def _find(self, message: Message) -> _Held:
         """Return a message that is held and is not being ended. The caller holds the mutex."""
-        self._check_open()
-        if not isinstance(message, Message):
-            raise InvalidArgument(f"claims take messages that take() returned, not {shown(message)}")
-        held = self._held.get(message.id)
-        if held is None:
-            raise BadMessageId(
-                f"message {message.id} is not held by these claims: it was removed, failed or released already, or "
-                "another program took it"
-            )
+        held: _Held = super()._find(message)
         if held.is_ending:
             raise BadMessageId(f"message {message.id} is being removed or failed by an earlier call")
         return held
@@ -460,21 +350,6 @@ class Claims:
 def submit(claims: Claims, message: Message, make: Callable[[], WriteSet], *, removes: bool) -> "Future[None]":
     """End the hold of a message by the commit of other effects; see ``Claims._submit``."""
     return claims._submit([message], lambda _: make(), removes=removes)
-
-
-def check_puts(puts: Iterable[tuple[str, Any, PutOptions]]) -> list[tuple[str, Any, dict[str, Any]]]:
-    """List the puts of a commit."""
-    given = [(queue, body, dict(options)) for queue, body, options in puts]
-    if any(options.get("deduplication_key") is not None for _, _, options in given):
-        raise InvalidArgument("a commit of claims takes no deduplication_key: its removal makes it happen once")
-    return given
-
-
-def listed(call: str, messages: Iterable[Message]) -> list[Message]:
-    """List the messages of a call. (The iterable may be the application's own code, so no call of the space runs.)"""
-    if isinstance(messages, Message):
-        raise InvalidArgument(f"{call} takes messages, e.g. a list, not one message: use {call}([message])")
-    return list(messages)
 
 
 def _ranges(found: Iterable[_Held]) -> PositionRanges:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spool.errors import SpoolError
 from spool.model import codecs
+from spool.model.objects import text_of
 from spool.model.text import plural, printable, shown
 from spool.watch.units import size
 
@@ -68,14 +69,6 @@ def body_view(message: "Message", body_bytes: int) -> BodyView:
 def _cut(kind: str, text: str, whole: str, is_cut: bool = False) -> BodyView:
     note = f"the first {plural(_MOST_SHOWN, 'character')} of the {whole}"
     return BodyView(kind, text[:_MOST_SHOWN], note if is_cut or len(text) > _MOST_SHOWN else "")
-
-
-def text_of(raw: bytes, *, is_cut: bool) -> str | None:
-    """Return the text of the bytes if they are UTF-8. `is_cut`: whether the last character may be incomplete."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return raw[: error.start].decode("utf-8") if is_cut and len(raw) - error.start < 4 else None
 
 
 def _plain(value: Any, levels: int) -> Any:

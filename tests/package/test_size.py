@@ -17,16 +17,17 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_279,
-    "spool/watch": 1_049,
+    "spool": 23_278,
+    "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 4_915,
-    "scripts": 9_385,
+    "scripts": 9_353,
     "tests": 70_306,
-    "spool/client": 984,
+    "spool/client": 869,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
+    "spool/model/objects.py": 68,
     "spool/workers/claimed.py": 45,
     "forwarder/web": 2_455,
     "forwarder/network": 376,
@@ -113,8 +114,7 @@ def test_a_part_of_the_engine_reaches_its_goal(name: str):
 def test_the_formatter_is_left_out_only_where_it_was():
     marks = re.compile(r"# fmt: (skip|off)")
     files = {file for name in (*MOST, "bench", "docs") for file in _files(name)}
-    places = sum(len(marks.findall(file.read_text())) for file in files)
-    assert places <= UNFORMATTED
+    assert sum(len(marks.findall(file.read_text())) for file in files) <= UNFORMATTED
 
 
 def test_docstrings_comments_and_blank_lines_are_no_code(tmp_path):

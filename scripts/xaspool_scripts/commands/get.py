@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.terminal.bodies import message_object
+from spool.model.objects import message_object
 from xaspool_scripts.terminal.options import duration_or_forever, message_id
 from xaspool_scripts.terminal.output import flush_directory, write_bytes, write_json
 from xaspool_scripts.terminal.program import SpaceCommand, complete_queue, json_option, opened
@@ -154,7 +154,9 @@ class _BodyWriter:
             file.flush()
             os.fsync(file.fileno())
         if self.as_json:
-            write_json({**message_object(message, body=False), "file": name})
+            fields = {**message.as_dict(), "file": name}
+            del fields["body"]
+            write_json(fields)
         else:
             write_bytes(os.fsencode(name) + b"\n")
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from spool.model.objects import message_object
 from spool.watch.units import age, runtime
 from xaspool_console.reasons import count_failed
 from xaspool_scripts.commands import get, put, rearrange
 from xaspool_scripts.terminal import bodies
-from xaspool_scripts.terminal.bodies import message_object
 from xaspool_scripts.terminal.codes import DAMAGE_LEFT
 from xaspool_scripts.terminal.options import filter_options, given, message_id
 from xaspool_scripts.terminal.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json

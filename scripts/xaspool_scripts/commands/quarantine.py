@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.terminal.bodies import as_json_fields
 from xaspool_scripts.terminal.options import attempt_each, confirm, fail, yes_option
 from xaspool_scripts.terminal.output import moment, pairs, short, table, write_json
 from xaspool_scripts.terminal.output import show as as_text
@@ -194,4 +193,6 @@ def _file(space: "Space", name: str) -> "QuarantinedFile":
 
 
 def _object(file: "QuarantinedFile") -> dict[str, Any]:
+    from spool.model.objects import as_json_fields
+
     return asdict(file) | as_json_fields("beginning", file.beginning)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spool.model.message import PUT_OPTIONS
+from spool.model.objects import message_object
 from spool.watch.units import span
 from xaspool_console.reasons import count_failed, named
-from xaspool_scripts.terminal.bodies import JSON_BYTES, message_object
+from xaspool_scripts.terminal.bodies import JSON_BYTES
 from xaspool_scripts.terminal.codes import WRONG_USAGE
 from xaspool_scripts.terminal.options import (
     attempt_each,

@@ -5,9 +5,9 @@ from typing import Any, BinaryIO
 import click
 
 from spool.model.message import PUT_OPTIONS
+from spool.model.objects import as_json_fields
 from spool.model.schedule import OF_ONE_MESSAGE, ONCE, SKIP
 from xaspool_scripts.commands.put import body_of_command
-from xaspool_scripts.terminal.bodies import as_json_fields
 from xaspool_scripts.terminal.codes import WRONG_USAGE
 from xaspool_scripts.terminal.options import confirm, given, lifetime, options_of, yes_option
 from xaspool_scripts.terminal.output import answering, moment, pairs, write_all, write_bytes, write_json
