@@ -1,6 +1,7 @@
 """The sockets at which a server listens: at a host and port, at a path (a Unix socket), or those of systemd."""
 
 import errno
+import grp
 import ipaddress
 import os
 import socket
@@ -66,12 +67,18 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def listening_at_path(path: str) -> socket.socket:
-    """Return a Unix socket that listens at a path; only this user may connect. A socket that a dead server has left is
-    replaced.
+def listening_at_path(path: str, group: str | None = None) -> socket.socket:
+    """Return a Unix socket that listens at a path. A socket that a dead server has left is replaced.
 
-    Raises OSError if another program listens at the path, or the path is no socket.
+    group: the group whose members may connect, too; otherwise only this user may.
+
+    Raises OSError if another program listens at the path, the path is no socket, or this user is not in the group.
+    Raises InvalidArgument if this machine has no such group.
     """
+    try:
+        owner = -1 if group is None else grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise InvalidArgument(f"this machine has no group {group!r}: getent group lists the groups") from None
     listener = socket.socket(socket.AF_UNIX)
     try:
         if _is_left(path):
@@ -81,6 +88,9 @@ def listening_at_path(path: str) -> socket.socket:
             listener.bind(path)
         finally:
             os.umask(before)
+        if group is not None:
+            os.chown(path, -1, owner)
+            os.chmod(path, 0o660)
         listener.listen()
     except BaseException:
         listener.close()

@@ -41,6 +41,10 @@ def _listen(context: click.Context, parameter: click.Parameter, given: str) -> s
     help="The address to listen at, or the path of a Unix socket. Port 0 takes a free port. Sockets of systemd "
     "(LISTEN_FDS) are used instead.",
 )  # fmt: skip
+@click.option(
+    "--socket-group", metavar="GROUP",
+    help="The group whose members may connect to the Unix socket, e.g. the group of a proxy. By default, only you may.",
+)  # fmt: skip
 @tls_options
 @click.option(
     "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
@@ -61,8 +65,9 @@ def _listen(context: click.Context, parameter: click.Parameter, given: str) -> s
 @click.option("-v", "--verbose", is_flag=True, help="Print the log's lines of level INFO.")
 @json_option
 def main(
-    given: tuple[str, ...], listen: str | tuple[str, int], tls_cert: str | None, tls_key: str | None,
-    token_file: str | None, insecure: bool, processes: int, max_write: int, verbose: bool, as_json: bool,
+    given: tuple[str, ...], listen: str | tuple[str, int], socket_group: str | None, tls_cert: str | None,
+    tls_key: str | None, token_file: str | None, insecure: bool, processes: int, max_write: int, verbose: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Serve spaces by HTTP, to programs in every language, programs on other machines, and Spark.
 
@@ -92,7 +97,10 @@ def main(
     if (tls_cert is None) != (tls_key is None):
         raise Failure("--tls-cert and --tls-key belong together: give both", WRONG_USAGE)
     spaces = named_spaces(given)
-    listeners, reached = _listeners(listen, is_safe=insecure or (tls_cert is not None and token_file is not None))
+    if socket_group is not None and not isinstance(listen, str):
+        raise Failure("--socket-group belongs to a Unix socket: give --listen unix:PATH", WRONG_USAGE)
+    is_safe = insecure or (tls_cert is not None and token_file is not None)
+    listeners, reached = _listeners(listen, socket_group, is_safe=is_safe)
     server = _started(listeners, spaces, token_file, processes, certificate=tls_cert, key=tls_key, most_bytes=max_write)
     try:
         ended = end_signal()
@@ -115,10 +123,10 @@ def main(
     end("ended: the messages that clients held are released", as_json=as_json, has_ended=has_ended)
 
 
-def _listeners(listen: str | tuple[str, int], *, is_safe: bool) -> tuple[list[socket.socket], str]:
+def _listeners(listen: str | tuple[str, int], group: str | None, *, is_safe: bool) -> tuple[list[socket.socket], str]:
     """Return the sockets, and the host by which other machines reach them; "" if they cannot.
 
-    is_safe: whether other machines may reach the server.
+    group: of the Unix socket. is_safe: whether other machines may reach the server.
     """
     from forwarder.web.sockets import is_loopback, listening_at_path, sockets_of_systemd
     from spool.errors import InvalidArgument
@@ -141,7 +149,9 @@ def _listeners(listen: str | tuple[str, int], *, is_safe: bool) -> tuple[list[so
     if isinstance(listen, tuple):
         return listeners_at(*listen), reached
     try:
-        return [listening_at_path(listen)], ""
+        return [listening_at_path(listen, group)], ""
+    except InvalidArgument as error:
+        raise Failure(f"--socket-group: {error}", WRONG_USAGE) from error
     except OSError as error:
         raise Failure(f"cannot listen at {_PATH}{listen}: {reason_of(error)}") from error
 

@@ -1,6 +1,7 @@
 """spool-serve: its addresses, its refusals, and its end."""
 
 import contextlib
+import grp
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 import spool
 from tests.scripts.conftest import Result, one_line, start
 from xaspool_scripts.serve import main
+from xaspool_scripts.terminal.codes import WRONG_USAGE
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -120,6 +122,19 @@ def test_a_unix_socket_is_for_this_user_and_replaces_the_one_of_a_dead_server(pa
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
+
+
+def test_the_members_of_a_group_may_connect_to_the_unix_socket(path: Path, tmp_path: Path) -> None:
+    at, group = tmp_path / "socket", grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())
+    words = ["-s", path, "--listen", f"unix:{at}", "--socket-group"]
+    one_line(serve(*words, "nobody-here"), "this machine has no group 'nobody-here'", code=WRONG_USAGE)
+    one_line(serve("-s", path, "--socket-group", group.gr_name), "give --listen unix:PATH", code=WRONG_USAGE)
+    with start("spool-serve", *words, group.gr_name) as process:
+        assert b"serving" in process.stdout.readline()
+        found = at.stat()
+        assert (found.st_mode & 0o777, found.st_gid) == (0o660, group.gr_gid)
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 def test_the_sockets_of_systemd_are_used(path: Path) -> None:
