@@ -1,18 +1,19 @@
 """The calls for taking messages: claim, then acknowledge, commit with new messages, fail, reject, release or extend."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
 from forwarder.web.calls import Call, Gone, Served, answer, json_answer, json_object, never
+from forwarder.web.forms import outcome_of, put_of, queues_of
 from forwarder.web.leases import MOST_AT_ONCE, Lease
 from forwarder.web.messages import message_answer
 from forwarder.web.tokens import Right
-from spool.client.fields import MOST_JSON_BYTES, NDJSON, json_bytes, outcome_of, put_of, queues_of
-from spool.errors import Full, InvalidArgument
+from spool.client.fields import MOST_JSON_BYTES, NDJSON, branch_of, json_bytes
+from spool.errors import Full, InvalidArgument, MessageInUse
 from spool.model.checks import check
 from spool.model.message import Message
 from spool.model.objects import message_object
@@ -40,6 +41,9 @@ async def claim(call: Call) -> Response:
     finally:
         gone.cancel()
     if not found:
+        entries = served.space.sync.entries
+        if "message_id" in wanted and any(entries(queue, preview=0, message_id=wanted["message_id"])):
+            raise MessageInUse(f"message {wanted['message_id']} is held by a transaction: try again later")
         return answer(204)
     if most == 1 and not call.accepts(NDJSON):
         [(held, message)] = found
@@ -116,7 +120,8 @@ async def conclude(call: Call) -> Response:
         for queue in queues_of(outcome):
             call.served(Right.PUT, queue)
         try:
-            found: Conclusion = await _end(call, "conclude", {}, partial(_concluded, outcome, on_failure, puts))
+            branch = branch_of(call.request.path_params["receipt"])
+            found: Conclusion = await _end(call, "conclude", {}, partial(_concluded, outcome, on_failure, puts, branch))
         except _Kept as kept:
             found = kept.conclusion
     return json_answer(200, {**found._asdict(), "event": found.event.name})
@@ -130,11 +135,11 @@ class _Kept(Exception):
 
 
 async def _concluded(
-    outcome: Outcome, on_failure: OnFailure, puts: Sequence[Any], served: Served, messages: list[Message]
+    outcome: Outcome, on_failure: OnFailure, puts: list[Any], branch: bytes, served: Served, messages: list[Message]
 ) -> Conclusion:
     attempt = served.space.sync.engine.claimed_attempt(served.leases.claims.sync, messages[0])
     try:
-        await asyncio.wrap_future(attempt.commit(outcome, on_failure, puts))
+        await asyncio.wrap_future(attempt.commit(outcome, on_failure, puts, branch))
     except Full as full:
         raise _Kept(attempt.without_room(full)) from None
     return attempt.conclusion
@@ -158,7 +163,7 @@ async def _reason_and_delay(call: Call, reason: str) -> tuple[dict[str, Any], st
     given = await call.json_body()
     if given.keys() - {"reason", "delay", "receipts"} or not isinstance(given.get("reason", ""), str):
         raise InvalidArgument('the body is {"reason": "…", "delay": 60}, each of both or none')
-    return given, given.get("reason") or reason, given.get("delay")
+    return given, given.get("reason", reason), given.get("delay")
 
 
 async def release(call: Call) -> Response:

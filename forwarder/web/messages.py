@@ -10,19 +10,9 @@ from starlette.responses import Response
 
 import spool.aio
 from forwarder.web.calls import Call, Stream, answer, json_answer, json_object, json_of
+from forwarder.web.forms import Put, encoded, headers_of, options_of, put_of
 from forwarder.web.tokens import Right
-from spool.client.fields import (
-    MOST_BODY_BYTES,
-    MOST_JSON_BYTES,
-    NDJSON,
-    Lines,
-    Put,
-    encoded,
-    headers_of,
-    json_bytes,
-    options_of,
-    put_of,
-)
+from spool.client.fields import MOST_BODY_BYTES, MOST_JSON_BYTES, NDJSON, Lines, json_bytes
 from spool.errors import BadMessageId, InvalidArgument
 from spool.intake import body_of
 from spool.model.codecs import BYTES_TYPE
@@ -100,7 +90,7 @@ def _put_of(line: bytes, number: int) -> Put:
 async def _put_all(space: spool.aio.Space, queue: str, puts: Sequence[Put]) -> list[str]:
     """Put messages in one commit. Neighbours with the same options are put together."""
     if not puts:
-        return []
+        return await space.put_many(queue, [])
     ids: list[str] = []
     async with space.transaction() as transaction:
         for options, bodies in _neighbours(puts):

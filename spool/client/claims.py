@@ -2,6 +2,7 @@
 the leases. If the program dies, or cannot reach the server for a minute, the leases end."""
 
 import json
+import math
 import os
 import threading
 import time
@@ -9,14 +10,16 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from spool.client.connection import CALL_SECONDS, Connection
-from spool.client.fields import MOST_JSON_BYTES, NDJSON, check_bytes, fields_of_put, json_bytes, put_object
-from spool.errors import BadMessageId, CommitUnknown, ProtocolError, SpoolError
+from spool.client.fields import MOST_JSON_BYTES, NDJSON, branch_of, check_bytes, fields_of_put, json_bytes, put_object
+from spool.errors import BadMessageId, CommitUnknown, MessageInUse, NotOpen, ProtocolError, SpoolError
 from spool.model.message import Message
 from spool.model.objects import message_of
-from spool.transactions.claiming import Wanted, check_wanted, no_message
+from spool.model.text import one_line
+from spool.transactions.claiming import Wanted, no_message
 from spool.transactions.held_messages import HeldMessages
 
 LEASE_SECONDS: Final = 60.0
@@ -24,6 +27,16 @@ WAIT_SECONDS: Final = 20.0
 """The longest wait of one call for messages."""
 _RENEWAL_SECONDS = LEASE_SECONDS / 3
 _MOST_AT_ONCE = 1000
+
+
+@dataclass(eq=False)
+class _Lease:
+    """The lease of a held message. ``until``: its end, if it is not renewed, by the monotonic clock."""
+
+    id: str
+    receipt: str
+    until: float
+    is_ending: bool = False
 
 
 class RemoteClaims(HeldMessages):
@@ -35,46 +48,43 @@ class RemoteClaims(HeldMessages):
     the leases end, and an attempt is counted for each message; the calls then raise BadMessageId. The same holds if the
     server dies. ``fail``, ``reject``, ``remove`` and ``commit`` repeat their calls until the server has answered.
 
+    ``take`` takes at most 1,000 messages, and the end of the lease of each counts an attempt, also without ``begin``.
+
     Raises CommitUnknown (from the futures) if the server died, or was not reached for a minute, before it had answered:
     the effect may have happened, or not. In both cases, the message is no longer held. The puts of one ``commit`` have
     at most 64 MiB.
     """
 
     def __init__(self, connection: Connection, *, renews: bool = True) -> None:
-        self._connection, self._renews = connection, renews
-        self._held: dict[str, str] = {}  # the receipts by message id
-        self._mutex, self._ended = threading.Lock(), threading.Event()
-        self._calls = ThreadPoolExecutor(8, "spool-claims")
-        self._process = os.getpid()
+        super().__init__(f"{connection.server}/{connection.space}")
+        self._connection, self._renews, self._process = connection, renews, os.getpid()
+        self._calls, self._ended = ThreadPoolExecutor(8, "spool-claims"), threading.Event()
 
-    def take(
-        self,
-        queue: str,
-        max_messages: int = 1,
-        *,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        undecoded: bool = False,
-    ) -> list[Message]:
-        """As ``spool.Claims.take``; at most 1,000 messages. From now on, the end of the lease counts an attempt."""
-        wanted = check_wanted(queue, max_messages, message_id=message_id, correlation_id=correlation_id)
-        return self.decoded(self.claim(wanted, 0.0), undecoded=undecoded)
+    def _take(self, wanted: Wanted) -> list[Message]:
+        with suppress(MessageInUse):
+            return self.decoded(self.claim(wanted, 0.0), undecoded=wanted.only_shown)
+        return []
 
     def wait(self, wanted: Wanted) -> list[Message]:
-        """Take messages, and wait for the first up to ``wanted.timeout`` seconds. Raises Empty."""
-        until = time.monotonic() + (float("inf") if wanted.timeout is None else wanted.timeout)
+        """Take messages, and wait for the first up to ``wanted.timeout`` seconds. Raises Empty, MessageInUse."""
+        until = time.monotonic() + (math.inf if wanted.timeout is None else wanted.timeout)
         while True:
             left = until - time.monotonic()
-            if found := self.claim(wanted, max(0.0, min(left, WAIT_SECONDS))):
-                return self.decoded(found)
+            error: SpoolError = no_message(wanted)
+            try:
+                if found := self.claim(wanted, max(0.0, min(left, WAIT_SECONDS))):
+                    return self.decoded(found)
+            except MessageInUse as in_use:
+                error = in_use
             if left <= WAIT_SECONDS:
-                raise no_message(wanted)
+                raise error
 
     def claim(self, wanted: Wanted, wait: float) -> list[dict[str, Any]]:
         """Claim messages, and wait for the first up to ``wait`` seconds; return their ``message_object``."""
         self._check_open()
         given: dict[str, Any] = {"message_id": wanted.message_id, "correlation_id": wanted.correlation_id}
         given |= {"max": min(wanted.count, _MOST_AT_ONCE), "wait": wait, "lease": LEASE_SECONDS, "value": 0}
+        until = time.monotonic() + LEASE_SECONDS
         found = self._connection.call(
             "POST",
             "queues",
@@ -86,7 +96,7 @@ class RemoteClaims(HeldMessages):
         )
         messages = [json.loads(line) for line in found.content.splitlines()]
         with self._mutex:
-            self._held.update((each["id"], each["receipt"]) for each in messages)
+            self._held.update((each["id"], _Lease(each["id"], each["receipt"], until)) for each in messages)
             starts, self._renews = self._renews, False
         if starts:
             arguments = weakref.ref(self), self._ended
@@ -103,38 +113,44 @@ class RemoteClaims(HeldMessages):
             self._give_back([each["id"] for each in found])
             raise
 
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._process != os.getpid():
+            raise NotOpen("these claims belong to the parent process: call space.claims() for new ones")
+
     def begin(self, message: Message) -> None:
         """Check that the message is held. The server has begun its attempt with its lease."""
-        self._receipts_of([message])
+        with self._mutex:
+            self._find(message)
 
     # -- the ends -----------------------------------------------------------------------------------------------------
 
     def _end_by(self, call: str, messages: list[Message], **given: Any) -> "Future[Any]":
+        self._check_open()
         if puts := given.pop("puts", ()):
             given["put"] = [put_object(*fields_of_put(body, options), queue=queue) for queue, body, options in puts]
-        self._receipts_of(messages)
-        return self._calls.submit(lambda: (self.end(call, messages, **given) or {}).get("ids") or None)
+        if "reason" in given:
+            given["reason"] = one_line(given["reason"])
+        leases = self._mark(messages)
+        return self._calls.submit(lambda: self._finish(call, leases, **given).get("ids") or None)
 
     def _release(self, messages: list[Message]) -> None:
         self.end("release", messages)
-
-    def extend(self) -> None:
-        """Renew the leases of all messages now. Raises BadMessageId if all leases have ended."""
-        if receipts := list(self._held.values()):
-            self._call("extend", receipts, params={"lease": LEASE_SECONDS})
 
     def end(self, call: str, messages: list[Message], goes_on: Callable[[], bool] = lambda: True, **given: Any) -> Any:
         """End messages by a call; return its answer. The call is repeated until the server has answered.
 
         goes_on: whether to repeat the call.
         """
-        if not messages:
-            return {"ids": []}
-        receipts, ended = self._receipts_of(messages), True
+        self._check_open()
+        return self._finish(call, self._mark(messages), goes_on=goes_on, **given)
+
+    def _finish(self, call: str, leases: list[_Lease], **given: Any) -> dict[str, Any]:
+        ended = True
         try:
             seconds = 0.0 if call == "release" else LEASE_SECONDS  # (the end of a lease is a release, too)
-            found = self._call(call, receipts, seconds=seconds, goes_on=goes_on, **given)
-            ended = found is None or found.get("effect") != "kept"
+            found = self._call(call, leases, seconds=seconds, **given)
+            ended = found.get("effect") != "kept"
             return found
         except (BadMessageId, CommitUnknown):
             raise
@@ -143,37 +159,55 @@ class RemoteClaims(HeldMessages):
             raise
         finally:
             with self._mutex:
-                for message, receipt in zip(messages, receipts, strict=True) if ended else ():
-                    if self._held.get(message.id) == receipt:  # (else it was taken again meanwhile)
-                        del self._held[message.id]
+                for lease in leases:
+                    lease.is_ending = False
+                    if ended and self._held.get(lease.id) is lease:  # (else it was taken again meanwhile)
+                        del self._held[lease.id]
 
-    def _call(self, call: str, receipts: list[str], **given: Any) -> Any:
+    def extend(self, lease: float = LEASE_SECONDS) -> None:
+        """Let the leases of all held messages end ``lease`` seconds from now, from 1 to 43,200. For so long, the
+        program may be suspended, or without a connection. The thread renews a lease only in its last minute.
+
+        Raises BadMessageId if all leases have ended, and InvalidArgument.
+        """
+        self.extend_if_before(math.inf, lease)
+
+    def extend_if_before(self, moment: float, lease: float) -> None:
+        """Extend the leases that end before a moment of the monotonic clock."""
+        until = time.monotonic() + lease
+        with self._mutex:
+            leases = [each for each in self._held.values() if each.until < moment]
+        self._call("extend", leases, params={"lease": lease})
+        for each in leases:
+            each.until = until
+
+    def _call(self, call: str, leases: list[_Lease], **given: Any) -> dict[str, Any]:
         """Make a call for each process of the server that holds some of the messages; return the last answer."""
         groups: dict[str, list[str]] = {}
-        for receipt in receipts:
-            groups.setdefault(receipt.partition(".")[0], []).append(receipt)
+        for lease in leases:
+            groups.setdefault(lease.receipt.partition(".")[0], []).append(lease.receipt)
         if len(groups) > 1 and given.get("put"):
             raise ProtocolError("two processes of the server hold the messages: commit each with messages of its own")
         options = {name: given.pop(name) for name in ("params", "seconds", "goes_on") if name in given}
+        answer = b""
         for first, *others in groups.values():
             content = json_bytes({**given, **({"receipts": others} if others else {})})
             check_bytes(len(content), MOST_JSON_BYTES)
-            found = self._connection.repeated("POST", "claims", first, call, content=content, **options)
-        return json.loads(found.content or b"null")
+            answer = self._connection.repeated("POST", "claims", first, call, content=content, **options).content
+        return json.loads(answer or b"{}")  # type: ignore[no-any-return]
 
-    def _receipts_of(self, messages: Iterable[Message]) -> list[str]:
-        self._check_open()
+    def branch_of(self, message: Message) -> str:
+        """Return the beginning of the ids of the messages that the end of the attempt puts, in hexadecimal digits."""
         with self._mutex:
-            return [self._find(message) for message in messages]
+            return branch_of(self._find(message).receipt).hex()
 
     # -- the end of the claims ----------------------------------------------------------------------------------------
 
     def _give_back(self, ids: Iterable[str]) -> None:
         with self._mutex:
-            receipts = [self._held.pop(id_) for id_ in ids if id_ in self._held]
-        if receipts:
-            with suppress(SpoolError):  # (else the leases end by themselves)
-                self._call("release", receipts)
+            leases = [self._held.pop(id_) for id_ in ids if id_ in self._held]
+        with suppress(SpoolError):  # (else the leases end by themselves)
+            self._call("release", leases)
 
     def _release_all(self) -> None:
         if self._process == os.getpid():  # (a forked child holds nothing)
@@ -191,5 +225,5 @@ def _renew(claims: "weakref.ref[RemoteClaims]", closed: threading.Event) -> None
     """Renew the leases as long as the claims are in use."""
     while not closed.wait(_RENEWAL_SECONDS) and (used := claims()) is not None:
         with suppress(SpoolError):  # (a later renewal, or the end of the message, meets the cause again)
-            used.extend()
+            used.extend_if_before(time.monotonic() + LEASE_SECONDS, LEASE_SECONDS)
         del used

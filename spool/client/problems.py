@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from spool import errors
-from spool.errors import ArgumentError, InvalidArgument, SpoolError, SystemFailure
+from spool.errors import ArgumentError, InvalidArgument, ProtocolError, SpoolError, SystemFailure
 from spool.model.objects import CODEC, message_object, message_of
 
 PROBLEM: Final = "application/problem+json"
@@ -34,6 +34,10 @@ class TooMany(SystemFailure):
     """The server has no room for a further call of this kind, or of this client."""
 
 
+class NotByHTTP(ProtocolError, AttributeError):
+    """A space by HTTP does not have this call."""
+
+
 _KINDS = {
     name: kind for name, kind in {**vars(errors), **globals()}.items()
     if isinstance(kind, type) and issubclass(kind, SpoolError)
@@ -41,7 +45,7 @@ _KINDS = {
 _STATUSES: dict[type, int] = {
     errors.AccessDenied: 403, errors.QueueNotFound: 404, TooLarge: 413, errors.BadMessageId: 410,
     errors.UnknownCodec: 415, InvalidArgument: 400, errors.Full: 507, TooMany: 429, errors.Empty: 504,
-    errors.RequestFailed: 502, errors.MessageInUse: 409, errors.TransactionRolledBack: 409, errors.ProtocolError: 409,
+    errors.RequestFailed: 502, errors.MessageInUse: 409, errors.TransactionRolledBack: 409, ProtocolError: 409,
     errors.CommitUnknown: 503, errors.DiskFailure: 503, errors.NotOpen: 503, SystemFailure: 503, SpoolError: 409,
     OSError: 503,
 }  # fmt: skip

@@ -20,18 +20,21 @@ from spool.client.fields import (
     json_bytes,
     put_object,
 )
-from spool.client.work import RemoteAttempts, current_attempt
-from spool.errors import AccessDenied, BadMessageId, CommitUnknown, NotOpen, ProtocolError
+from spool.client.problems import NotByHTTP
+from spool.client.work import RemoteAttempt, RemoteAttempts, current_attempt
+from spool.errors import AccessDenied, BadMessageId, CommitUnknown, InvalidArgument, NotOpen, ProtocolError
+from spool.index.browse import Filter
 from spool.model.message import Message, MessageId
 from spool.model.objects import message_of
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions
 from spool.model.settings import QueueConfig, check_queue_name
+from spool.model.text import shown
 from spool.policies.deduplication import check_single
 from spool.runtime.closing import Closing
 from spool.runtime.pickling import refuse_pickling
 from spool.transactions.claiming import check_wanted
+from spool.transactions.requests import IN_TRANSACTION
 from spool.transactions.validation import body_list, check_timeout
-from spool.workers.outcome import NewMessage
 
 if TYPE_CHECKING:
     from spool.workers.handler import Handler
@@ -64,10 +67,6 @@ def connect(
     return RemoteSpace(Connection.of(address, token, *files))
 
 
-class NotByHTTP(ProtocolError, AttributeError):
-    """A space by HTTP does not have this call."""
-
-
 class RemoteSpace(Closing):
     """A space of a server: see ``connect``. Many threads may use it, and forked children, too.
 
@@ -92,10 +91,11 @@ class RemoteSpace(Closing):
     def put(self, queue: str, body: Any, *, transaction: Join | None = JOIN, **options: Unpack[PutOptions]) -> str:
         """As ``spool.Space.put``. The body has at most 64 MiB.
 
-        Inside a worker's function the put joins the commit of the message, and returns "": the id is not known yet.
+        Inside a worker's function the put joins the commit of the message, and the server checks it in the commit. If
+        the put is refused, or the function fails, no message gets the returned id.
         """
-        if self._joins(queue, [body], transaction, options):
-            return ""
+        if (ids := self._joined(queue, [body], transaction, options)) is not None:
+            return ids[0]
         found = self._sent(queue, "messages", body, options, _REPEATS_SECONDS if _key(options) else 0.0).json()
         return found["id"] if "duplicate" not in found else MessageId(found["id"], found["duplicate"])
 
@@ -104,11 +104,11 @@ class RemoteSpace(Closing):
     ) -> list[str]:
         """As ``spool.Space.put_many``. The bodies have at most 64 MiB together, and are at most 65,536."""
         listed = body_list(bodies)
+        if (ids := self._joined(queue, listed, transaction, options)) is not None:
+            return ids
         if _key(options) is not None:
             check_single(len(listed))
-            return [self.put(queue, listed[0], transaction=transaction, **options)]
-        if self._joins(queue, listed, transaction, options):
-            return [""] * len(listed)
+            return [self.put(queue, listed[0], transaction=None, **options)]
         puts = [fields_of_put(body, options) for body in listed]
         check_bytes(sum(len(raw) for raw, _ in puts))
         content = b"\n".join(json_bytes(put_object(*each)) for each in puts)
@@ -117,13 +117,10 @@ class RemoteSpace(Closing):
         found: list[str] = self._connection.repeated("POST", *path, content=content, headers=headers).json()["ids"]
         return found
 
-    def _joins(self, queue: str, bodies: list[Any], transaction: Join | None, options: PutOptions) -> bool:
-        """Return whether the puts join the commit of a worker's message, and if so, add them to it."""
-        attempt = current_attempt(self) if transaction is JOIN else None
-        self._check(queue, transaction if attempt is None else None)
-        if attempt is not None:
-            attempt.join([NewMessage(queue, body, **options) for body in bodies])
-        return attempt is not None
+    def _joined(self, queue: str, bodies: list[Any], transaction: Join | None, options: PutOptions) -> list[str] | None:
+        """Add the puts to the commit of a worker's message, and return their ids; None if they do not join one."""
+        attempt = self._check(queue, transaction)
+        return None if attempt is None else attempt.join(queue, bodies, options)
 
     def _sent(self, queue: str, call: str, body: Any, options: PutOptions, seconds: float, **given: Any) -> Any:
         """Send the put of one message."""
@@ -146,7 +143,11 @@ class RemoteSpace(Closing):
         self, queue: str, max_messages: int, *, transaction: Join | None = JOIN, **options: Unpack[GetOptions]
     ) -> list[Message]:
         """As ``spool.Space.get_many``; at most 1,000 messages."""
-        self._check(queue, transaction)
+        if self._check(queue, transaction) is not None:
+            raise NotByHTTP(
+                "by HTTP, only the puts of a worker's function join the commit of its message: give transaction=None "
+                "for a get by itself"
+            )
         wanted = check_wanted(queue, max_messages, **options)
         with RemoteClaims(self._connection, renews=False) as claims:
             while True:
@@ -204,7 +205,8 @@ class RemoteSpace(Closing):
         If the answer is lost, the call raises CommitUnknown, and a reply that the server had already taken is lost.
         Where that must not happen, put the request, and get its reply by its correlation id.
         """
-        self._check(queue, JOIN)
+        if self._check(queue, JOIN) is not None:
+            raise ProtocolError(IN_TRANSACTION)
         check_timeout(timeout, "a number of seconds, or None to wait for ever")
         seconds = _MOST_REPLY_SECONDS if timeout is None else min(timeout, _MOST_REPLY_SECONDS)
         given = {"params": {"timeout": seconds}, "timeout": seconds + CALL_SECONDS}
@@ -216,6 +218,7 @@ class RemoteSpace(Closing):
     def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
         """As ``spool.Space.browse``. The iterator has a connection until its end."""
         self._check(queue, None)
+        Filter.of(filters)  # (raises the errors about filters)
         found = self._browsed(queue, filters)
         next(found)  # (so that an error is raised now)
         return found
@@ -262,14 +265,16 @@ class RemoteSpace(Closing):
         if self._closed:
             raise NotOpen("the space was closed: connect again")
 
-    def _check(self, queue: str, transaction: Join | None) -> None:
+    def _check(self, queue: str, transaction: Join | None) -> RemoteAttempt | None:
+        """Check the first arguments of a call; return the attempt that the call joins, if it is inside a function."""
         self._check_open()
         check_queue_name(queue)
-        if transaction is not None and (transaction is not JOIN or current_attempt(self) is not None):
-            raise NotByHTTP(
-                "by HTTP, only the puts of a worker's function join a commit: give transaction=None for a call by "
-                "itself, or use claims().commit"
+        if transaction not in (JOIN, None):
+            raise InvalidArgument(
+                f"for a space by HTTP, transaction is JOIN or None, not {shown(transaction)}: claims().commit "
+                "acknowledges messages and puts others in one commit"
             )
+        return None if transaction is None else current_attempt(self)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotByHTTP(

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from spool.client.claims import WAIT_SECONDS, RemoteClaims
-from spool.client.fields import MOST_BODY_BYTES, new_object, outcome_object
-from spool.client.problems import Unreachable
+from spool.client.fields import MOST_BODY_BYTES, check_bytes, fields_of_put, outcome_object, put_object
+from spool.client.problems import NotByHTTP, Unreachable
 from spool.errors import (
     AccessDenied,
     BadMessageId,
@@ -25,12 +25,13 @@ from spool.errors import (
 )
 from spool.model.message import Message
 from spool.model.objects import message_of
+from spool.model.options import PutOptions
 from spool.model.text import one_line
 from spool.transactions.claiming import Wanted
 from spool.workers.attempt import Attempt, Attempts, working_in, works_in
 from spool.workers.conclusion import Conclusion
 from spool.workers.effects import Effect
-from spool.workers.outcome import NewMessage, Outcome, Rejected, Retried
+from spool.workers.outcome import Outcome, Rejected, Retried
 from spool.workers.run import Run
 from spool.workers.states import ENDS, Event
 
@@ -95,6 +96,7 @@ class RemoteAttempt(Attempt):
         self._attempts, self._claims = attempts, attempts.claims
         self.transaction: Any = _Hold(self._abandon)
         self._puts: list[dict[str, Any]] = []
+        self._bytes = 0  # of the bodies of these puts
 
     def take(self, queue: str, seconds: float | None, passed: Set[tuple[int, int]] = frozenset()) -> None:
         self._attempts.pass_only(passed)
@@ -151,11 +153,22 @@ class RemoteAttempt(Attempt):
         finally:
             _current.reset(token)
 
-    def join(self, messages: list[NewMessage]) -> None:
-        """Put messages in the commit of this attempt. ProtocolError if the attempt has ended."""
-        if self.state in ENDS:
-            raise ProtocolError("the attempt of this call has ended, e.g. because the call took too long")
-        self._puts += map(new_object, messages)
+    def join(self, queue: str, bodies: list[Any], options: PutOptions) -> list[str]:
+        """Put messages in the commit of this attempt; return their ids. ProtocolError if the attempt has ended."""
+        if options.get("deduplication_key") is not None:
+            raise NotByHTTP(
+                "by HTTP, a put that joins the commit of a worker's message has no deduplication_key: leave it out, "
+                "because the removal of the message makes the put happen once, or give transaction=None"
+            )
+        puts = [fields_of_put(body, options) for body in bodies]
+        with self.transaction.mutex:
+            if self.state in ENDS or self.message is None:
+                raise ProtocolError("the attempt of this call has ended, e.g. because the call took too long")
+            self._bytes += sum(len(raw) for raw, _ in puts)
+            check_bytes(self._bytes)
+            first, branch = len(self._puts), self._claims.branch_of(self.message)
+            self._puts += (put_object(*each, queue=queue) for each in puts)
+        return [f"{branch}{ordinal:08x}" for ordinal in range(first, first + len(puts))]
 
     def _abandon(self) -> None:
         """Release the message, unless the run passes over it."""

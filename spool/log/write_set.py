@@ -147,8 +147,9 @@ class WriteSet:
 
     # -- branches -----------------------------------------------------------------------------------------------------
 
-    def begin_branch(self, xid: Xid, id_bytes: bytes) -> None:
-        """Begin a branch. Messages that are added from now on belong to this branch."""
+    def begin_branch(self, xid: Xid | None, id_bytes: bytes) -> None:
+        """Begin a branch, with a new local xid for None. Messages that are added from now on belong to this branch."""
+        xid = xid or tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
         self.branches += (BranchEntry(xid, id_bytes, self.messages, 0),)
         self.branch, self._shared = id_bytes.hex(), None
 
@@ -156,10 +157,8 @@ class WriteSet:
         """Return the shared branch of neighbouring messages that belong to no other branch: its id in hex, and its next
         ordinal."""
         if self._shared is None:
-            id_bytes = os.urandom(BRANCH_ID_BYTES)
-            xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
-            self.branches += (BranchEntry(xid, id_bytes, self.messages, 0),)
-            self._shared = id_bytes.hex(), self.messages
+            self.begin_branch(None, os.urandom(BRANCH_ID_BYTES))
+            self._shared = self.branch, self.messages
         branch, first = self._shared
         return branch, self.messages - first
 
@@ -265,15 +264,16 @@ class WriteSet:
             self._bytes += _table_bytes(attributes) if attributes else _ENTRY_BYTES
         table.runs += ([table.queues.index(queue), len(table.attributes) - 1, count],)
 
-    def append(self, other: "WriteSet") -> None:
+    def append(self, other: "WriteSet", *, joins: bool = False) -> None:
         """Append the content of another write set, with its branches. Of ``other``, only the place of its messages
-        changes: messages without a branch get a place in the shared branch."""
+        changes: messages without a branch get a place in the shared branch, or in the present one if they join it."""
         if other.branches and other._shared is None:
             for branch in other.branches:
                 self.branches += (BranchEntry(branch.xid, branch.id, self.messages + branch.first, branch.count),)
             self._shared = None
         elif other.messages:
-            other.branch, other.first = self.shared_branch()
+            if not joins:
+                other.branch, other.first = self.shared_branch()
             self.branches[-1].count += other.messages
         fits = self._bytes + other._bytes <= SECTION_BYTES and self._addressed + other._addressed <= MOST_ADDRESSED
         table, theirs = self._table, other._table

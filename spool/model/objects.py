@@ -58,7 +58,7 @@ def message_of(found: Mapping[str, Any], *, undecoded: bool = False) -> Message:
     decode the body, unless it may be ``undecoded``: the stored bytes.
     """
     raw = BYTES_OF[found["body_encoding"]](found["body"])
-    position, attributes = Position(*found["position"]), {name: found[name] for name in _ATTRIBUTES if found.get(name)}
+    attributes = {name: found[name] for name in _ATTRIBUTES if found.get(name) is not None}
     try:
         body = codecs.decode(raw, found.get(CODEC))
     except (UnknownCodec, CorruptedFile) as error:
@@ -67,7 +67,7 @@ def message_of(found: Mapping[str, Any], *, undecoded: bool = False) -> Message:
             unknown.message_id = found["id"]
             raise unknown from error
         body = raw
-    return Message(found["id"], found["queue"], body, found["enqueued_at"], position, attributes)
+    return Message(found["id"], found["queue"], body, found["enqueued_at"], Position(*found["position"]), attributes)
 
 
 def _value(message: Message) -> dict[str, Any]:

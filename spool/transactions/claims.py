@@ -8,16 +8,13 @@ A message of a group has the group's lock with it. While a message is held, no h
 not even the same ``Claims``: the messages of a group are handled one after the other.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from spool.errors import (
-    BadMessageId,
     CommitUnknown,
     Empty,
     MessageInUse,
@@ -34,7 +31,7 @@ from spool.policies.retries import add_failure_outcome
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.tearing import raise_if_torn
-from spool.transactions.claiming import Wanted, check_wanted
+from spool.transactions.claiming import Wanted
 from spool.transactions.core import Core
 from spool.transactions.held_messages import HeldMessages
 from spool.transactions.hold import Hold
@@ -72,42 +69,15 @@ class Claims(HeldMessages):
 
     def __init__(self, core: Core) -> None:
         """Applications call ``Space.claims`` instead."""
-        self._core = core
-        self._store = core.store
-        self._held: dict[str, _Held] = {}  # by message id
-        # Guards the fields above. It is never held during a wait for a lock or a commit, because the thread that leads
-        # the group commit takes it.
-        self._mutex = threading.Lock()
+        super().__init__(core.store.files.disk.root)
+        self._core, self._store = core, core.store
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(
-        self, queue: str, max_messages: int = 1, *, message_id: str | None = None, correlation_id: str | None = None,
-        undecoded: bool = False,
-    ) -> list[Message]:  # fmt: skip
-        """Claim messages that can be taken now, in the queue's order; return at most ``max_messages``, [] if none.
-
-        The call does not wait for messages. Of a group, and of an ``ordered`` queue, the call takes at most one
-        message, and only if no other message of the group is held.
-
-        Args:
-            message_id: take only the message with this id, even before it is due.
-            correlation_id: take only messages with this correlation id, even before they are due; excludes
-                ``message_id``.
-            undecoded: whether a message whose body this process cannot decode is taken, too, with the stored bytes as
-                its body, e.g. to reject the message.
-
-        Raises:
-            QueueNotFound: the queue does not exist.
-            BadMessageId: ``message_id`` is no message id.
-            InvalidArgument: another argument has a value that is not allowed.
-            UnknownCodec: this process cannot decode the body of the next message, and ``undecoded`` is not set.
-            SystemFailure: another process held a lock of the space for 30 s. No message was claimed.
-        """
-        wanted = check_wanted(queue, max_messages, message_id=message_id, correlation_id=correlation_id)
+    def _take(self, wanted: Wanted) -> list[Message]:
         taken: list[Message] = []
         with calls.deferred(partial(self._undo_take, taken)):  # a signal handler may raise as the call ends
-            taken += self._take(replace(wanted, spread=True, only_shown=undecoded))
+            taken += self._take_now(wanted)
             return taken
 
     def _undo_take(self, taken: list[Message]) -> None:
@@ -116,7 +86,7 @@ class Claims(HeldMessages):
             self.release(taken)
 
     @public_call("taking from queue {wanted.queue}")
-    def _take(self, wanted: Wanted) -> list[Message]:
+    def _take_now(self, wanted: Wanted) -> list[Message]:
         self._check_open()
         hold = Hold(self._core)
         try:
@@ -165,7 +135,7 @@ class Claims(HeldMessages):
 
     @public_call("releasing messages")
     def _release(self, messages: list[Message]) -> None:
-        self._end(self._begin_ending(messages, revalidates=False))
+        self._end(self._mark(messages))
 
     def close(self) -> None:
         """Release all messages, and count no attempt. Removals and failures under way are committed nevertheless.
@@ -193,32 +163,16 @@ class Claims(HeldMessages):
         if self.__dict__.get("_held"):
             self._store.drop(
                 self.close,
-                f"claims of {self._store.files.disk.root} were dropped with {self.held} messages, which are released "
+                f"claims of {self._place} were dropped with {self.held} messages, which are released "
                 "within seconds: use them in a with statement",
             )
 
-    def __repr__(self) -> str:
-        return f"<claims of {self._store.files.disk.root}: {'closed' if self._closed else f'{self.held} messages'}>"
-
     # -- the held messages --------------------------------------------------------------------------------------------
 
-    def _find(self, message: Message) -> _Held:
-        """Return a message that is held and is not being ended. The caller holds the mutex."""
-        held: _Held = super()._find(message)
-        if held.is_ending:
-            raise BadMessageId(f"message {message.id} is being removed or failed by an earlier call")
-        return held
-
-    def _begin_ending(self, messages: list[Message], *, revalidates: bool = True) -> list[_Held]:
-        """Mark messages, so that no other call ends them. All of them, or none if one is not held.
-
-        ``revalidates``: whether to leave out, and release, the messages that a commit of unknown outcome has ended.
-        """
-        with self._mutex:
-            found = list(dict.fromkeys(map(self._find, messages)))
-            for held in found:
-                held.is_ending = True
-        unknown = [held for held in found if held.is_unknown] if revalidates else []
+    def _begin_ending(self, messages: list[Message]) -> list[_Held]:
+        """Mark messages. Messages that a commit of unknown outcome has ended are left out, and released."""
+        found = self._mark(messages)
+        unknown = [held for held in found if held.is_unknown]
         if not unknown:
             return found
         try:

@@ -1,7 +1,9 @@
 """The calls that end messages which a program holds: the same for ``spool.Claims`` and for a space by HTTP."""
 
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,7 @@ from spool.model.options import PutOptions
 from spool.model.text import shown
 from spool.runtime.closing import Closing
 from spool.runtime.pickling import refuse_pickling
+from spool.transactions.claiming import Wanted, check_wanted
 
 _DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "TIME", optional=True)
 
@@ -19,20 +22,56 @@ _DELAY = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12), "
 class HeldMessages(Closing):
     """Messages that a program holds, each until the program ends its hold.
 
-    ``_held``: the holds by message id. ``_closed``: whether ``close`` was called. ``_end_by``: ends messages by one
-    commit, without waiting: ``commit``, which removes the messages, ``fail`` or ``reject``.
+    ``_held``: the holds by message id; ``is_ending`` of a hold says whether a commit removes or changes the message at
+    this moment. ``_closed``: whether ``close`` was called. ``_mutex``: guards these fields. ``_place``: the space, for
+    texts. ``_end_by``: ends messages by one commit, without waiting: ``commit``, which removes the messages, ``fail``
+    or ``reject``.
     """
 
     __reduce_ex__ = refuse_pickling
-    _held: Mapping[str, Any]
     _closed = False
+    _take: Callable[[Wanted], list[Message]]
     _end_by: Callable[..., "Future[Any]"]
     _release: Callable[[list[Message]], None]
+
+    def __init__(self, place: str) -> None:
+        # The mutex is never held during a wait for a lock or a commit, because the thread that leads the group commit
+        # takes it.
+        self._place, self._held, self._mutex = place, dict[str, Any](), threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<claims of {self._place}: {'closed' if self._closed else f'{self.held} messages'}>"
 
     @property
     def held(self) -> int:
         """The number of messages that this object holds, with those whose removal is not committed yet."""
         return len(self._held)
+
+    def take(
+        self, queue: str, max_messages: int = 1, *, message_id: str | None = None, correlation_id: str | None = None,
+        undecoded: bool = False,
+    ) -> list[Message]:  # fmt: skip
+        """Claim messages that can be taken now, in the queue's order; return at most ``max_messages``, [] if none.
+
+        The call does not wait for messages. Of a group, and of an ``ordered`` queue, the call takes at most one
+        message, and only if no other message of the group is held.
+
+        Args:
+            message_id: take only the message with this id, even before it is due.
+            correlation_id: take only messages with this correlation id, even before they are due; excludes
+                ``message_id``.
+            undecoded: whether a message whose body this process cannot decode is taken, too, with the stored bytes as
+                its body, e.g. to reject the message.
+
+        Raises:
+            QueueNotFound: the queue does not exist.
+            BadMessageId: ``message_id`` is no message id.
+            InvalidArgument: another argument has a value that is not allowed.
+            UnknownCodec: this process cannot decode the body of the next message, and ``undecoded`` is not set.
+            SystemFailure: another process held a lock of the space for 30 s. No message was claimed.
+        """
+        wanted = check_wanted(queue, max_messages, message_id=message_id, correlation_id=correlation_id)
+        return self._take(replace(wanted, spread=True, only_shown=undecoded))
 
     def remove(self, messages: Iterable[Message]) -> "Future[None]":
         """Acknowledge messages: remove them from their queues, in one commit.
@@ -97,8 +136,7 @@ class HeldMessages(Closing):
             BadMessageId: this object does not hold one of the messages. Then no message is rejected.
             InvalidArgument: ``delay`` is not a number of seconds from 0.
         """
-        delay = check("delay", delay, _DELAY)
-        return self._end_by("reject", _listed("reject", messages), reason=reason, delay=delay)
+        return self._end_by("reject", _listed("reject", messages), reason=reason, delay=check("delay", delay, _DELAY))
 
     def release(self, messages: Iterable[Message]) -> None:
         """Return messages to their places in their queues, and wake waiting calls of all processes. No attempt is
@@ -114,8 +152,17 @@ class HeldMessages(Closing):
             text = "these claims were closed, which released their messages: call space.claims() for new ones"
             raise ProtocolError(text)
 
+    def _mark(self, messages: Iterable[Message]) -> list[Any]:
+        """Mark messages, so that no other call ends them; return their holds. All of them, or none if one is not
+        held."""
+        with self._mutex:
+            found = list(dict.fromkeys(map(self._find, messages)))
+            for held in found:
+                held.is_ending = True
+        return found
+
     def _find(self, message: Message) -> Any:
-        """Return the hold of a message. The caller holds the mutex of these fields."""
+        """Return the hold of a message that is not being ended. The caller holds the mutex."""
         self._check_open()
         if not isinstance(message, Message):
             raise InvalidArgument(f"claims take messages that take() returned, not {shown(message)}")
@@ -125,6 +172,8 @@ class HeldMessages(Closing):
                 f"message {message.id} is not held by these claims: it was removed, failed or released already, or "
                 "another program took it"
             )
+        if held.is_ending:
+            raise BadMessageId(f"message {message.id} is being removed or failed by an earlier call")
         return held
 
 

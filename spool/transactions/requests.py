@@ -28,6 +28,11 @@ from spool.transactions.hold import get_alone
 from spool.transactions.validation import check_queue, check_timeout
 from spool.transactions.waiting import repeat_when_arrived
 
+IN_TRANSACTION = (
+    "a request inside a transaction would wait in vain: no service sees it before the transaction commits; "
+    "make the request outside of it, or put the message and get the reply in another transaction"
+)
+
 
 @dataclass(frozen=True)
 class PendingRequest:
@@ -67,10 +72,7 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
     """Check a request before its put; raises the errors of ``Space.request``."""
     check_timeout(timeout, "a number of seconds, or None to wait for ever")
     if associated(store) is not None:
-        raise ProtocolError(
-            "a request inside a transaction would wait in vain: no service sees it before the transaction commits; "
-            "make the request outside of it, or put the message and get the reply in another transaction"
-        )
+        raise ProtocolError(IN_TRANSACTION)
     queues = check_queue(store.settings, queue, store.check_usable()).config.queues
     config = queues[queue]
     reply_queue = options.get("reply_queue") or config.reply_queue

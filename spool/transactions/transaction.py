@@ -31,7 +31,7 @@ from spool.log.write_set import WriteSet
 from spool.model.message import Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.text import LONGEST_REASON, class_name, storable
-from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
+from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies.deduplication import DeduplicationKeys, check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call, within
@@ -109,11 +109,9 @@ class Transaction:
 
     def _begin_branch(self, xid: Xid | None) -> Xid:
         """Begin an empty branch with a new id of its messages; return its xid, a new one if left out."""
-        id_bytes = os.urandom(BRANCH_ID_BYTES)
-        xid = xid or tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
         self._writes = WriteSet()
-        self._writes.begin_branch(xid, id_bytes)
-        return xid
+        self._writes.begin_branch(xid, os.urandom(BRANCH_ID_BYTES))
+        return self._writes.branches[0].xid
 
     @property
     def xid(self) -> Xid:

@@ -1,6 +1,5 @@
 """The end of an attempt for a message of ``spool.Claims``, e.g. a message that a client of a server holds."""
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,38 +26,39 @@ class ClaimedAttempt:
 
     @step("committing")
     def commit(
-        self, outcome: Outcome, on_failure: OnFailure = "reject", puts: Sequence[tuple[str, Any, dict[str, Any]]] = ()
+        self, outcome: Outcome, on_failure: OnFailure, puts: list[tuple[str, Any, dict[str, Any]]], branch: bytes
     ) -> "Future[None]":
         """Commit the effects of an outcome, as a worker does. ``conclusion`` is known once the future is done.
 
         puts: the queue, the body and the options of each further put of the call, which a failure leaves out.
+        branch: the beginning of the ids of these puts, which no other message has; their ordinals follow, from 0.
 
         If the future has an error, e.g. Full, the message remains held.
         """
         most = self._store.settings.current().config.max_body_bytes
         if isinstance(outcome, Replied) and len(outcome.body) > most:
             outcome = too_large(most)
-        raw = self._stored_body() if isinstance(outcome, Passed) else b""
+        raw = b""
+        if isinstance(outcome, Passed):
+            [whole] = delivery.read_messages(self._store, *self._message.position, 1, only_shown=True)
+            raw = delivery.stored_body(self._store.files, self._store.view, whole)
 
         def effects() -> WriteSet:
             page = self._store.check_usable()
             policy = OutcomePolicy.of(self._store.settings.current(page).config, self._message.queue, on_failure)
             effective = effective_outcome(policy, self._message, raw, outcome)
             batch = WriteSet(page=page)
-            for queue, body, options in () if isinstance(effective, Retried | Rejected) else puts:
-                batch.append(put_request(self._core, queue, [body], **options))
+            if puts and not isinstance(effective, Retried | Rejected):
+                batch.begin_branch(None, branch)
+                for queue, body, options in puts:
+                    batch.append(put_request(self._core, queue, [body], **options), joins=True)
             effect, reason = record(batch, policy, self._message, raw, effective, self._store.clock.now())
             self.conclusion = Conclusion(effect, reason, failed=isinstance(outcome, Retried))
             return batch
 
         return submit(self._claims, self._message, effects, removes=not isinstance(outcome, Retried | Rejected))
 
-    def _stored_body(self) -> bytes:
-        [whole] = delivery.read_messages(self._store, *self._message.position, 1, only_shown=True)
-        return delivery.stored_body(self._store.files, self._store.view, whole)
-
     def without_room(self, full: Full) -> Conclusion:
         """Return the conclusion if the effects find no room in a queue. The message remains held."""
         config = queue_config(self._store.settings.known.config, self._message.queue)
-        named = {self._message.reply_queue, self._message.failure_queue}
-        return without_room(full, config, named, (), replies=True)
+        return without_room(full, config, {self._message.reply_queue, self._message.failure_queue}, (), replies=True)

@@ -282,49 +282,6 @@ def test_a_worker_waits_for_its_server(
     assert "cannot be reached" in caplog.text
 
 
-# -- leases -----------------------------------------------------------------------------------------------------------
-
-
-def test_leases_are_renewed_while_they_are_held(directory: Path) -> None:
-    with (
-        mock.patch.multiple(leases, LEASE_SECONDS=1.0, _RENEWAL_SECONDS=0.2),
-        served(directory) as address,
-        spool.connect(address) as remote,
-    ):
-        remote.put_many("orders", ["a", "b"])
-        with remote.claims() as claims:
-            taken = claims.take("orders", 2)
-            time.sleep(2.0)
-            assert remote.stats("orders").claimed == 2
-            claims.remove(taken).result(WAIT)
-        assert remote.stats("orders").dequeued == 2
-
-
-def test_dropped_claims_renew_nothing(directory: Path) -> None:
-    with (
-        mock.patch.multiple(leases, LEASE_SECONDS=1.0, _RENEWAL_SECONDS=0.2),
-        served(directory) as address,
-        spool.connect(address) as remote,
-    ):
-        remote.put("orders", "a")
-        assert len(remote.claims().take("orders")) == 1
-        assert remote.get("orders", timeout=WAIT).attempts == 1
-
-
-def test_a_forked_child_releases_nothing(directory: Path) -> None:
-    with served(directory) as address, spool.connect(address) as remote, remote.claims() as claims:
-        remote.put("orders", "a")
-        claims.take("orders")
-        child = os.fork()
-        if child == 0:
-            try:
-                claims._release_all()
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        assert remote.stats("orders").claimed == 1
-
-
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 ALL, TAKES, LOOKS = "a-token-for-everything", "a-token-that-takes-orders", "a-token-that-only-looks"
@@ -410,8 +367,6 @@ def test_calls_that_a_space_by_http_cannot_have(directory: Path) -> None:
             with pytest.raises(spool.ProtocolError, match=rf"no {name}: claims\(\)\.commit"):
                 getattr(remote, name)
         assert not hasattr(remote, "nothing")
-        with pytest.raises(spool.ProtocolError, match=r"claims\(\)\.commit"):
-            remote.put("other", "x", transaction=object())  # type: ignore[arg-type]
         late: list[Any] = []
 
         def function(message: spool.Message) -> None:

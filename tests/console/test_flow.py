@@ -195,8 +195,7 @@ def test_x20_each_arrow_to_a_shared_error_queue_has_the_messages_that_failed_in_
             with space.claims() as claims:
                 claims.reject(claims.take(name, count), "HTTP 503").result()
         metrics = space.metrics()
-    depths = {edge.source[1]: edge.depth for edge in flow.edges(metrics)}
-    assert depths == {"orders": 3, "invoices": 95, "labels": 0}
+    assert {edge.source[1]: edge.depth for edge in flow.edges(metrics)} == {"orders": 3, "invoices": 95, "labels": 0}
     assert "errors 98" in drawn(metrics)
 
 

@@ -53,8 +53,7 @@ def test_tasks_of_each_kind_run_and_keep_their_results(path: Path) -> None:
 def test_a_task_keeps_the_time_of_its_enqueuing(path: Path) -> None:
     """So the result of ``enqueue`` equals the result that ``get_result`` finds."""
     result = jobs.add.enqueue(1, b=2)
-    found = jobs.add.get_result(result.id)
-    assert found == result
+    assert jobs.add.get_result(result.id) == result
     work()
     assert jobs.add.get_result(result.id).enqueued_at == result.enqueued_at
 

@@ -121,8 +121,7 @@ def test_a_java_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatc
     hanging = fake_java(tmp_path / "hanging", "17", f"/bin/sleep 60 & echo $! > '{pid}'; wait")
     good = fake_java(tmp_path / "good", "21.0.1")
     began = time.monotonic()
-    found = find({"JAVA_HOME": str(hanging), "PATH": str(good / "bin")})
-    assert found == good
+    assert find({"JAVA_HOME": str(hanging), "PATH": str(good / "bin")}) == good
     assert time.monotonic() - began < 30
     while int(pid.read_text()) in processes():  # a kill takes a moment
         assert time.monotonic() - began < 30

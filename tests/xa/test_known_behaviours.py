@@ -227,8 +227,7 @@ def test_a_branch_in_which_two_threads_work_ends_when_both_have_ended(rm: xa.Res
     assert code_of(rm.prepare, xid()) == xa.XAER_PROTO
     may_end.set()
     thread.join()
-    code = code_of(rm.end, xid())  # no association is left
-    assert code == xa.XAER_PROTO
+    assert code_of(rm.end, xid()) == xa.XAER_PROTO, "no association is left"
 
 
 def test_a_suspended_association_is_ended_without_a_resume(rm: xa.ResourceManager) -> None:
