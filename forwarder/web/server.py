@@ -68,7 +68,6 @@ class WebServer:
                 application(self._state),
                 self._state.refuse,
                 Limits(most_connections(), 256),
-                date_header=False,
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
