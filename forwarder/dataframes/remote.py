@@ -4,6 +4,7 @@ The classes have the same roles as the classes of ``scan``, ``stream`` and ``sin
 three modules, so each promise of a read or a write also holds here. Only rows and short requests pass over the network.
 """
 
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,7 @@ from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.sink import BatchWriter, Job, StreamWriter, Written, task
 from forwarder.dataframes.stream import limit_of
 from forwarder.network import lease
-from forwarder.network.calls import act, read, write
-from forwarder.network.codes import packed_vote, vote_of
+from forwarder.network.calls import act, packed_vote, read, vote_of, write
 from forwarder.network.options import connection_of, without_connection
 from forwarder.subscriber import NUMBER, Offset
 from spool.client.connection import Connection
@@ -56,11 +56,11 @@ class _Reader:
 
     def _asked(self) -> dict[str, Any]:
         options = {name: value for name, value in self._given.items() if name.lower() != "path"}
-        return {"options": options, "schema": self._schema.json()}
+        return {"options": options, "columns": self._schema.names}
 
     def _planned(self, **offsets: Offset) -> list[InputPartition]:
         tickets = act(self._connection, "plan", **offsets, **self._asked())["tickets"]
-        return list(map(TicketPartition, tickets))
+        return [TicketPartition(b64decode(ticket)) for ticket in tickets]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TicketPartition)
@@ -131,12 +131,8 @@ class RemoteJob(Job):
     connection: Connection
     schema: StructType
 
-    def _asked(self) -> dict[str, Any]:
-        options = {} if self.rows.queue is None else {"queue": self.rows.queue}
-        return {"options": options, "schema": self.schema.json()}
-
     def begin(self, key: str | None = None) -> Coordinator:
-        session = act(self.connection, "begin", key=key, **self._asked())["session"]
+        session = act(self.connection, "begin", key=key, queue=self.rows.queue)["session"]
         lease.start(self.connection, session)
         return Coordinator(session.encode(), "")
 
@@ -144,15 +140,8 @@ class RemoteJob(Job):
         partition, attempt = task()
         schema = to_arrow_schema(self.schema, timezone="UTC")
         sent = (batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches)
-        answer = write(
-            self.connection,
-            sent,
-            schema,
-            session=coordinator.id.decode(),
-            partition=partition,
-            attempt=attempt,
-            **self._asked(),
-        )
+        told = {"task": partition, "attempt": attempt, "queue": self.rows.queue}
+        answer = write(self.connection, sent, schema, coordinator.id.decode(), **told)
         return Written(coordinator, vote_of(answer["vote"]), answer["rows"])
 
     def commit(self, coordinator: Coordinator, messages: Sequence[Written], batch: BatchOf | None) -> bool:
@@ -160,7 +149,7 @@ class RemoteJob(Job):
         rows = sum(message.rows for message in messages)
         told = None if batch is None else list(batch)
         try:
-            answer = act(self.connection, "commit", session=coordinator.id.decode(), votes=votes, rows=rows, batch=told)
+            answer = act(self.connection, coordinator.id.decode(), "commit", votes=votes, rows=rows, batch=told)
         except SystemFailure as error:  # e.g. Unreachable
             raise CommitUnknown(
                 f"the rows may or may not have been written: {error}; look for the messages. A write with the options "
@@ -169,7 +158,7 @@ class RemoteJob(Job):
         return bool(answer["written"])
 
     def end(self, coordinator: Coordinator) -> None:
-        act(self.connection, "abort", session=coordinator.id.decode())
+        act(self.connection, coordinator.id.decode(), "abort")
 
     def end_stream(self, key: str) -> None:
         act(self.connection, "abort", key=key)

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import spool
 from forwarder.dataframes.columns import Options, number_option, parse_options
 from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
-from forwarder.dataframes.puts import Put, RowsAsPuts
+from forwarder.message_puts import Put, RowsAsPuts
 from spool.engine import UnknownBranch
 from spool.engine.tasks import BatchOf, RemoteBranch, Vote
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
@@ -63,6 +64,12 @@ def _refuse_overwriting(overwrite: bool, instead: str) -> None:
         raise InvalidArgument(f"messages are added to a queue, which is never overwritten: write with {instead}")
 
 
+def _rows(schema: StructType, queue: str | None) -> RowsAsPuts:
+    """Return the object that turns rows into puts. InvalidArgument if a column is wrong."""
+    told = {field.name: field.dataType.simpleString() for field in schema.fields}
+    return RowsAsPuts.of(to_arrow_schema(schema, timezone="UTC"), queue, told)
+
+
 @dataclass(frozen=True)
 class Job:
     """The description of one write, for its tasks and its commit.
@@ -90,7 +97,7 @@ class Job:
         if "batchId" in found and "applicationId" not in found:
             raise InvalidArgument("batchId numbers the batches of an application: set the option applicationId, too")
         batch = BatchOf(found["applicationId"], found.get("batchId", 0)) if "applicationId" in found else None
-        return cls(found["path"], RowsAsPuts.of(schema, found.get("queue")), batch, "batchId" in found)
+        return cls(found["path"], _rows(schema, found.get("queue")), batch, "batchId" in found)
 
     def check_queue(self, space: spool.Space) -> None:
         """Raise QueueNotFound if the queue of the option ``queue`` does not exist."""
@@ -212,7 +219,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _refuse_overwriting(overwrite, ".outputMode('append'), or 'update'")
         application, checkpoint = found.get("applicationId"), found.get("checkpointLocation")
         key = None if checkpoint is None else f"checkpoint {checkpoint}"
-        job = Job(found["path"], RowsAsPuts.of(schema, found.get("queue")))
+        job = Job(found["path"], _rows(schema, found.get("queue")))
         return cls(job, application, key if application is None else f"application {application}")
 
     def __getstate__(self) -> dict[str, Any]:

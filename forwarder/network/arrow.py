@@ -1,44 +1,48 @@
 """Record batches as Arrow's IPC stream, in pieces that HTTP transports, and back.
 
 An error in the middle of a stream cannot change the status of the answer. So the sender ends the stream with a batch
-without rows, whose metadata describe the error, and breaks off. A stream without its end mark is refused.
+without rows, whose metadata describe the error. A stream without its end mark is refused.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 
 from spool.client.problems import error_of
-from spool.errors import InvalidArgument
+from spool.errors import InvalidArgument, SpoolError
 
-_LEAST_PIECE, _MOST_PIECE = 256 << 10, 1 << 20
-_MOST_BATCH = 8 << 20
+_PIECE, _MOST_BATCH = 256 << 10, 8 << 20
 _MOST_AT_ONCE = (2 << 30) + (1 << 20)  # an array of Arrow has at most 2 GiB
 _END = b"\xff\xff\xff\xff\0\0\0\0"
-_PROBLEM, _REQUEST = b"xaspool problem", b"xaspool request"
+_PROBLEM = b"xaspool problem"
 
 
-def pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch], request: bytes = b"") -> Generator[bytes | memoryview]:
-    """Yield the bytes of a stream. ``request``: a request that the stream's head carries."""
-    head = schema.with_metadata({_REQUEST: request}) if request else schema
-    waiting: list[pa.Buffer | bytes] = [head.serialize()]
-    size = len(waiting[0])
-    for batch in batches:
-        for part in _parts(batch):
-            data = part.serialize()
-            if size + len(data) > _MOST_PIECE:
+def pieces(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], problem: Callable[[Exception], bytes] | None = None
+) -> Generator[bytes]:
+    """Yield the bytes of a stream.
+
+    ``problem``: returns the body of an error's answer, which is sent before the error is raised.
+    """
+    waiting: list[Any] = [schema.serialize()]
+    size = 0
+    try:
+        for part in chain.from_iterable(map(_parts, batches)):
+            waiting.append(part.serialize())
+            size += len(waiting[-1])
+            if size >= _PIECE:
                 yield b"".join(waiting)
                 waiting, size = [], 0
-            if len(data) >= _LEAST_PIECE:
-                if waiting:
-                    yield b"".join(waiting)
-                waiting, size, view = [], 0, memoryview(data)
-                yield from (view[at : at + _MOST_PIECE] for at in range(0, len(view), _MOST_PIECE))
-            else:
-                waiting.append(data)
-                size += len(data)
-    yield b"".join([*waiting, _END])
+        waiting.append(_END)
+    except Exception as error:
+        if problem is not None:
+            yield b"".join([*waiting, _problem_batch(schema, problem(error))])
+        raise
+    yield b"".join(waiting)
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -48,34 +52,69 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first, rows)
 
 
-def problem_piece(schema: pa.Schema, problem: bytes) -> bytes:
-    """Return the last piece of a stream that an error ends. ``problem``: the body of the error's answer."""
-    sink = pa.BufferOutputStream()
-    none = pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+def _problem_batch(schema: pa.Schema, problem: bytes) -> bytes:
+    sink, none = pa.BufferOutputStream(), pa.record_batch([pa.array([], each.type) for each in schema], schema=schema)
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(none, custom_metadata={_PROBLEM: problem})
     return sink.getvalue().to_pybytes()[len(schema.serialize()) : -len(_END)]
 
 
-class Source:
-    """A file of received pieces, for Arrow. ``next_piece``: returns the next piece, or b"" at the end."""
+class Received:
+    """A received stream. ``schema``: its columns. ``next_piece``: returns the next piece, or b"" at the end.
+
+    Raises InvalidArgument if the pieces are no stream of Arrow.
+    """
 
     closed = False
 
     def __init__(self, next_piece: Callable[[], bytes]) -> None:
-        self._next, self._waiting = next_piece, memoryview(b"")
-        self.is_whole = False  # whether the last read got bytes: otherwise the stream has no end mark
+        self._next_piece, self._waiting = next_piece, memoryview(b"")
+        self._is_whole = False  # whether the last read got bytes: otherwise the stream has no end mark
+        file: Any = self
+        with _refusing():
+            self._messages = pa.ipc.MessageReader.open_stream(file)
+            self.schema = pa.ipc.read_schema(self._next_message())
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """Yield the batches. Raises the error that ends the stream; InvalidArgument if the stream has no end."""
+        while True:
+            with _refusing():
+                message = self._next_message()
+                if message is None:
+                    return
+                metadata = message.metadata.to_pybytes()
+                if _PROBLEM in metadata:
+                    raise self._told(message)
+                if _is_compressed(metadata):
+                    raise InvalidArgument("the rows are compressed, so their size is unknown: send them uncompressed")
+                batch = pa.ipc.read_record_batch(message, self.schema)
+                batch.validate(full=True)
+            yield batch
+
+    def _told(self, message: Any) -> SpoolError:
+        whole = self.schema.serialize().to_pybytes() + message.serialize().to_pybytes()
+        metadata: Any = pa.ipc.open_stream(whole).read_next_batch_with_custom_metadata()[1]
+        return error_of(500, metadata[_PROBLEM])
+
+    def _next_message(self) -> Any:
+        try:
+            return self._messages.read_next_message()
+        except StopIteration:
+            if not self._is_whole:
+                raise InvalidArgument("the stream of rows breaks off: it has no end mark") from None
+            return None
 
     def read(self, size: int) -> bytes:
+        """Return bytes of the pieces. (Arrow reads this object as a file.)"""
         if size > _MOST_AT_ONCE:
             raise InvalidArgument(f"a batch of rows has {size:,} bytes, more than {_MOST_AT_ONCE:,}")
         parts, missing = list[memoryview](), size
-        while missing > 0 and (self._waiting or (piece := self._next())):
+        while missing > 0 and (self._waiting or (piece := self._next_piece())):
             self._waiting = self._waiting or memoryview(piece)
             parts.append(self._waiting[:missing])
             self._waiting = self._waiting[missing:]
             missing -= len(parts[-1])
-        self.is_whole = bool(parts)
+        self._is_whole = bool(parts)
         return b"".join(parts)
 
     def readable(self) -> bool:
@@ -84,51 +123,35 @@ class Source:
     def writable(self) -> bool:
         return False
 
-    def seekable(self) -> bool:
-        return False
+    seekable = writable
 
     def close(self) -> None:
         """Do nothing: the call ends with its block."""
 
 
-class Received:
-    """A received stream. ``schema``: its columns. ``request``: the request in its head.
+def _is_compressed(metadata: bytes) -> bool:
+    """Return whether the metadata of a message, a table of FlatBuffers, describe compressed buffers.
 
-    Raises InvalidArgument if the pieces are no stream of Arrow.
+    Source: Arrow's Message.fbs. Field 2 of a Message is its header; field 3 of the header of a batch its compression.
     """
 
-    def __init__(self, next_piece: Callable[[], bytes]) -> None:
-        self._source = Source(next_piece)
-        source: Any = self._source
-        self._reader = _checked(lambda: pa.ipc.open_stream(source))
-        metadata: Mapping[bytes, bytes] = self._reader.schema.metadata or {}
-        self.request = metadata.get(_REQUEST, b"")
-        self.schema = self._reader.schema.remove_metadata()
+    def field(table: int, index: int) -> int:
+        entries = table - int(struct.unpack_from("<i", metadata, table)[0])
+        place = 4 + 2 * index
+        size = int(struct.unpack_from("<H", metadata, entries)[0])
+        return int(struct.unpack_from("<H", metadata, entries + place)[0]) if place < size else 0
 
-    def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield the batches. Raises the error that ends the stream; InvalidArgument if the stream has no end."""
-        while (found := _checked(self._next)) is not None:
-            batch, metadata = found
-            if metadata is not None and _PROBLEM in metadata:
-                raise error_of(500, metadata[_PROBLEM])
-            yield batch
-
-    def _next(self) -> tuple[pa.RecordBatch, Mapping[bytes, bytes] | None] | None:
-        try:
-            batch, metadata = self._reader.read_next_batch_with_custom_metadata()
-        except StopIteration:
-            if not self._source.is_whole:
-                raise InvalidArgument("the stream of rows breaks off: it has no end mark") from None
-            return None
-        batch.validate(full=True)
-        return batch, metadata
+    message = int(struct.unpack_from("<I", metadata)[0])
+    header = message + field(message, 2)
+    return field(header + int(struct.unpack_from("<I", metadata, header)[0]), 3) != 0
 
 
-_Found = TypeVar("_Found")
-
-
-def _checked(step: Callable[[], _Found]) -> _Found:
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise InvalidArgument for bytes that are no stream of Arrow."""
     try:
-        return step()
-    except (pa.ArrowException, OSError) as error:
+        yield
+    except SpoolError:
+        raise
+    except (pa.ArrowException, OSError, struct.error, TypeError) as error:
         raise InvalidArgument(f"the rows are no stream of Arrow: {error}"[:500]) from None

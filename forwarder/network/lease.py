@@ -48,7 +48,7 @@ def main() -> None:
     connection, session = pickle.loads(sys.stdin.buffer.read())
     while True:
         try:
-            seconds = act(connection, "renew", session=session)["seconds"] / _RENEWALS_A_LEASE
+            seconds = act(connection, session, "renew")["seconds"] / _RENEWALS_A_LEASE
         except Unreachable:  # the network or the server is away
             seconds = _RETRY_SECONDS
         except SpoolError:  # the write has ended

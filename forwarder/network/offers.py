@@ -6,6 +6,7 @@ votes. Calls in progress are not recorded. If a call ends its worker, the round 
 killed during a call, no attempt is counted.
 """
 
+import json
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -15,8 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forwarder.network.calls import act, read, write
-from forwarder.network.codes import encode, vote_of
+from forwarder.network.calls import act, read, vote_of, write
 from forwarder.network.outcomes import sendable
 from forwarder.network.place import Place
 from spool.client.connection import Connection
@@ -56,7 +56,7 @@ class OfferedBranch:
 
     def __init__(self, offer: Offer, place: int, attempt: int) -> None:
         self._offer = offer
-        self._attempt = {"key": offer.key, "place": place, "attempt": attempt}
+        self._attempt = {"key": offer.key, "task": place, "attempt": attempt}
         self._ahead = float(act(offer.connection, "now")["now"]) - time.time()
 
     def now(self) -> float:
@@ -86,7 +86,7 @@ class OfferedBranch:
                         yield decoded(origin, ordinal, raw)
 
     def _rows(self) -> Generator[tuple[bytes | None, str | None]]:
-        with closing(read(self._offer.connection, encode(self._attempt))) as found:
+        with closing(read(self._offer.connection, json.dumps(self._attempt).encode())) as found:
             for batch in found:
                 yield from zip(values(batch.column(0)), batch.column(1).to_pylist(), strict=True)
 

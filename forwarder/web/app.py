@@ -49,11 +49,11 @@ async def _spark(call: Call) -> Response:
     if server.transfers is None:
         call.served()
         try:
-            frames = await asyncio.to_thread(import_module, "forwarder.web.frames")
+            spark = await asyncio.to_thread(import_module, "forwarder.web.spark")
         except ImportError as error:
             text = f"the server has no Spark: install xaspool there with the extra [spark] ({error})"
             raise NoAddress(501, text=text) from None
-        server.transfers = server.transfers or frames.SpaceTransfers(server)
+        server.transfers = server.transfers or spark.SpaceTransfers(server)
     found: Response = await server.transfers.answer(call)
     return found
 
@@ -99,6 +99,9 @@ def application(server: Server) -> ASGIApp:
             response = _answer_to(server, request, SystemFailure(ENDED))
         except Exception as error:
             response = _answer_to(server, request, error)
+        connection = scope["state"][CONNECTION]
+        if connection.sends:  # the rest of the body is not read
+            response.raw_headers.append((b"connection", b"close"))
         try:
             if isinstance(response, Answer) and len(response.body) > _LARGE:
                 with server.room() as room:
@@ -111,7 +114,7 @@ def application(server: Server) -> ASGIApp:
                 log.warning("an answer was cut: %s", str(error) or "the server ended")
             else:
                 log.error("an answer was cut: %s", error, exc_info=error)
-            scope["state"][CONNECTION].cut()
+            connection.cut()
 
     return app
 
@@ -163,9 +166,6 @@ def _answer_to(server: Server, request: Request, error: Exception) -> Response:
         headers.append(("WWW-Authenticate", "Bearer"))
     else:
         status = 404 if isinstance(error, NoSpace) else status_of(error)
-    connection = request.scope.get("state", {}).get(CONNECTION)
-    if connection is not None and connection.sends:
-        headers.append(("Connection", "close"))  # the rest of the body is not read
     if status in (429, 503, 507):
         headers.append(("Retry-After", str(RETRY_SECONDS)))
     if status == 403:

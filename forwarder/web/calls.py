@@ -4,7 +4,9 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -14,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 import spool.aio
 from forwarder.refusals import Refusals
+from forwarder.web.connections import CONNECTION
 from forwarder.web.leases import Leases
 from forwarder.web.tokens import EVERYBODY, NO_TOKEN, UNKNOWN_TOKEN, Caller, Right, Tokens
 from spool.client.problems import TooLarge, TooMany
@@ -24,6 +27,9 @@ MOST_BYTES_AT_ONCE = 256 << 20
 _ROOM_AT_ONCE = 64 << 10
 _SMALL_BODY = 512 << 10  # (the receipts of all leases of a client fit)
 _SENT_AT_ONCE = 256 << 10
+MOST_STREAMS, MOST_OF_A_TOKEN = 256, 64
+"""The most long answers in progress for clients that may not put: for all clients together, and for one token."""
+_THREADS = 16
 
 log = logging.getLogger("spool.server")
 
@@ -52,6 +58,8 @@ class Server:
     lease_seconds: a write of Spark ends if its client sends nothing for this time.
     transfers: the object that answers Spark's processes (``web.transfers.Transfers``); None until the first call.
     bytes_held: the bytes of the bodies that calls have read or are about to read, and of answers on their way.
+    streams: the tokens of the long answers in progress.
+    threads: make the parts of long answers, and the calls of Spark, which would block the loop.
     is_ending: whether the server ends, so that no call waits any more.
     """
 
@@ -63,6 +71,8 @@ class Server:
     transfers: Any = None
     spaces: dict[str, Served] = field(default_factory=dict)
     bytes_held: int = 0
+    streams: list[str] = field(default_factory=list)
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "xaspool web"))
     is_ending: bool = False
 
     def __post_init__(self) -> None:
@@ -95,6 +105,9 @@ class Server:
     def refuse(self, address: str, sentence: str, *, known: bool = False) -> None:
         """Log the fault of a client. ``known``: whether the client has a known token."""
         (self._refused if known else self._strangers).record(f"{address}: {sentence}")
+
+    async def in_thread(self, work: Callable[..., Any], *given: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *given)
 
     def room(self) -> "Room":
         """Return the room for a body; use ``with``, whose end makes the room free."""
@@ -234,21 +247,37 @@ class Call:
             raise TooLarge(f"the body has {int(told):,} bytes, and the limit is {most:,}")
 
     async def _chunk(self, room: Room, most: int) -> bytes:
-        message = await self.request.receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        self._has_more, chunk = message.get("more_body", False), message.get("body", b"")
+        chunk = await self._received()
         self._size += len(chunk)
         if self._size > most:
             raise TooLarge(f"the body has more than {most:,} bytes, the limit")
         room.take(-(-self._size // _ROOM_AT_ONCE) * _ROOM_AT_ONCE)
-        return bytes(chunk)
+        return chunk
 
-    async def json_body(self) -> dict[str, Any]:
-        """Read a small JSON object; {} for an empty body. InvalidArgument."""
+    async def _received(self) -> bytes:
+        message = await self.request.receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        self._has_more = message.get("more_body", False)
+        return bytes(message.get("body", b""))
+
+    async def piece(self, size: int) -> bytes:
+        """Read about ``size`` bytes of a body without a limit; b"" at the end. Gone."""
+        parts, found = list[bytes](), 0
+        while self._has_more and found < size:
+            parts.append(await self._received())
+            found += len(parts[-1])
+        return b"".join(parts)
+
+    async def json_body(self, most: int = _SMALL_BODY) -> dict[str, Any]:
+        """Read a JSON object; {} for an empty body. InvalidArgument."""
         with self.server.room() as room:
-            raw = await self.body(room, _SMALL_BODY)
+            raw = await self.body(room, most)
         return json_object(raw)
+
+    @property
+    def connection(self) -> Any:
+        return self.request.scope["state"][CONNECTION]
 
     async def wait_until_gone(self) -> None:
         """Return once the client has left. The body was read before."""
@@ -274,18 +303,84 @@ class NoAddress(Exception):
 
 
 class Answer(Response):
-    """An answer that is in memory as a whole. A large one is sent in parts, as fast as the client takes them."""
+    """An answer: its content, and parts that follow. It is sent in pieces, as fast as the client takes them."""
 
-    def __init__(self, status: int, content: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        self.status_code, self.body, self.raw_headers = status, content, headers
+    def __init__(
+        self,
+        status: int,
+        content: bytes,
+        headers: list[tuple[bytes, bytes]],
+        parts: AsyncGenerator[bytes] | None = None,
+    ) -> None:
+        self.status_code, self.body, self.raw_headers, self._parts = status, content, headers, parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        last = max(0, len(self.body) - 1) // _SENT_AT_ONCE * _SENT_AT_ONCE
-        for start in range(0, last, _SENT_AT_ONCE):
-            part = self.body[start : start + _SENT_AT_ONCE]
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": self.body[last:]})
+        await _sent(send, bytes(self.body))
+        if self._parts is not None:
+            async with aclosing(self._parts) as parts:
+                async for part in parts:
+                    if scope["state"][CONNECTION].transport.is_closing():
+                        return
+                    await _sent(send, part)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _sent(send: Send, content: bytes) -> None:
+    for start in range(0, len(content), _SENT_AT_ONCE):
+        part = content[start : start + _SENT_AT_ONCE]
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+def stream(call: Call, kind: str, parts: Generator[bytes]) -> Response:
+    """Return an answer whose parts a thread makes while the client takes them. One part is made ahead.
+
+    TooMany if clients that may not put have too many such answers.
+    """
+    rights = call.caller.rights
+    may_put = rights is None or any(each is Right.PUT for some in rights.values() for each, _ in some)
+    if not may_put:
+        check_room(call.server.streams, call, MOST_STREAMS, MOST_OF_A_TOKEN, "reads in progress")
+    return Answer(200, b"", [(b"content-type", kind.encode())], _made(call, parts, is_counted=not may_put))
+
+
+async def _made(call: Call, parts: Generator[bytes], *, is_counted: bool) -> AsyncGenerator[bytes]:
+    threads, counted = call.server.threads, [call.caller.token] if is_counted else []
+    call.server.streams += counted
+    ahead = threads.submit(next, parts, b"")
+    try:
+        while part := await asyncio.wrap_future(ahead):
+            ahead = threads.submit(next, parts, b"")
+            yield part
+    finally:
+        for each in counted:
+            call.server.streams.remove(each)
+        ahead.cancel()
+        ahead.add_done_callback(lambda _: parts.close())
+
+
+def joined(parts: Iterator[bytes]) -> Generator[bytes]:
+    """Yield small parts together."""
+    waiting, size = list[bytes](), 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size >= _SENT_AT_ONCE:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    yield b"".join(waiting)
+
+
+def check_room(owners: Collection[str], call: Call, most: int, most_of_a_token: int, things: str) -> None:
+    """Raise TooMany if the server or the client's token already has the largest allowed number of things.
+
+    ``owners``: the tokens of the present things.
+    """
+    token = call.caller.token
+    if token and sum(owner == token for owner in owners) >= most_of_a_token:
+        raise TooMany(f"the token has {most_of_a_token:,} {things}: end one, then try again")
+    if len(owners) >= most:
+        raise TooMany(f"the server has {most:,} {things}: end one, then try again")
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
@@ -325,27 +420,3 @@ def json_answer(status: int, value: Any, headers: Iterable[tuple[str, str]] = ()
 def never() -> "asyncio.Future[Any]":
     """Return a future that is never done, for a call whose client need not be watched."""
     return asyncio.get_running_loop().create_future()
-
-
-class Stream(Response):
-    """An answer whose parts are made while the client takes them, in another thread."""
-
-    def __init__(self, parts: Iterator[bytes], headers: Iterable[tuple[str, str]]) -> None:
-        super().__init__(b"", 200, dict(headers))
-        self._parts = parts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [each for each in self.raw_headers if each[0] != b"content-length"]
-        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
-        while part := await asyncio.to_thread(self._next):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-    def _next(self) -> bytes:
-        """Return the next parts together, at least ``_SENT_AT_ONCE`` bytes; b"" at the end."""
-        found, size = list[bytes](), 0
-        for part in self._parts:
-            found.append(part)
-            if (size := size + len(part)) >= _SENT_AT_ONCE:
-                break
-        return b"".join(found)

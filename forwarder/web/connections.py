@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
     def cut(self) -> None:
         """End the connection in the middle of an answer, so that the client notices that the answer is incomplete."""
         self.running.disconnected = True
-        self.transport.abort()
+        self.transport.close()
 
     def _refuse(self, sentence: str) -> None:
         self.config.refuse(self.client[0] if self.client else "a client of this machine", sentence)

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 import spool.aio
-from forwarder.web.calls import Call, Stream, answer, json_answer, json_object, json_of
+from forwarder.web.calls import Call, answer, joined, json_answer, json_object, json_of, stream
 from forwarder.web.forms import Put, encoded, headers_of, options_of, put_of
 from forwarder.web.tokens import Right
 from spool.client.fields import MOST_BODY_BYTES, MOST_JSON_BYTES, NDJSON, Lines, json_bytes
@@ -179,7 +179,7 @@ async def browse(call: Call) -> Response:
         raise InvalidArgument(f"there is no filter {', '.join(sorted(unknown))[:80]}")
     if call.accepts(NDJSON):
         found = await asyncio.to_thread(partial(space.browse, call.queue, **filters))
-        return Stream(map(_whole, found), [("Content-Type", NDJSON)])
+        return stream(call, NDJSON, joined(map(_whole, found)))
     limit = int(call.number("limit", _BROWSED, _MOST_BROWSED, 1))
     after = call.request.query_params.get("after")
     browse = partial(space.browse, call.queue, **filters)

@@ -7,29 +7,30 @@ outcomes, writes the branch of the task, and votes. So the round commits the bra
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from starlette.responses import Response
 
-from forwarder.network.codes import decode
+from forwarder.network.arrow import pieces
+from forwarder.network.calls import packed_vote
 from forwarder.network.offers import BODIES, OUTCOMES, Offer, batches, values
 from forwarder.network.outcomes import unpacked
 from forwarder.network.place import Place
 from forwarder.task import Chunk
-from forwarder.web import bounds
-from forwarder.web.calls import Call
+from forwarder.web.calls import Call, json_answer, stream
 from forwarder.web.endpoint import Endpoint
 from forwarder.web.server import WebServer
 from forwarder.web.sockets import in_url, listening
 from forwarder.web.tokens import Tokens
-from forwarder.web.transfers import Answer, Rows, Transfers
+from forwarder.web.transfers import Rows, Transfers, attempt_of, problem
 from spool.client.connection import Connection
-from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Vote, origin_of, without_body
+from spool.client.fields import ARROW
+from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, origin_of, without_body
 from spool.errors import CorruptedFile, InvalidArgument, TransactionRolledBack
 from spool.model.checks import MOST_SECONDS, seconds
 from spool.model.xid import FORMAT_ROUND, Xid
@@ -86,36 +87,42 @@ class RoundTransfers(Transfers):
         super().__init__(most_bytes)
         self.offers: dict[int, Chunk] = {}
 
-    def _asked(self, data: bytes) -> tuple[Chunk, Xid]:
+    def _asked(self, values: Mapping[str, Any]) -> tuple[Chunk, Xid]:
         """Return the chunk that a task asks for, and the xid of the task's branch."""
-        asked = decode(data, key=int, place=int, attempt=int)
-        place, attempt = bounds.task(asked["place"], asked["attempt"])
-        chunk = self.offers.get(asked["key"])
+        task, attempt = attempt_of(values)
+        chunk = self.offers.get(int(values["key"]))
         if chunk is None:
             raise TransactionRolledBack("the round of this task has ended")
-        return chunk, Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
+        return chunk, Xid(FORMAT_ROUND, chunk.round_id, f"{task}.{attempt}".encode())
 
-    def now(self, call: Call, data: bytes) -> Answer:
-        """Return the time of this machine."""
-        decode(data)
-        return {"now": time.time()}
+    async def now(self, call: Call) -> Response:
+        """Answer with the time of this machine."""
+        await call.json_body()
+        return json_answer(200, {"now": time.time()})
 
-    def read(self, call: Call, data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Return the bodies of a chunk."""
-        chunk, xid = self._asked(data)
-        return BODIES, batches(BODIES, _read(chunk, xid._replace(bqual=xid.bqual + b".read")))
+    async def read(self, call: Call) -> Response:
+        """Answer with the bodies of a chunk."""
+        chunk, xid = self._asked(await call.json_body())
+        found = _read(chunk, xid._replace(bqual=xid.bqual + b".read"))
+        call.connection.wait_long()
+        return stream(call, ARROW, pieces(BODIES, batches(BODIES, found), problem))
 
-    def write(self, call: Call, rows: Rows) -> tuple[Vote | None, Answer]:
-        """Write the outcomes of a chunk; return the vote and the effects."""
-        chunk, xid = self._asked(rows.request)
-        if not rows.schema.equals(OUTCOMES):
-            raise InvalidArgument(f"outcomes have the columns {OUTCOMES.names}, not {rows.schema.names}"[:1000])
-        with closing(RemoteBranch(chunk.path, xid)) as branch:
-            found = list(_outcomes(rows.until(lambda: self._asked(rows.request)), len(chunk)))
-            vote, effects = branch.conclude(chunk.policy, _ended(branch, chunk, found))
-        return vote, {"effects": _counted(effects)}
+    async def write(self, call: Call) -> Response:
+        """Write the outcomes of a chunk; answer with the vote and the effects."""
+        asked = call.request.query_params
+        chunk, xid = self._asked(asked)
 
-    actions = {"now": now}
+        def work(rows: Rows) -> dict[str, Any]:
+            if not rows.schema.equals(OUTCOMES):
+                raise InvalidArgument(f"outcomes have the columns {OUTCOMES.names}, not {rows.schema.names}"[:1000])
+            with closing(RemoteBranch(chunk.path, xid)) as branch:
+                found = list(_outcomes(rows.batches(), len(chunk)))
+                vote, effects = branch.conclude(chunk.policy, _ended(branch, chunk, found))
+            return {"vote": packed_vote(vote), "effects": _counted(effects)}
+
+        return json_answer(200, await self.received(call, work, lambda: self._asked(asked)))
+
+    calls = {"now": now, "read": read, "write": write}
 
 
 def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]:

@@ -123,6 +123,7 @@ class WebServer:
     async def _end_transfers(self) -> None:
         if self._state.transfers is not None:
             await self._state.transfers.end()
+        self._state.threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> bool:
         """Give the running calls a few seconds, release all messages, and end the server. Return whether it has

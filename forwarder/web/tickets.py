@@ -23,19 +23,19 @@ _MOST_BYTES = 64 << 20
 class ReadTicket(NamedTuple):
     """The messages that a task reads.
 
-    queues: the queues to which the client needs a right; none for all queues. schema: the columns in Spark's JSON.
+    queues: the queues to which the client needs a right; none for all queues. columns: the names of the columns.
     """
 
     space: str
     queues: Sequence[str]
-    schema: str
+    columns: Sequence[str]
     missing: Missing
     items: Sequence[Item]
 
 
 def seal(key: bytes, ticket: ReadTicket) -> bytes:
     items = list(map(_packed, ticket.items))
-    encoded = zlib.compress(msgpack.packb((ticket.space, ticket.queues, ticket.schema, ticket.missing.value, items)), 1)
+    encoded = zlib.compress(msgpack.packb((*ticket[:3], ticket.missing.value, items)), 1)
     return _signature(key, encoded) + encoded
 
 
@@ -47,10 +47,10 @@ def unseal(key: bytes, data: bytes) -> ReadTicket:
             "the ticket is not of this server, or the server's tokens have changed: plan the read again"
         )
     unzip = zlib.decompressobj()
-    space, queues, schema, missing, items = msgpack.unpackb(
+    space, queues, columns, missing, items = msgpack.unpackb(
         unzip.decompress(encoded, _MOST_BYTES), strict_map_key=False
     )
-    return ReadTicket(space, queues, schema, Missing(missing), list(map(_unpacked, items)))
+    return ReadTicket(space, queues, columns, Missing(missing), list(map(_unpacked, items)))
 
 
 def _signature(key: bytes, encoded: bytes) -> bytes:

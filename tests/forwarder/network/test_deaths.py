@@ -14,12 +14,11 @@ import pytest
 
 import spool
 from forwarder.dataframes.coordination.coordinator import Coordinator
-from forwarder.dataframes.puts import RowsAsPuts
 from forwarder.dataframes.remote import RemoteJob
 from forwarder.dataframes.sink import Written
+from forwarder.message_puts import RowsAsPuts
 from forwarder.network import lease
-from forwarder.network.calls import act, read
-from forwarder.network.codes import vote_of
+from forwarder.network.calls import act, read, vote_of
 from spool.client.connection import Connection
 from spool.errors import CommitUnknown, TransactionRolledBack
 from tests.forwarder.network.conftest import Serve
@@ -56,7 +55,7 @@ def test_a_server_that_dies_takes_its_writes_with_it(space: spool.Space) -> None
         process.kill()
         process.wait()
     with server(space.path, port_of(address)), pytest.raises(TransactionRolledBack, match="write has ended"):
-        act(client, "commit", session=session, votes=[vote], rows=1)
+        act(client, session, "commit", votes=[vote], rows=1)
     space.engine.resolve_orphans()
     assert left_over(space.path) == []
     assert bodies(space) == []
@@ -120,9 +119,9 @@ def test_the_lease_of_a_client_ends_with_its_parent(
     client = Connection.of(server.address("shop"))
     session = begin(client)
     send(client, session, ["a"])
-    sessions = server._state.transfers._sessions
-    using = sessions.using
-    monkeypatch.setattr(sessions, "using", lambda *write: renewals.append(write) or using(*write))
+    writes = server._state.transfers.writes
+    find = writes.find
+    monkeypatch.setattr(writes, "find", lambda call: renewals.append(call) or find(call))
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     monkeypatch.setattr(os, "getppid", lambda: parent.pid)
     lease.start(client, session)
@@ -130,7 +129,7 @@ def test_the_lease_of_a_client_ends_with_its_parent(
     for count in (1, 8):  # (the first renewal comes late, because the process has to start)
         while len(renewals) < count:
             pass
-        sessions.lease_seconds = 4
+        writes.lease_seconds = 4
     assert left_over(space.path) != []
     parent.communicate(b"\n")
     while left_over(space.path):

@@ -1,16 +1,16 @@
 """X05: batch reads, batch writes, stream reads and stream writes of a space that only its server sees."""
 
+from base64 import b64decode
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 import spool
 from forwarder.network.calls import act, read, write
-from forwarder.web.sessions import Sessions
+from forwarder.web import spark, writes
 from forwarder.web.tokens import Tokens
 from spool.client.connection import Connection
 from spool.errors import InvalidArgument, TransactionRolledBack
@@ -139,14 +139,14 @@ def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
     client = Connection.of(serve(lease_seconds=0.2).address("shop"))
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
-    act(client, "commit", session=session, votes=[vote], rows=1)
+    act(client, session, "commit", votes=[vote], rows=1)
     assert bodies(space) == [b"a"]
     session = begin(client)
     vote = send(client, session, ["b"])["vote"]
     while left_over(space.path):
         pass
     with pytest.raises(TransactionRolledBack, match="write has ended"):
-        act(client, "commit", session=session, votes=[vote], rows=1)
+        act(client, session, "commit", votes=[vote], rows=1)
     assert bodies(space) == [b"a"]
 
 
@@ -154,35 +154,46 @@ def test_a_repeated_commit_gets_the_same_answer(space: spool.Space, address: str
     client = Connection.of(address)
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
-    answers = [act(client, "commit", session=session, votes=[vote], rows=1) for _ in range(2)]
+    answers = [act(client, session, "commit", votes=[vote], rows=1) for _ in range(2)]
     assert answers[0] == answers[1]
     assert bodies(space) == [b"a"]
 
 
-def test_two_calls_that_commit_one_write_get_the_same_answer(space: spool.Space) -> None:
+def test_two_calls_that_commit_one_write_get_the_same_answer(
+    space: spool.Space, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second call comes while the first one commits."""
-    sessions, adopted = Sessions(), list[int]()
-    id = sessions.begin("shop", space, None).name
+    client, adopted = Connection.of(address), list[int]()
+    session = begin(client)
+    vote = send(client, session, ["a"])["vote"]
     with ThreadPoolExecutor(2) as pool:
         second = list[Future[Any]]()
 
-        def adopt(_: object) -> bool:
+        def slow(*given: Any) -> bool:
             adopted.append(1)
-            if not second:
-                second.append(pool.submit(sessions.commit, "shop", id, "", [], adopt))
-                while sessions._sessions["shop", id].users < 2:
-                    pass
-            return True
+            second.append(pool.submit(commit))
+            while not joined:
+                pass
+            return adopt(*given)
 
-        first = sessions.commit("shop", id, "", [], adopt)
-        assert second[0].result(60) == first == {"written": True}
-    assert adopted == [1]
+        def commit() -> Any:
+            return act(client, session, "commit", votes=[vote], rows=1)
+
+        async def shield(task: Any) -> Any:
+            joined.extend([1] if second else [])
+            return await task
+
+        joined, adopt = list[int](), spark.adopt
+        monkeypatch.setattr(spark, "adopt", slow)
+        monkeypatch.setattr(writes.asyncio, "shield", shield)
+        assert commit() == second[0].result(60) == {"written": True}
+    assert (adopted, bodies(space)) == ([1], [b"a"])
 
 
 def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Space, serve: Serve) -> None:
     space.put("orders", b"one")
     token, rows = "t" * 32, list[int]()
-    asked = {"options": {"queue": "orders", "body": "false"}, "schema": writing()["schema"]}
+    asked = {"options": {"queue": "orders", "body": "false"}, "columns": ["id"]}
     first = serve(Tokens([token]))
     client = Connection.of(first.address("shop"), token, None, None)
     [ticket] = plan(client, **asked)
@@ -202,24 +213,19 @@ def test_an_address_that_is_wrong_is_refused_before_anything_is_asked(spark: "Sp
             Connection.of(wrong)
 
 
-def writing() -> dict[str, Any]:
-    return {"options": {"queue": "orders"}, "schema": StructType([StructField("body", BinaryType())]).json()}
-
-
 def newest(client: Connection) -> int:
     """Return the newest commit, as a sign that the server works."""
-    asked = {"options": {}, "schema": writing()["schema"]}
+    asked = {"options": {}, "columns": ["body"]}
     found: int = act(client, "stream", call="reportLatestOffset", **asked)["offset"]["number"]
     return found
 
 
 def plan(client: Connection, **asked: Any) -> list[bytes]:
-    tickets: list[bytes] = act(client, "plan", **asked)["tickets"]
-    return tickets
+    return [b64decode(ticket) for ticket in act(client, "plan", **asked)["tickets"]]
 
 
 def begin(client: Any, **options: str) -> str:
-    session: str = act(client, "begin", **options, **writing())["session"]
+    session: str = act(client, "begin", **options, queue="orders")["session"]
     return session
 
 
@@ -230,6 +236,6 @@ def rows(*bodies: bytes) -> Any:
 def send(client: Any, session: str, texts: list[str], attempt: int = 0, partition: int = 0) -> dict[str, Any]:
     batch = rows(*map(str.encode, texts))
     sent: dict[str, Any] = write(
-        client, iter([batch]), batch.schema, session=session, partition=partition, attempt=attempt, **writing()
+        client, iter([batch]), batch.schema, session, task=partition, attempt=attempt, queue="orders"
     )
     return sent

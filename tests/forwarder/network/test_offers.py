@@ -1,6 +1,7 @@
 """Workers that do not see the space: they get bodies from the forwarder's process, and hand back the outcomes."""
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,6 @@ import pytest
 import spool
 from forwarder.network import offers
 from forwarder.network.calls import act, read, write
-from forwarder.network.codes import encode
 from forwarder.network.offers import OUTCOMES, OfferedBranch, batches
 from forwarder.network.outcomes import packed, unpacked
 from forwarder.round import Round, Route
@@ -175,14 +175,14 @@ def offered(space: spool.Space, server: OfferServer) -> Iterator[Chunk]:
 
 def sent(chunk: Chunk, rows: list[tuple[int, float, bytes]], schema: pa.Schema = OUTCOMES, **changed: Any) -> Any:
     assert chunk.offer is not None
-    asked = {"key": chunk.offer.key, "place": 0, "attempt": next(attempts), **changed}
+    asked = {"key": chunk.offer.key, "task": 0, "attempt": next(attempts), **changed}
     return write(chunk.offer.connection, batches(schema, rows), schema, **asked)
 
 
 def received(chunk: Chunk, **changed: Any) -> list[Any]:
     assert chunk.offer is not None
-    asked = {"key": chunk.offer.key, "place": 0, "attempt": 0, **changed}
-    return list(read(chunk.offer.connection, encode(asked)))
+    asked = {"key": chunk.offer.key, "task": 0, "attempt": 0, **changed}
+    return list(read(chunk.offer.connection, json.dumps(asked).encode()))
 
 
 DONE = packed(Replied())
@@ -228,7 +228,7 @@ def test_a_task_of_a_round_that_has_ended_is_refused(space: spool.Space, server:
         deliver(late[0], 0, next(attempts))
 
 
-@pytest.mark.parametrize("wrong", [{"place": -1}, {"place": 2**31}, {"attempt": -1}, {"attempt": 2**63}], ids=str)
+@pytest.mark.parametrize("wrong", [{"task": -1}, {"task": 2**31}, {"attempt": -1}, {"attempt": 2**63}], ids=str)
 def test_a_task_of_the_forwarder_has_a_bounded_number(offered: Chunk, wrong: dict[str, int]) -> None:
     for call in (lambda: sent(offered, [(0, 0.0, DONE)], **wrong), lambda: received(offered, **wrong)):
         with pytest.raises(InvalidArgument, match="wrong value"):
@@ -261,12 +261,12 @@ def test_a_client_without_the_token_gets_no_message(offered: Chunk) -> None:
     with pytest.raises(AccessDenied, match="token is unknown"):
         OfferedBranch(dataclasses.replace(offered.offer, connection=stranger), 0, next(attempts))
     with pytest.raises(AccessDenied, match="token is unknown"):
-        list(read(stranger, encode({"key": offered.offer.key, "place": 0, "attempt": 0})))
+        list(read(stranger, b"{}"))
     with pytest.raises(SystemFailure, match="no call 'stop'"):
         act(offered.offer.connection, "stop")
     assert act(offered.offer.connection, "now")
-    with pytest.raises(InvalidArgument, match="the type str"):
-        received(offered, key="1")
+    with pytest.raises(InvalidArgument, match="wrong value"):
+        received(offered, key="x")
 
 
 def test_a_worker_that_takes_no_more_of_its_messages_does_not_keep_the_endpoint_from_its_end(

@@ -11,13 +11,12 @@ import pytest
 import spool
 from forwarder.network.arrow import Received, pieces
 from forwarder.network.calls import act, read, write
-from forwarder.network.codes import encode
-from forwarder.web import frames
+from forwarder.web import spark
 from forwarder.web.tokens import Tokens
 from spool.client.connection import Connection
 from spool.errors import AccessDenied, CorruptedFile, InvalidArgument, SystemFailure, TransactionRolledBack
 from tests.forwarder.network.conftest import Serve
-from tests.forwarder.network.test_four_ways import begin, plan, rows, send, writing
+from tests.forwarder.network.test_four_ways import begin, plan, rows, send
 from tests.forwarder.network.test_hostile_clients import assert_serves, reading
 from tests.scripts.conftest import start
 from tests.shown import bodies, left_over
@@ -51,19 +50,19 @@ def test_rows_without_the_end_mark_are_refused() -> None:
 
 def test_a_write_that_breaks_off_does_not_vote(client: Connection, space: spool.Space) -> None:
     session, batch = begin(client), rows(b"a" * 1000)
-    asked = encode({"partition": 0, "attempt": 0, **writing()})
+    asked, cut = {"task": 0, "attempt": 0, "queue": "orders"}, b"".join(pieces(batch.schema, [batch]))[:-8]
     with pytest.raises(InvalidArgument, match="breaks off"):
-        client.call("POST", "spark", session, "write", content=b"".join(pieces(batch.schema, [batch], asked))[:-8])
+        client.call("POST", "spark", session, "write", params=asked, content=cut)
     assert left_over(space.path) == []
     assert_serves(client, space)
 
 
 def test_a_late_write_of_many_rows_learns_that_its_write_has_ended(client: Connection, space: spool.Space) -> None:
     session, batch = begin(client), rows(bytes(1 << 20))
-    act(client, "abort", session=session)
+    act(client, session, "abort")
     for count in (1, 50, 1000):
         with pytest.raises(TransactionRolledBack, match="write has ended"):
-            write(client, [batch] * count, batch.schema, session=session, partition=0, attempt=0, **writing())
+            write(client, [batch] * count, batch.schema, session, task=0, attempt=0, queue="orders")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +77,9 @@ def test_an_error_in_the_middle_of_a_read_reaches_the_client(
             raise error
 
     space.put_many("orders", [bytes(100_000)] * 20)
-    whole = frames.read
+    whole = spark.read
     [ticket] = plan(client, **reading(queue="orders"))
-    monkeypatch.setattr(frames, "read", broken)
+    monkeypatch.setattr(spark, "read", broken)
     found = read(client, ticket)
     assert next(found).num_rows > 0
     with pytest.raises(kind, match=str(error)):
@@ -94,13 +93,14 @@ def test_a_token_for_one_queue_reads_and_writes_this_queue_only(serve: Serve, sp
     server = serve(Tokens([f"{token} shop:look=replies shop:put=orders"]))
     client = Connection.of(server.address("shop"), token)
     session = begin(client)
-    act(client, "commit", session=session, votes=[send(client, session, ["a"])["vote"]], rows=1)
+    act(client, session, "commit", votes=[send(client, session, ["a"])["vote"]], rows=1)
     assert_serves(client, space)
-    schema = json.loads(writing()["schema"])
-    schema["fields"].append({"name": "queue", "type": "string", "nullable": True, "metadata": {}})
-    for options, columns in (({"queue": "replies"}, writing()["schema"]), ({}, json.dumps(schema))):
+    session = begin(client)
+    for other in ("replies", None):
         with pytest.raises(AccessDenied, match="right shop:put"):
-            act(client, "begin", options=options, schema=columns)
+            act(client, "begin", queue=other)
+        with pytest.raises(AccessDenied, match="right shop:put"):
+            write(client, [rows(b"a")], rows().schema, session, task=0, attempt=0, queue=other)
     for queues in ({"queue": "orders"}, {"queue": "replies,orders"}, {}):
         with pytest.raises(AccessDenied, match="right shop:look"):
             plan(client, **reading(**queues))
@@ -119,7 +119,7 @@ def test_a_ticket_needs_the_right_to_its_queues(serve: Serve, space: spool.Space
 
 
 def test_a_server_without_spark_names_the_extra(client: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "forwarder.web.frames", None)
+    monkeypatch.setitem(sys.modules, "forwarder.web.spark", None)
     with pytest.raises(SystemFailure, match=r"the extra \[spark\]"):
         begin(client)
 
@@ -135,8 +135,8 @@ def test_each_process_of_a_server_reaches_each_write(space: spool.Space) -> None
                 one, two, three = (Connection.of(address, f"{step}-{number}" * 8) for step in range(3))
                 session = begin(one)
                 vote = send(two, session, [str(number)])["vote"]
-                act(three, "renew", session=session)
-                act(three, "commit", session=session, votes=[vote], rows=1)
+                act(three, session, "renew")
+                act(three, session, "commit", votes=[vote], rows=1)
         finally:
             process.kill()
     assert sorted(bodies(space), key=int) == [b"%d" % number for number in range(8)]

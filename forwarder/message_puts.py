@@ -1,63 +1,61 @@
-"""Rows as puts: the columns of a DataFrame, and their values as options of ``put``.
+"""Rows as puts: the columns of Arrow's record batches, and their values as options of ``put``. Needs pyarrow, and no
+Spark.
 
-The columns are checked before the first task starts. In the tasks, ``put`` checks the values.
+The columns are checked before the first row is read. ``put`` checks the values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegralType,
-    MapType,
-    NullType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+from pyarrow import types
 
 from spool.errors import InvalidArgument
 from spool.model.codecs import Encoded
 from spool.model.text import did_you_mean
-
-if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
 
 BODY, QUEUE, CODEC, KEY = "body", "queue", "codec", "deduplication_key"
 _MICROSECONDS = 1_000_000
 
 
 class Kind(NamedTuple):
-    """The kind of a column's values. ``name``: the name for errors. ``accepts``: tests whether a Spark type fits."""
+    """The kind of a column's values. ``name``: the name for errors. ``accepts``: tests whether a type fits."""
 
     name: str
-    accepts: Callable[[DataType], bool]
+    accepts: Callable[[Any], bool]
 
 
-def _of(name: str, *types: type[DataType]) -> Kind:
-    return Kind(name, lambda found: isinstance(found, types))
+def _is_text(found: Any) -> bool:
+    return types.is_string(found) or types.is_large_string(found)
 
 
-_TEXT = _of("string", StringType)
-_WHOLE = _of("a whole number", IntegralType)
-_SECONDS = _of("a number of seconds", NumericType)
-_TIME = _of("a timestamp, or a number of seconds since 1970", TimestampType, NumericType)
+def _is_number(found: Any) -> bool:
+    return types.is_integer(found) or types.is_floating(found) or types.is_decimal(found)
+
+
+_TEXT = Kind("string", _is_text)
+_WHOLE = Kind("a whole number", types.is_integer)
+_SECONDS = Kind("a number of seconds", _is_number)
+_TIME = Kind(
+    "a timestamp, or a number of seconds since 1970",
+    lambda found: _is_number(found) or (types.is_timestamp(found) and found.tz is not None),
+)
 _HEADERS = Kind(
     "map<string,string>",
     lambda found: (
-        isinstance(found, MapType)
-        and isinstance(found.keyType, StringType)
-        and isinstance(found.valueType, StringType | NullType)
+        types.is_map(found)
+        and _is_text(found.key_type)
+        and (_is_text(found.item_type) or types.is_null(found.item_type))
     ),
 )
 
 COLUMNS: Mapping[str, Kind] = {
-    BODY: _of("binary or string", BinaryType, StringType),
+    BODY: Kind(
+        "binary or string",
+        lambda found: _is_text(found) or types.is_binary(found) or types.is_large_binary(found),
+    ),
     QUEUE: _TEXT,
     CODEC: _TEXT,
     "content_type": _TEXT,
@@ -74,12 +72,12 @@ COLUMNS: Mapping[str, Kind] = {
     "application_key": _TEXT,
     "headers": _HEADERS,
     "group": _TEXT,
-    "top": _of("boolean", BooleanType),
+    "top": Kind("boolean", types.is_boolean),
     KEY: _TEXT,
 }
-"""The columns of a DataFrame that is written: ``body``, ``queue``, ``codec``, and the options of ``put``.
+"""The columns of rows that are put: ``body``, ``queue``, ``codec``, and the options of ``put``.
 
-``codec`` names the encoding of a body's bytes, as in a DataFrame that was read.
+``codec`` names the encoding of a body's bytes, as in rows that were read.
 """
 
 
@@ -112,15 +110,18 @@ class RowsAsPuts:
     queue: str | None
 
     @classmethod
-    def of(cls, schema: StructType, queue: str | None) -> Self:
-        """Check the columns of a DataFrame, and return their ``RowsAsPuts``. InvalidArgument lists every mistake."""
-        names = tuple(field.name.lower() for field in schema.fields)
-        wrong = list(_wrong_columns(schema, names, queue))
+    def of(cls, schema: pa.Schema, queue: str | None, told: Mapping[str, str] | None = None) -> Self:
+        """Check the columns of rows, and return their ``RowsAsPuts``. InvalidArgument lists every mistake.
+
+        ``told``: the program's names for the types of columns, for the error.
+        """
+        names = tuple(name.lower() for name in schema.names)
+        wrong = list(_wrong_columns(schema, names, queue, told or {}))
         if wrong:
-            raise InvalidArgument(f"this DataFrame cannot be written to a space: {'; '.join(wrong)}")
+            raise InvalidArgument(f"this table cannot be written to a space: {'; '.join(wrong)}"[:4000])
         return cls(names, queue)
 
-    def puts(self, batch: "RecordBatch", first: int) -> Iterator[Put]:
+    def puts(self, batch: pa.RecordBatch, first: int) -> Iterator[Put]:
         """Return the puts for the rows of a batch, in order. Neighbouring rows with the same options become one put.
 
         A row with a deduplication key is always a separate put, even next to a row with the same key. ``first``: the
@@ -144,8 +145,10 @@ class RowsAsPuts:
             start = stop
 
 
-def _wrong_columns(schema: StructType, names: tuple[str, ...], queue: str | None) -> Iterable[str]:
-    unknown = [field.name for field in schema.fields if field.name.lower() not in COLUMNS]
+def _wrong_columns(
+    schema: pa.Schema, names: tuple[str, ...], queue: str | None, told: Mapping[str, str]
+) -> Iterable[str]:
+    unknown = [name for name in schema.names if name.lower() not in COLUMNS]
     if unknown:
         meant = did_you_mean(unknown[0].lower(), COLUMNS) if len(unknown) == 1 else None
         quoted = ", ".join(repr(name) for name in unknown)
@@ -157,26 +160,24 @@ def _wrong_columns(schema: StructType, names: tuple[str, ...], queue: str | None
     if queue is not None and QUEUE in names:
         yield "it has both a column queue and the option queue: leave one of them out"
     yield from (f"it has two columns {name}" for name in sorted({name for name in names if names.count(name) > 1}))
-    for field in schema.fields:
+    for field in schema:
         kind = COLUMNS.get(field.name.lower())
-        if kind is not None and not isinstance(field.dataType, NullType) and not kind.accepts(field.dataType):
-            found = field.dataType.simpleString()
+        if kind is not None and not types.is_null(field.type) and not kind.accepts(field.type):
             hint = ", e.g. with to_json" if field.name.lower() == BODY else ""
+            found = told.get(field.name, str(field.type))
             yield f"its column {field.name} is {found}, and has to be {kind.name}: convert it{hint}"
 
 
-def _values(column: "Array[Any]") -> list[Any]:
+def _values(column: "pa.Array[Any]") -> list[Any]:
     """Return the values of a column in the types that ``put`` takes."""
-    import pyarrow
-
-    kind = column.type
-    if pyarrow.types.is_timestamp(kind):
-        micros = column.cast(pyarrow.timestamp("us", kind.tz)).cast(pyarrow.int64())
+    kind: Any = column.type
+    if types.is_timestamp(kind):
+        micros = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
         return [None if value is None else value / _MICROSECONDS for value in micros.to_pylist()]
     values: list[Any] = column.to_pylist()
-    if pyarrow.types.is_map(kind):
+    if types.is_map(kind):
         return [None if pairs is None else dict(pairs) for pairs in values]
-    if pyarrow.types.is_decimal(kind):
+    if types.is_decimal(kind):
         return [None if value is None else float(value) for value in values]
     return values
 
