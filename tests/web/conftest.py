@@ -4,7 +4,7 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -44,18 +44,15 @@ class Served:
     def answers(self, *sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:
         """Send bytes, and return the status, the headers and the body of each answer until the server closes."""
         with self.connected(*sent) as client:
-            client.settimeout(30)
             return parsed(received(client))
 
 
 def received(client: socket.socket) -> bytes:
     """Return all bytes until the end of a connection."""
     found = b""
-    try:
+    with suppress(ConnectionResetError):
         while part := client.recv(1 << 16):
             found += part
-    except ConnectionResetError:
-        pass
     return found
 
 
