@@ -31,6 +31,14 @@ def _is_text(found: Any) -> bool:
     return types.is_string(found) or types.is_large_string(found)
 
 
+def _is_body(found: Any) -> bool:
+    return _is_text(found) or types.is_binary(found) or types.is_large_binary(found)
+
+
+def _is_map_of_texts(found: Any) -> bool:
+    return types.is_map(found) and _is_text(found.key_type) and (_is_text(it := found.item_type) or types.is_null(it))
+
+
 def _is_number(found: Any) -> bool:
     return types.is_integer(found) or types.is_floating(found) or types.is_decimal(found)
 
@@ -42,20 +50,9 @@ _TIME = Kind(
     "a timestamp, or a number of seconds since 1970",
     lambda found: _is_number(found) or (types.is_timestamp(found) and found.tz is not None),
 )
-_HEADERS = Kind(
-    "map<string,string>",
-    lambda found: (
-        types.is_map(found)
-        and _is_text(found.key_type)
-        and (_is_text(found.item_type) or types.is_null(found.item_type))
-    ),
-)
 
 COLUMNS: Mapping[str, Kind] = {
-    BODY: Kind(
-        "binary or string",
-        lambda found: _is_text(found) or types.is_binary(found) or types.is_large_binary(found),
-    ),
+    BODY: Kind("binary or string", _is_body),
     QUEUE: _TEXT,
     CODEC: _TEXT,
     "content_type": _TEXT,
@@ -70,7 +67,7 @@ COLUMNS: Mapping[str, Kind] = {
     "user_code": _WHOLE,
     "client_id": _TEXT,
     "application_key": _TEXT,
-    "headers": _HEADERS,
+    "headers": Kind("map<string,string>", _is_map_of_texts),
     "group": _TEXT,
     "top": Kind("boolean", types.is_boolean),
     KEY: _TEXT,

@@ -86,6 +86,12 @@ def _value(message: Message, name: str) -> Any:
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
+def row_of(message: Message) -> tuple[Any, ...]:
+    """Return the values of a message, whose body is the stored bytes, in the order of the columns."""
+    own = {"ordinal": message.position.ordinal, "body_bytes": len(message.body)}
+    return tuple(own[name] if name in own else _value(message, name) for name in COLUMN_KINDS)
+
+
 def _ids(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
     """Return the ids as one column. Neighbouring ids differ only in an ordinal, so all ordinals are written at once."""
     joined, count = "", 0

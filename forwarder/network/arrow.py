@@ -16,6 +16,7 @@ from spool.client.problems import error_of
 from spool.errors import InvalidArgument, SpoolError
 
 _PIECE, _MOST_BATCH = 256 << 10, 8 << 20
+_BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 20
 _MOST_AT_ONCE = (2 << 30) + (1 << 20)  # an array of Arrow has at most 2 GiB
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _PROBLEM = b"xaspool problem"
@@ -57,6 +58,24 @@ def _problem_batch(schema: pa.Schema, problem: bytes) -> bytes:
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(none, custom_metadata={_PROBLEM: problem})
     return sink.getvalue().to_pybytes()[len(schema.serialize()) : -len(_END)]
+
+
+def batches(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of a limited size."""
+    some, size = list[tuple[Any, ...]](), 0
+    for row in rows:
+        some.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes))
+        if len(some) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _batch(schema, some)
+            some, size = [], 0
+    if some:
+        yield _batch(schema, some)
+
+
+def _batch(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(zip(*rows, strict=True), schema, strict=True)
+    return pa.record_batch([pa.array(list(values), field.type) for values, field in columns], schema=schema)
 
 
 class Received:

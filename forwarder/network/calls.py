@@ -39,8 +39,7 @@ def write(
     connection: Connection, batches: Iterable[pa.RecordBatch], columns: pa.Schema, *path: str, **values: Any
 ) -> dict[str, Any]:
     """Send rows, and return the values of the server's answer. The server has voted when this method returns."""
-    given = {name: value for name, value in values.items() if value is not None}
-    sent = {"params": given, "headers": {"Content-Type": ARROW}, "content": pieces(columns, batches)}
+    sent = {"params": values, "headers": {"Content-Type": ARROW}, "content": pieces(columns, batches)}
     found: dict[str, Any] = connection.call("POST", "spark", *path, "write", **sent).json()
     return found
 

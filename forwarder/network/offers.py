@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from forwarder.network.arrow import batches
 from forwarder.network.calls import act, read, vote_of, write
 from forwarder.network.outcomes import sendable
 from forwarder.network.place import Place
@@ -30,8 +31,6 @@ BODIES = pa.schema({"raw": _BYTES, "damaged": pa.string()})
 """The columns of messages. ``damaged``: why the body cannot be read; otherwise null."""
 OUTCOMES = pa.schema({"place": pa.int32(), "at": pa.float64(), "outcome": _BYTES})
 """The columns of outcomes, with the fields of ``EndedCall``."""
-
-_BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -114,21 +113,3 @@ def values(column: Any) -> list[bytes | None]:
     if column.null_count:
         found = [value if valid else None for value, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
     return found
-
-
-def batches(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a limited size."""
-    some, size = list[tuple[Any, ...]](), 0
-    for row in rows:
-        some.append(row)
-        size += sum(len(value) for value in row if isinstance(value, bytes))
-        if len(some) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield _batch(schema, some)
-            some, size = [], 0
-    if some:
-        yield _batch(schema, some)
-
-
-def _batch(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = zip(zip(*rows, strict=True), schema, strict=True)
-    return pa.record_batch([pa.array(list(values), field.type) for values, field in columns], schema=schema)

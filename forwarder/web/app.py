@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from importlib import import_module
 from importlib.resources import files
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -20,18 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import spool
 from forwarder.web import claims, messages
-from forwarder.web.calls import (
-    Answer,
-    Call,
-    Gone,
-    NoAddress,
-    NoSpace,
-    Server,
-    Unauthorized,
-    address,
-    answer,
-    json_answer,
-)
+from forwarder.web.calls import Call, Gone, Refusal, Server, address, answer, json_answer, optional
 from forwarder.web.connections import CONNECTION
 from forwarder.web.leases import ENDED
 from forwarder.web.relay import passed_on
@@ -48,11 +36,7 @@ async def _spark(call: Call) -> Response:
     server = call.server
     if server.transfers is None:
         call.served()
-        try:
-            spark = await asyncio.to_thread(import_module, "forwarder.web.spark")
-        except ImportError as error:
-            text = f"the server has no Spark: install xaspool there with the extra [spark] ({error})"
-            raise NoAddress(501, text=text) from None
+        spark = await optional("spark", 501, "spark")
         server.transfers = server.transfers or spark.SpaceTransfers(server)
     found: Response = await server.transfers.answer(call)
     return found
@@ -62,12 +46,10 @@ HANDLERS: Sequence[tuple[str, str, Handler]] = (
     ("POST", f"{_QUEUE}/messages", messages.put),
     ("POST", f"{_QUEUE}/claims", claims.claim),
     ("DELETE", _CLAIM, claims.acknowledge),
-    ("POST", f"{_CLAIM}/commit", claims.commit),
-    ("POST", f"{_CLAIM}/conclude", claims.conclude),
-    ("POST", f"{_CLAIM}/extend", claims.extend),
-    ("POST", f"{_CLAIM}/release", claims.release),
-    ("POST", f"{_CLAIM}/fail", claims.fail),
-    ("POST", f"{_CLAIM}/reject", claims.reject),
+    *(
+        ("POST", f"{_CLAIM}/{each.__name__}", each)
+        for each in (claims.commit, claims.conclude, claims.extend, claims.release, claims.fail, claims.reject)
+    ),
     ("POST", f"{_QUEUE}/request", messages.request),
     ("GET", "/v1/{space}/queues", messages.queues),
     ("GET", _QUEUE, messages.queue),
@@ -78,19 +60,20 @@ HANDLERS: Sequence[tuple[str, str, Handler]] = (
 
 log = logging.getLogger("spool.server")
 _LARGE = 64 << 10
+_SEE = "GET /openapi.json lists the addresses and their methods"
 _OF_ONE_PROCESS = "receipt"  # the name in addresses that only one process of the server knows
 
 
 def application(server: Server) -> ASGIApp:
     """Return the application."""
-    table = _Addresses(HANDLERS)
+    table = _Addresses([*HANDLERS, *(("GET", path, handler) for path, handler in _OPEN.items())])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             handler = table.find(scope)
-            if handler is None:
-                response = _OPEN[scope["path"]](server)
+            if scope["path"] in _OPEN:
+                response = handler(server)
             else:
                 call = Call(server, request)
                 peer = server.peer(scope["path_params"].get(_OF_ONE_PROCESS, "")) if server.peers else None
@@ -103,11 +86,9 @@ def application(server: Server) -> ASGIApp:
         if connection.sends:  # the rest of the body is not read
             response.raw_headers.append((b"connection", b"close"))
         try:
-            if isinstance(response, Answer) and len(response.body) > _LARGE:
-                with server.room() as room:
+            with server.room() as room:
+                if len(response.body) > _LARGE:
                     room.hold(len(response.body))
-                    await response(scope, receive, send)
-            else:
                 await response(scope, receive, send)
         except BaseException as error:
             if isinstance(error, SpoolError | OSError | asyncio.CancelledError):  # (cancelled: the server ends)
@@ -122,14 +103,14 @@ def application(server: Server) -> ASGIApp:
 class _Addresses:
     """The handlers by address and method."""
 
-    def __init__(self, handlers: Sequence[tuple[str, str, Handler]]) -> None:
-        self._table: dict[str, tuple[re.Pattern[str], dict[str, Handler]]] = {}
+    def __init__(self, handlers: Sequence[tuple[str, str, Any]]) -> None:
+        self._table: dict[str, tuple[re.Pattern[str], dict[str, Any]]] = {}
         for method, path, handler in handlers:
             pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
             self._table.setdefault(path, (pattern, {}))[1][method] = handler
 
-    def find(self, scope: Scope) -> Handler | None:
-        """Return the handler of a call, and note the names in its address; None for an open address. NoAddress."""
+    def find(self, scope: Scope) -> Any:
+        """Return the handler of a call, and note the names in its address. Refusal."""
         path = scope["raw_path"].decode("ascii", "replace")
         if path[:1] != "/":  # (a proxy may send a whole URL)
             path = scope["path"] = re.sub(r"^https?://[^/]*", "", path, flags=re.IGNORECASE) or "/"
@@ -139,12 +120,9 @@ class _Addresses:
                 scope["path_params"] = {name: _decoded(text) for name, text in found.groupdict().items()}
                 if method in methods:
                     return methods[method]
-                raise NoAddress(405, ["HEAD", *methods] if "GET" in methods else methods)
-        if scope["path"] not in _OPEN:
-            raise NoAddress(404)
-        if method != "GET":
-            raise NoAddress(405, ["GET", "HEAD"])
-        return None
+                allowed = sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])})
+                raise Refusal(405, f"there is no such method: {_SEE}", ("Allow", ", ".join(allowed)))
+        raise Refusal(404, f"there is no such address: {_SEE}")
 
 
 def _decoded(text: str) -> str:
@@ -154,18 +132,10 @@ def _decoded(text: str) -> str:
 def _answer_to(server: Server, request: Request, error: Exception) -> Response:
     if isinstance(error, Gone):
         return answer(204)
-    headers = [("Content-Type", PROBLEM), ("Cache-Control", "no-store")]
-    if isinstance(error, NoAddress):
-        status = error.status
-        if error.methods:
-            headers.append(("Allow", ", ".join(sorted({*error.methods, "OPTIONS"}))))
-        if status == 405 and request.method == "OPTIONS":
-            return answer(204, headers=headers[2:])
-    elif isinstance(error, Unauthorized):
-        status = 401
-        headers.append(("WWW-Authenticate", "Bearer"))
-    else:
-        status = 404 if isinstance(error, NoSpace) else status_of(error)
+    status, own = (error.status, error.headers) if isinstance(error, Refusal) else (status_of(error), ())
+    if status == 405 and request.method == "OPTIONS":
+        return answer(204, headers=own)
+    headers = [("Content-Type", PROBLEM), ("Cache-Control", "no-store"), *own]
     if status in (429, 503, 507):
         headers.append(("Retry-After", str(RETRY_SECONDS)))
     if status == 403:
@@ -182,17 +152,13 @@ def _document(server: Server) -> Response:
 
 def _health(server: Server) -> Response:
     """Answer 200 if every space can be used."""
-    found: dict[str, Any] = {}
-    for name, served in server.spaces.items():
-        try:
+    status, told = 200, "ok"
+    try:
+        for served in server.spaces.values():
             served.space.sync.engine.check_in_place()
-            found[name] = "open"
-        except (SpoolError, OSError) as error:
-            found[name] = type(error).__name__
-    is_well = set(found.values()) == {"open"}
-    return json_answer(
-        200 if is_well else 503, {"status": "ok" if is_well else "failing", "version": spool.__version__}
-    )
+    except (SpoolError, OSError):
+        status, told = 503, "failing"
+    return json_answer(status, {"status": told, "version": spool.__version__})
 
 
 _OPEN: dict[str, Callable[[Server], Response]] = {"/openapi.json": _document, "/healthz": _health}

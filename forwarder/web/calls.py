@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Self
 
 from starlette.requests import Request
@@ -18,7 +19,7 @@ import spool.aio
 from forwarder.refusals import Refusals
 from forwarder.web.connections import CONNECTION
 from forwarder.web.leases import Leases
-from forwarder.web.tokens import EVERYBODY, NO_TOKEN, UNKNOWN_TOKEN, Caller, Right, Tokens
+from forwarder.web.tokens import NO_TOKEN, UNKNOWN_TOKEN, Caller, Right, Tokens
 from spool.client.problems import TooLarge, TooMany
 from spool.errors import InvalidArgument
 
@@ -34,8 +35,12 @@ _THREADS = 16
 log = logging.getLogger("spool.server")
 
 
-class Unauthorized(Exception):
-    """The client has no known token."""
+class Refusal(Exception):
+    """A call is refused with this status: e.g. the server has no such address, or needs a package that is missing."""
+
+    def __init__(self, status: int, text: str, *headers: tuple[str, str]) -> None:
+        super().__init__(text)
+        self.status, self.headers = status, headers
 
 
 @dataclass
@@ -91,16 +96,15 @@ class Server:
         return self.peers[int(index)] if is_other and int(index) < len(self.peers) else None
 
     def caller(self, request: Request) -> Caller:
-        """Return the client of a request. Unauthorized if the server has tokens, and the request has none of them."""
-        if not self.tokens.exist:
-            return EVERYBODY
+        """Return the client of a request. Refusal if the server has tokens, and the request has none of them."""
         given = request.headers.getlist("authorization")
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         try:
             return self.tokens.known(token.strip() if scheme.lower() == "bearer" else "")
         except KeyError:
             self._strangers.record(f"{address(request)}: " + ("its token is unknown" if given else "it has no token"))
-            raise Unauthorized(UNKNOWN_TOKEN if given else NO_TOKEN) from None
+            text = UNKNOWN_TOKEN if given else NO_TOKEN
+            raise Refusal(401, text, ("WWW-Authenticate", "Bearer")) from None
 
     def refuse(self, address: str, sentence: str, *, known: bool = False) -> None:
         """Log the fault of a client. ``known``: whether the client has a known token."""
@@ -166,7 +170,7 @@ class Call:
     def served(self, right: Right | None = None, queue: str | None = None) -> Served:
         """Return the space of the address. The client needs the right, or any right if ``right`` is None.
 
-        Raises AccessDenied; InvalidArgument if the server has no such space.
+        Raises AccessDenied; Refusal if the server has no such space.
         """
         name = self.space
         if right is not None:
@@ -174,7 +178,8 @@ class Call:
         found = self.server.spaces.get(name)
         if found is None or not self.caller.may_enter(name):
             known = ", ".join(each for each in self.server.spaces if self.caller.may_enter(each))
-            raise NoSpace(f"the server has no space {name[:64]!r} for this client: it serves {known or 'none'}"[:1000])
+            text = f"the server has no space {name[:64]!r} for this client: it serves {known or 'none'}"
+            raise Refusal(404, text[:1000])
         return found
 
     @property
@@ -289,19 +294,6 @@ class Gone(Exception):
     """The client has left, so nobody reads the answer."""
 
 
-class NoSpace(Exception):
-    """The server has no such space."""
-
-
-class NoAddress(Exception):
-    """The server has no such address, or the address has other methods, or needs a package that is missing."""
-
-    def __init__(self, status: int, methods: Iterable[str] = (), text: str = "") -> None:
-        what = "no such method" if methods else "no such address"
-        super().__init__(text or f"there is {what}: GET /openapi.json lists the addresses and their methods")
-        self.status, self.methods = status, methods
-
-
 class Answer(Response):
     """An answer: its content, and parts that follow. It is sent in pieces, as fast as the client takes them."""
 
@@ -381,6 +373,15 @@ def check_room(owners: Collection[str], call: Call, most: int, most_of_a_token: 
         raise TooMany(f"the token has {most_of_a_token:,} {things}: end one, then try again")
     if len(owners) >= most:
         raise TooMany(f"the server has {most:,} {things}: end one, then try again")
+
+
+async def optional(name: str, status: int, extra: str) -> Any:
+    """Return a module of this package. Refusal with this status if the packages of the extra are not installed."""
+    try:
+        return await asyncio.to_thread(import_module, f"{__package__}.{name}")
+    except ImportError as error:
+        text = f"the server cannot do this: install xaspool there with the extra [{extra}] ({error})"
+        raise Refusal(status, text) from None
 
 
 def json_object(raw: bytes) -> dict[str, Any]:

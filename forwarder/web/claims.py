@@ -7,12 +7,12 @@ from typing import Any
 
 from starlette.responses import Response
 
-from forwarder.web.calls import Call, Gone, Served, answer, json_answer, json_object, never
+from forwarder.web.calls import Call, Gone, Served, answer, json_answer, json_object, never, optional
 from forwarder.web.forms import outcome_of, put_of, queues_of
 from forwarder.web.leases import MOST_AT_ONCE, Lease
 from forwarder.web.messages import message_answer
 from forwarder.web.tokens import Right
-from spool.client.fields import MOST_JSON_BYTES, NDJSON, branch_of, json_bytes
+from spool.client.fields import ARROW, MOST_JSON_BYTES, NDJSON, branch_of, json_bytes
 from spool.errors import Full, InvalidArgument, MessageInUse
 from spool.model.checks import check
 from spool.model.message import Message
@@ -25,13 +25,14 @@ _MOST_WAIT, _LEASE, _LEAST_LEASE, _MOST_LEASE = 60.0, 60.0, 1.0, 43_200.0
 
 
 async def claim(call: Call) -> Response:
-    """Claim messages for the client; wait for the first. The answer is one message, or several as lines of JSON."""
+    """Claim messages for the client; wait for the first. The answer is one message, or lines of JSON, or rows."""
     queue = call.queue
     served = call.served(Right.TAKE, queue)
     wait, lease = call.number("wait", 0.0, _MOST_WAIT), call.number("lease", _LEASE, _MOST_LEASE, _LEAST_LEASE)
     most = int(call.number("max", 1, MOST_AT_ONCE, 1))
     given = call.request.query_params
     wanted = {name: given[name] for name in ("message_id", "correlation_id") if name in given}
+    rows = await optional("rows", 406, "parquet") if call.accepts(ARROW) else None
     await call.json_body()
     gone = asyncio.ensure_future(call.wait_until_gone()) if wait else never()
     try:
@@ -45,6 +46,9 @@ async def claim(call: Call) -> Response:
         if "message_id" in wanted and any(entries(queue, preview=0, message_id=wanted["message_id"])):
             raise MessageInUse(f"message {wanted['message_id']} is held by a transaction: try again later")
         return answer(204)
+    if rows is not None:
+        content = await call.server.in_thread(rows.claimed, [(held.receipt, message) for held, message in found])
+        return answer(200, content, [("Content-Type", ARROW)])
     if most == 1 and not call.accepts(NDJSON):
         [(held, message)] = found
         return message_answer(message, [("Spool-Receipt", held.receipt), ("Spool-Lease", f"{lease:g}")])

@@ -9,10 +9,10 @@ from typing import Any
 from starlette.responses import Response
 
 import spool.aio
-from forwarder.web.calls import Call, answer, joined, json_answer, json_object, json_of, stream
+from forwarder.web.calls import Call, answer, joined, json_answer, json_object, json_of, optional, stream
 from forwarder.web.forms import Put, encoded, headers_of, options_of, put_of
 from forwarder.web.tokens import Right
-from spool.client.fields import MOST_BODY_BYTES, MOST_JSON_BYTES, NDJSON, Lines, json_bytes
+from spool.client.fields import ARROW, MOST_BODY_BYTES, MOST_JSON_BYTES, NDJSON, Lines, json_bytes
 from spool.errors import BadMessageId, InvalidArgument
 from spool.intake import body_of
 from spool.model.codecs import BYTES_TYPE
@@ -31,15 +31,21 @@ _FILTERS = ("message_id", "correlation_id", "reason")
 
 
 async def put(call: Call) -> Response:
-    """Put the body as one message, or the lines of the body as many messages in one commit."""
+    """Put the body as one message, or the lines or rows of the body as many messages in one commit."""
     queue = call.queue
     served = call.served(Right.PUT, queue)
     kind, options = call.content_type, options_of(call.headers())
     with call.server.room() as room:
-        if kind is not None and kind.partition(";")[0].strip() == NDJSON and CODEC not in options:
+        form = (kind or "").partition(";")[0].strip()
+        if form in (NDJSON, ARROW) and CODEC not in options:
             if options:
-                raise InvalidArgument("the headers of a message are for one message: write the fields into its line")
-            puts = [put async for put in _lines(call.chunks(room, MOST_JSON_BYTES))]
+                raise InvalidArgument("the headers of a message are for one message: write the fields of each into it")
+            if form == NDJSON:
+                puts = list(_neighbours([put async for put in _lines(call.chunks(room, MOST_JSON_BYTES))]))
+            else:
+                rows = await optional("rows", 415, "parquet")
+                content = await call.body(room, MOST_JSON_BYTES)
+                puts = await call.server.in_thread(list, rows.puts_of(content, queue, MOST_MESSAGES))
             return json_answer(201, {"ids": await _put_all(served.space, queue, puts)})
         raw = await call.body(room, MOST_BODY_BYTES)
         id_ = await served.space.put(queue, **_one(raw, kind, options))
@@ -60,9 +66,7 @@ def _one(raw: bytes, kind: str | None, options: dict[str, Any]) -> dict[str, Any
     if (codec := options.pop(CODEC, None)) is not None:
         return {"body": encoded(raw, codec, kind), "content_type": kind, **options}
     body, content_type = (raw, None) if kind in (None, BYTES_TYPE) else body_of(raw, kind)
-    return (
-        {"body": body, **options} if content_type is None else {"body": body, "content_type": content_type, **options}
-    )
+    return {"body": body, **options, **({} if content_type is None else {"content_type": content_type})}
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Put]:
@@ -87,13 +91,13 @@ def _put_of(line: bytes, number: int) -> Put:
     return found
 
 
-async def _put_all(space: spool.aio.Space, queue: str, puts: Sequence[Put]) -> list[str]:
-    """Put messages in one commit. Neighbours with the same options are put together."""
+async def _put_all(space: spool.aio.Space, queue: str, puts: Sequence[tuple[dict[str, Any], list[Any]]]) -> list[str]:
+    """Put messages, given as options and bodies, in one commit."""
     if not puts:
         return await space.put_many(queue, [])
     ids: list[str] = []
     async with space.transaction() as transaction:
-        for options, bodies in _neighbours(puts):
+        for options, bodies in puts:
             ids += await transaction.put_many(queue, bodies, **options)
     return ids
 
@@ -171,14 +175,17 @@ async def queue(call: Call) -> Response:
 
 
 async def browse(call: Call) -> Response:
-    """Answer with the next messages of a queue; nothing is taken. As lines of JSON: all messages of the queue."""
+    """Answer with the next messages of a queue; nothing is taken. As lines of JSON or rows: all of the queue."""
     space = call.served(Right.LOOK, call.queue).space.sync
     filters: dict[str, Any] = {name: value for name, value in call.request.query_params.items() if name in _FILTERS}
     filters |= json_object(call.request.query_params.get("filters", "").encode())
     if unknown := filters.keys() - MessageFilters.__annotations__.keys():
         raise InvalidArgument(f"there is no filter {', '.join(sorted(unknown))[:80]}")
-    if call.accepts(NDJSON):
+    rows = await optional("rows", 406, "parquet") if call.accepts(ARROW) else None
+    if rows is not None or call.accepts(NDJSON):
         found = await asyncio.to_thread(partial(space.browse, call.queue, **filters))
+        if rows is not None:
+            return stream(call, ARROW, rows.browsed(found))
         return stream(call, NDJSON, joined(map(_whole, found)))
     limit = int(call.number("limit", _BROWSED, _MOST_BROWSED, 1))
     after = call.request.query_params.get("after")

@@ -16,9 +16,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from forwarder.network.arrow import pieces
+from forwarder.network.arrow import batches, pieces
 from forwarder.network.calls import packed_vote
-from forwarder.network.offers import BODIES, OUTCOMES, Offer, batches, values
+from forwarder.network.offers import BODIES, OUTCOMES, Offer, values
 from forwarder.network.outcomes import unpacked
 from forwarder.network.place import Place
 from forwarder.task import Chunk

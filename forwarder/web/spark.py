@@ -198,7 +198,7 @@ def _check_look(call: Call, queues: Iterable[str]) -> None:
 
 def _queue(call: Call, queue: Any) -> str | None:
     """Return the queue of a write, into which the client may put; None if a column names the queues."""
-    found = None if queue is None else check_queue_name(queue)
+    found = check_queue_name(queue) if queue else None
     call.served(Right.PUT, found)
     return found
 

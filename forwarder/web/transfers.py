@@ -15,7 +15,7 @@ import pyarrow as pa
 from starlette.responses import Response
 
 from forwarder.network.arrow import Received
-from forwarder.web.calls import Call, NoAddress, address
+from forwarder.web.calls import Call, Refusal, address
 from spool.client.problems import problem_of, status_of
 from spool.errors import DiskFailure, InvalidArgument, ProtocolError, SpoolError
 from spool.model.checks import whole
@@ -88,7 +88,7 @@ class Transfers:
         """Answer a call. If the client's values are wrong in a way that no check has found, that is no failure."""
         name = call.request.path_params["call"]
         if name not in self.calls:
-            raise NoAddress(404, text=f"there is no call {name[:100]!r}")
+            raise Refusal(404, f"there is no call {name[:100]!r}")
         try:
             return await self.calls[name](self, call)
         except (SpoolError, OSError):

@@ -27,7 +27,6 @@ TOKENS = {
 }
 ANY = set(TOKENS) - {"look elsewhere"}
 PUT, CLAIM = "/queues/orders/messages", "/queues/orders/claims"
-LINES = {"Content-Type": "application/x-ndjson"}
 TAKE = {"all", "take", "take=orders", "take=orders put=results"}
 BOTH = b'{"put": [{"queue": "results", "body": 1}, {"queue": "orders", "body": 1}]}'
 CALLS: dict[str, tuple[tuple[str, str, Any], set[str]]] = {

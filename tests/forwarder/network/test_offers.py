@@ -13,8 +13,9 @@ import pytest
 
 import spool
 from forwarder.network import offers
+from forwarder.network.arrow import batches
 from forwarder.network.calls import act, read, write
-from forwarder.network.offers import OUTCOMES, OfferedBranch, batches
+from forwarder.network.offers import OUTCOMES, OfferedBranch
 from forwarder.network.outcomes import packed, unpacked
 from forwarder.round import Round, Route
 from forwarder.task import Block, Chunk, deliver
