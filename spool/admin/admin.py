@@ -233,6 +233,26 @@ class Administration(Closing):
         new = Schedule(name, queue, cron, timezone, missed, b"", None, {})
         return schedules.create_schedule(self._core, new, body, options, exist_ok)
 
+    @public_call("changing schedule {name}")
+    def change_schedule(
+        self, name: str, *, body: Any = KEEP, cron: str | Keep = KEEP, timezone: str | Keep = KEEP,
+        missed: Literal["once", "skip"] | Keep = KEEP, content_type: str | None = None,
+    ) -> Schedule:  # fmt: skip
+        """Change a schedule in one commit, and return it. The change is durable when this call returns.
+
+        The schedule keeps the times of its last message. A message that is due and not yet put is still put, with the
+        new body. Then the times are those of the new expression.
+
+        Args:
+            body, cron, timezone, missed: see ``create_schedule``. A value that is left out remains.
+            content_type: the media type of the new body; by default, that of its codec.
+
+        Raises:
+            InvalidArgument: no schedule has this name, or an argument has a value that is not allowed.
+        """
+        changes: dict[str, Any] = {"cron": cron, "timezone": timezone, "missed": missed}
+        return schedules.change_schedule(self._core, name, body, content_type, **changes)
+
     @public_call("listing schedules")
     def schedules(self) -> dict[str, Schedule]:
         """Return all schedules, by name."""

@@ -17,19 +17,17 @@ from spool.log.commit import own_file
 from spool.log.visibility import catch_up
 from spool.log.write import Write, write
 from spool.log.write_set import WriteSet
-from spool.model.checks import check
-from spool.model.codecs import Encoded, encode
+from spool.model.codecs import Encoded
 from spool.model.message import attributes_of
-from spool.model.schedule import MISSED, OF_ONE_MESSAGE, SCHEDULE_FACT, SCHEDULE_NAME, Schedule, decided, is_due, puts
-from spool.model.text import did_you_mean, one_line, plural, shown
+from spool.model.options import KEEP
+from spool.model.schedule import OF_ONE_MESSAGE, SCHEDULE_FACT, Schedule, decided, is_due, planned, puts, with_body
+from spool.model.text import did_you_mean, one_line, shown
 from spool.store.store import Store
 from spool.transactions.core import Core
 from spool.transactions.validation import put_request
 
 log = logging.getLogger("spool")
 
-MOST_BYTES = 64 << 10
-"""The largest body of a schedule: each process with the space open has the bodies of all schedules in memory."""
 _AT_ONCE = 256  # the most schedules in one commit
 
 
@@ -44,30 +42,35 @@ _Change = tuple[str, Schedule | None, WriteSet]
 def create_schedule(core: Core, new: Schedule, body: Any, options: Mapping[str, Any], exist_ok: bool) -> Schedule:
     """Create a schedule; ``new`` has neither a body nor options yet. For the errors, see
     ``Administration.create_schedule``."""
-    name = check("name", new.name, SCHEDULE_NAME)
-    check("missed", new.missed, MISSED)
     for option in OF_ONE_MESSAGE:
         if options.get(option) is not None:
             instead = "leave it out, or give a time that counts from each put: delay or time_to_live"
             raise InvalidArgument(Argument(option), f" is for one message, and not for a schedule: {instead}")
-    raw, codec, content_type = encode(body, options.get("content_type"))
-    if not 0 < len(raw) <= MOST_BYTES:
-        size = f"has {plural(len(raw), 'byte')}, and {MOST_BYTES:,} is the most" if raw else "is empty"
-        raise InvalidArgument(f"the body of schedule {name!r} {size}: give the text that a consumer needs")
     kept = attributes_of(**{option: value for option, value in options.items() if option != "content_type"})
-    new = new._replace(raw=raw, codec=codec, options={**kept, "content_type": content_type})
-    new = decided(new, core.store.clock.now())
-    if new.next_due is None:
-        raise InvalidArgument(Argument("cron"), f" {shown(new.cron)} never comes: no day has this date")
+    new = planned(with_body(new._replace(options=kept), body, options.get("content_type")), core.store.clock.now())
     while True:
         _message(core, new, new.next_due)  # raises the errors of a put
-        present = schedules(core.store).get(name)
+        present = schedules(core.store).get(new.name)
         if present is not None and not (exist_ok and present[:8] == new[:8]):
             other = " with other options" if exist_ok else ""
-            advice = f"choose another name, or delete it first: spool-admin schedule delete {name}"
-            raise InvalidArgument(f"schedule {name!r} exists already{other}: {advice}")
-        if present is not None or _decide(core.store, name, new, None, WriteSet()):
+            advice = f"choose another name, or change it: spool-admin schedule change {new.name}"
+            raise InvalidArgument(f"schedule {new.name!r} exists already{other}: {advice}")
+        if present is not None or _decide(core.store, new.name, new, None, WriteSet()):
             return present or new
+
+
+def change_schedule(core: Core, name: str, body: Any, content_type: str | None, **changes: Any) -> Schedule:
+    """Change the body and the fields of a schedule that are not KEEP. For the errors, see
+    ``Administration.change_schedule``."""
+    while True:
+        known, now = find(core.store, name), core.store.clock.now()
+        new = planned(known._replace(**{field: value for field, value in changes.items() if value is not KEEP}), now)
+        new = new if body is KEEP else with_body(new, body, content_type)
+        _message(core, new, None)
+        if known.next_due is not None and known.next_due <= now:  # (this message is late, and is still put)
+            new = new._replace(next_due=known.next_due)
+        if _decide(core.store, name, new, known, WriteSet()):
+            return new
 
 
 def delete_schedule(store: Store, name: str) -> None:

@@ -7,7 +7,6 @@ commit. A cancelled task first completes its call, and is cancelled at its next 
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import spool.transactions.claims
@@ -61,9 +60,7 @@ class Claims:
         self.sync.__enter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._threads.run_to_end(self.sync.close)
 
     def __repr__(self) -> str:

@@ -393,6 +393,7 @@ class Space:
     subscriptions = threaded(spool.space.Space.subscriptions)
     delete_subscription = threaded(spool.space.Space.delete_subscription)
     create_schedule = threaded(spool.space.Space.create_schedule)
+    change_schedule = threaded(spool.space.Space.change_schedule)
     schedules = threaded(spool.space.Space.schedules)
     delete_schedule = threaded(spool.space.Space.delete_schedule)
     run_schedule = threaded(spool.space.Space.run_schedule)

@@ -69,10 +69,10 @@ def header_name(name: str) -> str:
     return f"Spool-Header-{quote(name, safe=_IN_NAMES, errors='replace')}"
 
 
+_HEADERS = {"content_type": "Content-Type", "deduplication_key": "Idempotency-Key", "headers": "Spool-Header-NAME"}
 ARGUMENTS: Mapping[str, str] = {
-    **{name: f"Spool-{name.replace('_', '-').title()}" for name in PUT_OPTIONS},
-    "content_type": "Content-Type", "deduplication_key": "Idempotency-Key", "headers": "Spool-Header-NAME",
-}  # fmt: skip
+    name: _HEADERS.get(name, f"Spool-{name.replace('_', '-').title()}") for name in PUT_OPTIONS
+}
 """The header of each option of a put, for the texts of errors."""
 
 

@@ -9,10 +9,10 @@ from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
 from spool.errors import Argument, InvalidArgument
-from spool.model.checks import ValueCheck, one_of, text
-from spool.model.codecs import decode
+from spool.model.checks import ValueCheck, check, one_of, text
+from spool.model.codecs import decode, encode
 from spool.model.settings import NAME_RULE, QUEUE_NAME
-from spool.model.text import did_you_mean, shown
+from spool.model.text import did_you_mean, plural, shown
 
 SCHEDULE_FACT = "schedule:"
 ONCE, SKIP = "once", "skip"
@@ -20,6 +20,8 @@ MISSED = one_of(ONCE, SKIP, metavar="HOW")
 SCHEDULE_NAME = ValueCheck(f"the name of a schedule, which has {NAME_RULE}", QUEUE_NAME.convert, "NAME")
 OF_ONE_MESSAGE = ("not_before", "expires_at", "before", "deduplication_key")
 """The options of a put that a schedule cannot have."""
+MOST_BYTES = 64 << 10
+"""The largest body: each process with the space open has the bodies of all schedules in memory."""
 LATE_SECONDS = 60.0
 """From so late on, a time counts as missed. The clocks of two processes may also differ by so much."""
 _MOST_CRON = 255  # in characters
@@ -108,31 +110,39 @@ class Schedule(NamedTuple):
             ) from None
 
 
+_KINDS = (str, str, str, str, bytes, str | None, dict, float | None, float | None, float, float | None, str)
+"""The types of the fields after the name."""
+
+
 def schedule_of(key: str, value: Any) -> Schedule | None:
     """Return the schedule that a fact describes: the name, and the other fields; None if it is no schedule."""
-    match value:
-        case [
-            str(),
-            str(),
-            str(),
-            str(),
-            bytes(),
-            str() | None,
-            dict(),
-            float() | None,
-            float() | None,
-            float(),
-            float() | None,
-            str(),
-        ]:
-            return Schedule(key.removeprefix(SCHEDULE_FACT), *value)
+    if isinstance(value, list) and len(value) == len(_KINDS) and all(map(isinstance, value, _KINDS)):
+        return Schedule(key.removeprefix(SCHEDULE_FACT), *value)
     return None
+
+
+def with_body(schedule: Schedule, body: Any, content_type: str | None = None) -> Schedule:
+    """Return the schedule with another body. Raises InvalidArgument if the body cannot be that of a schedule."""
+    raw, codec, content_type = encode(body, content_type)
+    if not 0 < len(raw) <= MOST_BYTES:
+        size = f"has {plural(len(raw), 'byte')}, and {MOST_BYTES:,} is the most" if raw else "is empty"
+        raise InvalidArgument(f"the body of schedule {schedule.name!r} {size}: give the text that a consumer needs")
+    return schedule._replace(raw=raw, codec=codec, options={**schedule.options, "content_type": content_type})
+
+
+def planned(schedule: Schedule, now: float) -> Schedule:
+    """Return a schedule that is new or was changed, with its next time. InvalidArgument if a value is not allowed."""
+    check("name", schedule.name, SCHEDULE_NAME)
+    check("missed", schedule.missed, MISSED)
+    schedule = decided(schedule._replace(next_due=None, error=""), now)
+    if schedule.next_due is None:
+        raise InvalidArgument(Argument("cron"), f" {shown(schedule.cron)} never comes: no day has this date")
+    return schedule
 
 
 def is_due(schedule: Schedule, now: float) -> bool:
     """Return whether the schedule needs a commit: a time is due, or the clock was set back."""
-    due = schedule.next_due is not None and schedule.next_due <= now
-    return due or schedule.decided_at > now + LATE_SECONDS
+    return (schedule.next_due is not None and schedule.next_due <= now) or schedule.decided_at > now + LATE_SECONDS
 
 
 def puts(schedule: Schedule, now: float) -> bool:

@@ -10,7 +10,6 @@ semantic conventions for messaging and HTTP.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from opentelemetry import context, trace
@@ -114,9 +113,7 @@ class Attached:
         self._token = _attach(self._context)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._token is not None:
             _detach(self._token)
         self.ended(error)

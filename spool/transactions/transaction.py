@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from math import inf
-from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, Unpack
 
 from spool.coordination.counters import CounterPage
@@ -513,9 +512,7 @@ class Transaction:
             del self._blocks[blocks:]
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         with _deferred:  # (not a call of the space, because the space may be closed before the block ends)
             try:
                 end_block(self, kind, error)

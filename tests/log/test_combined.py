@@ -617,8 +617,7 @@ def test_a_process_alone_takes_no_lead(leader: spool.Space, monkeypatch: pytest.
 
 def test_all_owned_slots_are_left_out(leader: spool.Space) -> None:
     slots = slots_of(leader)
-    owned = [slots.own(A_MOMENT) for _ in range(requests.SLOTS)]
-    assert owned == list(range(requests.SLOTS))
+    assert [slots.own(A_MOMENT) for _ in range(requests.SLOTS)] == list(range(requests.SLOTS))
     assert slots.own(A_MOMENT) is None
     slots.disown(2)
     slots.post(3, b"", span_of([]))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_278,
+    "spool": 23_277,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
@@ -34,11 +34,13 @@ MOST = {
     "forwarder/web/forms.py": 119,
     "forwarder/network": 362,
     "scripts/xaspool_scripts/commands/schedule.py": 76,
+    "scripts/xaspool_scripts/commands/reschedule.py": 29,
     "scripts/xaspool_scripts/commands/execute.py": 64,
     "tests/web": 1_242,
     "tests/client": 901,
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,
+    "tests/schedules/test_change.py": 62,
     "tests/forwarder/network": 1_365,
     "tests/forwarder/network/test_rows.py": 65,
     "tests/scripts/test_get_exec.py": 88,

@@ -104,8 +104,7 @@ def test_a_body_is_shown_decoded(
     assert "\x1b" not in shown
     (found,) = run("message", "show", message_id, "--json").objects
     assert ("value" in found) == value
-    raw = run("message", "show", message_id, "--raw").out
-    assert raw == run("message", "get", "orders").out
+    assert run("message", "show", message_id, "--raw").out == run("message", "get", "orders").out
 
 
 def test_a_long_body_is_shown_as_it_begins_with_a_word_about_the_rest(run: Run, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``spool-admin schedule``: create, list, show, delete and run schedules, which put messages at set times."""
+"""``spool-admin schedule``: create, list, show, change, delete and run schedules, which put messages at set times."""
 
 from typing import Any, BinaryIO
 
@@ -7,6 +7,7 @@ import click
 from spool.model.message import PUT_OPTIONS
 from spool.model.objects import as_json_fields
 from spool.model.schedule import OF_ONE_MESSAGE, ONCE, SKIP
+from xaspool_scripts.commands import reschedule
 from xaspool_scripts.commands.put import body_of_command
 from xaspool_scripts.terminal.codes import WRONG_USAGE
 from xaspool_scripts.terminal.options import confirm, given, lifetime, options_of, yes_option
@@ -15,23 +16,22 @@ from xaspool_scripts.terminal.program import Commands, Failure, complete_queue, 
 from xaspool_scripts.terminal.wording import printable
 
 _OPTIONS = {name: option for name, option in PUT_OPTIONS.items() if name not in OF_ONE_MESSAGE}
-_NAME = click.argument("name", metavar="NAME")
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, commands=[reschedule.change])
 def schedule() -> None:
     """Schedules: messages that the space puts at set times, e.g. each night."""
 
 
 @schedule.command()
-@_NAME
+@reschedule.NAME
 @click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option("--cron", required=True, metavar="CRON", help="The times of the messages; see below.")
 @click.option(
     "--timezone", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron, e.g. Europe/Berlin."
 )
-@click.option("--body", metavar="TEXT", help="The body of each message as text; a consumer in Python gets a str.")
-@click.option("--file", type=click.File("rb"), metavar="FILE", help="The file whose present content is each body.")
+@reschedule.BODY
+@reschedule.FILE
 @click.option("--missed", type=click.Choice([ONCE, SKIP]), default=ONCE, help="The rule for missed times; see below.")
 @click.option("--if-missing", "exist_ok", is_flag=True, help="It is no error if the same schedule exists.")
 @options_of(_OPTIONS, types={"time_to_live": lifetime})
@@ -80,7 +80,7 @@ def list_(as_json: bool) -> None:
 
 
 @schedule.command()
-@_NAME
+@reschedule.NAME
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show a schedule with the body and the options of its messages.
@@ -102,7 +102,7 @@ def show(name: str, as_json: bool) -> None:
 
 
 @schedule.command()
-@_NAME
+@reschedule.NAME
 @yes_option
 def delete(name: str, yes: bool) -> None:
     """Delete a schedule. Its messages remain in the queue. On a terminal, the command asks first.
@@ -118,7 +118,7 @@ def delete(name: str, yes: bool) -> None:
 
 
 @schedule.command()
-@_NAME
+@reschedule.NAME
 def run(name: str) -> None:
     """Put the message of a schedule now, and print its id. The times of the schedule do not change.
 
