@@ -28,11 +28,11 @@ class Kind(NamedTuple):
 
 
 def _is_text(found: Any) -> bool:
-    return types.is_string(found) or types.is_large_string(found)
+    return types.is_string(found) or types.is_large_string(found) or types.is_string_view(found)
 
 
 def _is_body(found: Any) -> bool:
-    return _is_text(found) or types.is_binary(found) or types.is_large_binary(found)
+    return any(test(found) for test in (_is_text, types.is_binary, types.is_large_binary, types.is_binary_view))
 
 
 def _is_map_of_texts(found: Any) -> bool:

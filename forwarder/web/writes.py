@@ -66,8 +66,8 @@ class Write:
 
     def close(self) -> None:
         """Release the lock, and roll back the branches that are not committed."""
-        self._coordinator.close()
         with suppress(SpoolError, OSError):
+            self._coordinator.close()
             self._space.engine.resolve_orphans()
 
 

@@ -35,7 +35,7 @@ def put(client: httpx.Client, content: bytes) -> httpx.Response:
 
 def test_rows_are_put_in_one_commit_and_come_back_as_rows(client: httpx.Client, space: spool.Space) -> None:
     columns = {"body": ["a", "b", "c"], "priority": [7, 7, None], "headers": [[("n", "1")], [("n", "1")], None]}
-    schema = pa.schema({"body": pa.string(), "priority": pa.int32(), "headers": pa.map_(pa.string(), pa.string())})
+    schema = pa.schema({"body": pa.string_view(), "priority": pa.int32(), "headers": pa.map_(pa.string(), pa.string())})
     answer = put(client, stream_of(pa.table(columns, schema)))
     assert answer.status_code == 201
     looked = pa.ipc.open_stream(client.get(ORDERS).content).read_all()
