@@ -52,7 +52,7 @@ class SpaceTransfers(Transfers):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server.most_bytes)
-        self._key = server.tokens.key
+        self._tokens_key = server.tokens.key
         self.writes = Writes(server)
 
     async def end(self) -> None:
@@ -80,14 +80,18 @@ class SpaceTransfers(Transfers):
         for part in parts:
             assert isinstance(part, Partition)
             ticket = ReadTicket(call.space, options.queues, given["columns"], part.missing, part.items)
-            tickets.append(b64encode(seal(self._key, ticket)).decode())
+            tickets.append(b64encode(seal(self._key(call), ticket)).decode())
         return tickets
+
+    def _key(self, call: Call) -> bytes:
+        """Return the key that seals tickets. The id of the space is in it, because a client may know all tokens."""
+        return self._tokens_key + bytes.fromhex(_space(call).id)
 
     async def read(self, call: Call) -> Response:
         """Answer with the messages of a ticket, as a stream of Arrow."""
         with call.server.room() as room:
             sealed = await call.body(room, _MOST_TICKET)
-            ticket: ReadTicket = await call.server.in_thread(unseal, self._key, sealed)
+            ticket: ReadTicket = await call.server.in_thread(unseal, self._key(call), sealed)
         if ticket.space != call.space:
             raise InvalidArgument(f"the ticket is of the space {ticket.space}")
         _check_look(call, ticket.queues)

@@ -43,9 +43,7 @@ def unseal(key: bytes, data: bytes) -> ReadTicket:
     """Return the ticket. InvalidArgument if the server with this key has not sealed it."""
     signature, encoded = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, _signature(key, encoded)):
-        raise InvalidArgument(
-            "the ticket is not of this server, or the server's tokens have changed: plan the read again"
-        )
+        raise InvalidArgument("the ticket is not of this server, or its tokens have changed: plan the read again")
     unzip = zlib.decompressobj()
     space, queues, columns, missing, items = msgpack.unpackb(
         unzip.decompress(encoded, _MOST_BYTES), strict_map_key=False

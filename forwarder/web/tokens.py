@@ -86,7 +86,6 @@ class Tokens:
     def __init__(self, lines: Iterable[str] = ()) -> None:
         """Raises InvalidArgument if a line has a wrong form. The error text does not contain the token."""
         self._known: dict[bytes, Caller] = {}
-        self._random = os.urandom(32)
         for number, line in enumerate(lines, 1):
             token, *rights = line.split("#")[0].split() or [""]
             if not token:
@@ -121,9 +120,9 @@ class Tokens:
 
     @property
     def key(self) -> bytes:
-        """The key that seals tickets. With the same tokens, the key is the same after a restart, and in each
+        """A part of the key that seals tickets. With the same tokens, the key is the same after a restart, and in each
         process of a server."""
-        return hashlib.blake2b(b"".join(sorted(self._known)), digest_size=32).digest() if self.exist else self._random
+        return hashlib.blake2b(b"".join(sorted(self._known)), digest_size=32).digest()
 
     def known(self, token: str) -> Caller:
         """Return the name and the rights of a token. KeyError for an unknown token.

@@ -192,7 +192,7 @@ def test_two_calls_that_commit_one_write_get_the_same_answer(
 
 def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Space, serve: Serve) -> None:
     space.put("orders", b"one")
-    token, rows = "t" * 32, list[int]()
+    token = "t" * 32
     asked = {"options": {"queue": "orders", "body": "false"}, "columns": ["id"]}
     first = serve(Tokens([token]))
     client = Connection.of(first.address("shop"), token, None, None)
@@ -200,8 +200,7 @@ def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Spa
     port = first.port
     first.close()
     serve(Tokens([token]), port=port)
-    rows += [batch.num_rows for batch in read(client, ticket)]
-    assert rows == [1]
+    assert [batch.num_rows for batch in read(client, ticket)] == [1]
 
 
 def test_an_address_that_is_wrong_is_refused_before_anything_is_asked(spark: "SparkSession") -> None:
@@ -235,7 +234,4 @@ def rows(*bodies: bytes) -> Any:
 
 def send(client: Any, session: str, texts: list[str], attempt: int = 0, partition: int = 0) -> dict[str, Any]:
     batch = rows(*map(str.encode, texts))
-    sent: dict[str, Any] = write(
-        client, iter([batch]), batch.schema, session, task=partition, attempt=attempt, queue="orders"
-    )
-    return sent
+    return write(client, [batch], batch.schema, session, task=partition, attempt=attempt, queue="orders")

@@ -545,11 +545,14 @@ def test_bytes_that_are_no_request_are_refused(
     assert_serves(client, space)
 
 
-def test_a_ticket_that_the_server_has_not_sealed_is_refused(client: Connection, space: spool.Space) -> None:
+def test_a_ticket_that_the_server_has_not_sealed_is_refused(serve: Serve, space: spool.Space) -> None:
+    """A client knows its token, which may be the only one of the server."""
+    client = Connection.of(serve(Tokens([f"{READER} shop:read"])).address("shop"), READER)
     space.put("orders", b"one")
     [ticket] = plan(client, **reading(queue="orders"))
-    forged = seal(b"another key", ReadTicket("shop", [], ["body"], Missing.RELOCATE, ()))
-    for wrong in (forged, ticket[:-1], ticket[:40] + b"\0" + ticket[41:], b"\0" * len(ticket)):
+    keys = b"another key", Tokens([f"{READER} shop:read"]).key
+    forged = [seal(key, ReadTicket("shop", [], ["body"], Missing.RELOCATE, ())) for key in keys]
+    for wrong in (*forged, ticket[:-1], ticket[:40] + b"\0" + ticket[41:], b"\0" * len(ticket)):
         with pytest.raises(InvalidArgument, match="ticket is not of this server"):
             list(read(client, wrong))
     assert_serves(client, space)
