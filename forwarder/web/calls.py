@@ -416,8 +416,3 @@ def json_answer(status: int, value: Any, headers: Iterable[tuple[str, str]] = ()
     """Return an answer with a JSON value."""
     content = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
     return answer(status, content, [("Content-Type", "application/json"), *headers])
-
-
-def never() -> "asyncio.Future[Any]":
-    """Return a future that is never done, for a call whose client need not be watched."""
-    return asyncio.get_running_loop().create_future()

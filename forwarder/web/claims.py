@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from forwarder.web.calls import Call, Gone, Served, answer, json_answer, json_object, never, optional
+from forwarder.web.calls import Call, Gone, Served, answer, json_answer, json_object, optional
 from forwarder.web.forms import outcome_of, put_of, queues_of
 from forwarder.web.leases import MOST_AT_ONCE, Lease
 from forwarder.web.messages import message_answer
@@ -34,7 +34,7 @@ async def claim(call: Call) -> Response:
     wanted = {name: given[name] for name in ("message_id", "correlation_id") if name in given}
     rows = await optional("rows", 406, "parquet") if call.accepts(ARROW) else None
     await call.json_body()
-    gone = asyncio.ensure_future(call.wait_until_gone()) if wait else never()
+    gone = asyncio.ensure_future(call.wait_until_gone()) if wait else asyncio.get_running_loop().create_future()
     try:
         found = await served.leases.take(queue, most, wait, lease, call.caller, gone, **wanted)
         if gone.done():

@@ -20,7 +20,6 @@ import logging
 import math
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any
 
@@ -40,31 +39,21 @@ _LINGER_SECONDS = 2.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _MOST_PIPELINED, _PAUSED_PIPELINED = 64, 16
 _PIPELINED_BYTES = 4 << 10  # of a request that waits, without its body
+_MOST_UNFINISHED = 64 << 20  # bytes of requests that are incomplete or wait, of all connections
+_MOST_ACCEPTED = 256  # at once, before their requests are read; more could end the older ones before that
 _MOST_WAITING = 1024  # connections that wait until the server accepts them
 
 Refuse = Callable[[str, str], None]
 
 
-@dataclass
-class Limits:
-    """The limits of a server, and the sum to which they apply.
+class Config(uvicorn.Config):
+    """The settings of a server.
 
-    connections: the most connections.
-    accepted: the most connections that the server accepts before it reads their requests. If this were more than
-        ``connections``, new connections would end older ones before the server reads the older requests.
-    unfinished: the most bytes of requests that are incomplete or wait for earlier answers of their connection.
+    refuse: called with a client's address and its fault. connections: the most connections.
+    held: the bytes of requests that are incomplete or wait for earlier answers of their connection.
     """
 
-    connections: int = 64
-    accepted: int = 32
-    unfinished: int = 64 << 20
-    held: int = 0
-
-
-class Config(uvicorn.Config):
-    """The settings of a server. ``refuse``: called with a client's address and its fault."""
-
-    def __init__(self, app: ASGIApp, refuse: Refuse, limits: Limits, **options: Any) -> None:
+    def __init__(self, app: ASGIApp, refuse: Refuse, connections: int, **options: Any) -> None:
         super().__init__(
             app,
             http=Connection,
@@ -78,7 +67,7 @@ class Config(uvicorn.Config):
             timeout_keep_alive=_IDLE_SECONDS,
             **options,
         )
-        self.refuse, self.limits, self.is_ending = refuse, limits, False
+        self.refuse, self.connections, self.held, self.is_ending = refuse, connections, 0, False
         self.errors = _Errors(self)
 
 
@@ -95,7 +84,7 @@ class HttpServer(uvicorn.Server):
         for each in sockets or ():
             has_tls = self.config.ssl is not None and each.family != socket.AF_UNIX
             tls: Any = {"ssl": self.config.ssl, **handshake, **shutdown} if has_tls else {}
-            accepted = self.config.limits.accepted
+            accepted = min(_MOST_ACCEPTED, self.config.connections // 2)
             self.servers.append(await loop.create_server(self._connection, sock=each, backlog=accepted, **tls))
         for each in sockets or ():  # by default, asyncio lets few connections wait, and drops further connections
             each.listen(_MOST_WAITING)
@@ -179,7 +168,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.logger, self.limits = self.config.errors, self.config.limits
+        self.logger = self.config.errors
         self.app_state = {CONNECTION: self}
         self.running: Any = None
         self.received = self.requests = self.held = self._unread = 0
@@ -220,10 +209,10 @@ class Connection(HttpToolsProtocol):
     def _make_room(self) -> bool:
         """If there are many connections, end the oldest that wait for their clients. Prefer connections without a
         request. Return whether there is room for one more."""
-        if len(self.connections) < self.limits.connections:
+        if len(self.connections) < self.config.connections:
             return True
         others: list[Connection] = [each for each in self.connections if not each.transport.is_closing()]  # type: ignore[misc]
-        surplus = len(others) + 1 - self.limits.connections
+        surplus = len(others) + 1 - self.config.connections
         idle = [each for each in others if not each.is_busy] or [each for each in others if each.flow.write_paused]
         for each in nsmallest(max(surplus, len(idle) // 64), idle, key=lambda each: each.begun):
             each.transport.abort()
@@ -268,9 +257,9 @@ class Connection(HttpToolsProtocol):
 
     def hold(self, size: int) -> None:
         """Count the bytes of requests that are incomplete or wait. Too many end this connection."""
-        self.limits.held += size - self.held
+        self.config.held += size - self.held
         self.held = size
-        if size and self.limits.held > self.limits.unfinished:
+        if size and self.config.held > _MOST_UNFINISHED:
             self._refuse("the server had too many unfinished requests, so its connection was ended")
             self.transport.abort()
 

@@ -14,7 +14,7 @@ import spool.aio
 from forwarder.web.app import application
 from forwarder.web.calls import Served, Server
 from forwarder.web.certificates import check_certificate
-from forwarder.web.connections import Config, HttpServer, Limits
+from forwarder.web.connections import Config, HttpServer
 from forwarder.web.leases import Leases
 from forwarder.web.tokens import Tokens
 from spool.errors import SystemFailure
@@ -67,7 +67,7 @@ class WebServer:
             Config(
                 application(self._state),
                 self._state.refuse,
-                Limits(most_connections(), 256),
+                most_connections(),
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
                 timeout_graceful_shutdown=_GRACE_SECONDS,

@@ -121,8 +121,8 @@ class SpaceTransfers(Transfers):
     async def renew(self, call: Call) -> Response:
         """Renew the lease of a write. The client makes this call several times during a lease."""
         await call.json_body()
-        self.writes.find(call).renew()
-        return json_answer(200, {"seconds": self.writes.lease_seconds})
+        with self.writes.find(call).renewed():
+            return json_answer(200, {"seconds": self.writes.lease_seconds})
 
     async def write(self, call: Call) -> Response:
         """Write the rows of a task into a branch, and vote."""

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import spool
@@ -42,24 +42,34 @@ class Write:
         self._coordinator = space.engine.coordinate()
         self.id, self.key, self._space = self._coordinator.id, key, space
         self.name = call.space, call.caller.token, call.server.prefix + self.id.hex()
-        self.used = time.monotonic()
-        self.is_deciding = self.has_ended = False
+        self._used, self._work = time.monotonic(), set[object]()
+        self.has_ended = False
 
     def check(self) -> None:
         """Raise TransactionRolledBack if the write has ended."""
         if self.has_ended:
             raise TransactionRolledBack(_ENDED)
 
-    def renew(self) -> None:
-        """Let the lease begin again. TransactionRolledBack if the write has ended. Any thread may call this method."""
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Let the lease begin again behind the block. TransactionRolledBack if the write has ended. For any thread."""
         self.check()
-        self.used = time.monotonic()
+        work = object()
+        self._work.add(work)
+        try:
+            yield
+        finally:
+            self._work.remove(work)
+            self._used = time.monotonic()
+
+    def is_expired(self, seconds: float) -> bool:
+        return not self._work and time.monotonic() - self._used > seconds
 
     def renewed_by(self, rows: Iterable[T]) -> Iterator[T]:
         """Yield the rows of a task. Each batch renews the lease, so a call without rows does not keep the write."""
         for each in rows:
-            self.renew()
-            yield each
+            with self.renewed():
+                yield each
 
     def xid(self, partition: int, attempt: int) -> Xid:
         return Xid(FORMAT_ROUND, self.id, f"{partition}.{attempt}".encode())
@@ -111,12 +121,10 @@ class Writes:
         return await asyncio.shield(self._commits[name])
 
     async def _committed(self, write: Write, adopt: Callable[[Write], bool]) -> bool:
-        write.is_deciding = True
         try:
-            is_written: bool = await self._threads(adopt, write)
+            with write.renewed():
+                is_written: bool = await self._threads(adopt, write)
         except BaseException:
-            write.is_deciding = False
-            write.used = time.monotonic()
             self._commits.pop(write.name, None)
             raise
         await self._end([write])
@@ -135,8 +143,7 @@ class Writes:
     async def _end_expired(self) -> None:
         while True:
             await asyncio.sleep(self.lease_seconds / _LOOKS_A_LEASE)
-            until = time.monotonic() - self.lease_seconds
-            expired = [each for each in self._writes.values() if not each.is_deciding and each.used < until]
+            expired = [each for each in self._writes.values() if each.is_expired(self.lease_seconds)]
             await self._end(expired)
             for each in expired:
                 log.warning("the write %s has ended, because its client was away", each.id.hex())

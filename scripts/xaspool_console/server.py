@@ -6,7 +6,7 @@ import threading
 
 from starlette.types import ASGIApp
 
-from forwarder.web.connections import Config, HttpServer, Limits, Refuse
+from forwarder.web.connections import Config, HttpServer, Refuse
 
 MOST_CONNECTIONS = 64
 _MOST_REQUESTS = 2 * MOST_CONNECTIONS  # the most requests at one time; further requests get the status 503
@@ -18,10 +18,8 @@ class ConsoleServer:
 
     def __init__(self, app: ASGIApp, listeners: list[socket.socket], refuse: Refuse) -> None:
         self._listeners = listeners
-        limits = Limits(connections=MOST_CONNECTIONS, accepted=MOST_CONNECTIONS // 2)
-        self._server = HttpServer(
-            Config(app, refuse, limits, limit_concurrency=_MOST_REQUESTS, timeout_graceful_shutdown=_GRACE_SECONDS)
-        )
+        options = {"limit_concurrency": _MOST_REQUESTS, "timeout_graceful_shutdown": _GRACE_SECONDS}
+        self._server = HttpServer(Config(app, refuse, MOST_CONNECTIONS, **options))
         self._thread = threading.Thread(target=self._run, name="console", daemon=True)
         self._thread.start()
 

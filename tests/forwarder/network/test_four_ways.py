@@ -136,7 +136,7 @@ def test_a_wrong_row_is_named_and_nothing_is_written(spark: "SparkSession", spac
 
 def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
     """The client does not come back, so its branch is rolled back, and a late commit is refused."""
-    client = Connection.of(serve(lease_seconds=0.2).address("shop"))
+    client = Connection.of(serve(lease_seconds=2).address("shop"))
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     act(client, session, "commit", votes=[vote], rows=1)
