@@ -290,6 +290,9 @@ class SimulatedDisk(Disk):
         # Without a journal that orders renames, a file's flush of either kind is about its names, too.
         self.machine.flush(self._handle(handle), names=not (data_only and self.machine.ordered))
 
+    def begin_flush(self, handle: int) -> None:
+        self._handle(handle)  # (a power cut leaves any of the unflushed contents anyway)
+
     def flush_everything(self, handle: int) -> None:
         self._handle(handle)
         self._step("flush", "everything")

@@ -1,6 +1,10 @@
-"""Consumed files, which are kept so that later commits can overwrite the files.
+"""Files in ``free/``, which later commits overwrite: consumed files, and files that are made ahead.
 
-Without recycled files, the creation of an inode and its blocks would be half the cost of a small commit.
+Without such files, the creation of an inode and its blocks would be half the cost of a small commit.
+
+If a queue only grows, no file is consumed. So a process whose commits find no file several times in a row makes many
+files at once, and the journal commits all of them together. Each time that these files are used up, the process makes
+twice as many, up to a limit.
 
 No file system orders an overwrite in place before a rename. So after a power cut, a recycled file can have its new name
 and its old, valid bytes. Only the different numbers, in the old bytes and in the name, show that the bytes are old. So
@@ -14,10 +18,11 @@ commit has another number than the origin, and a vote is marked with the origin 
 import os
 import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from spool.disk.content import unlink_if_there, unlink_unless_gone, write_new
-from spool.disk.disk import Disk
+from spool.disk.content import new_file, unlink_if_there, unlink_unless_gone, write_new
+from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.model import layout
 from spool.model.layout import FreeName
@@ -31,8 +36,10 @@ _LOOKED_AT_BYTES = 4 << 10  # the header of a vote names its branch at its start
 _LOOK_AGAIN_AFTER_MISSES = 16
 STOCK, _STOCK_BYTES = 5, 64 << 10
 _FEW = 8  # so few files above the kept ones may have been taken by other processes meanwhile
-_STOCK_FILL = b"\xff"  # not zeros: a copy of the space may have holes instead, which a full disk cannot fill
+_FILL = b"\xff"  # not zeros: a copy of the space may have holes instead, which a full disk cannot fill
 STOCKED_BYTES = STOCK * _STOCK_BYTES
+AHEAD_AFTER_MISSES, AHEAD_AT_FIRST, AHEAD_AT_MOST = 8, 16, 128
+_AHEAD_BYTES = 16 << 10  # of larger files, the second write of the bytes costs more than the creation
 
 
 def _chance() -> int:
@@ -47,6 +54,8 @@ class Recycler:
         self.disk = disk
         self._files: list[tuple[int, str]] = []  # (size in bytes, name), sorted
         self._misses = 0
+        self._ahead = 0  # how many files this process has made at once, 0 if the last files were consumed ones
+        self._sizes = deque[int](maxlen=AHEAD_AT_FIRST)  # of the last commits
         self._chance = _chance()
         self._mutex = threading.Lock()
         self.refresh()
@@ -77,6 +86,7 @@ class Recycler:
         Returns:
             The file's handle, open for writing, its size, and its name in ``free/``, or None if no file was found.
         """
+        self._sizes.append(size)
         for _ in range(_TRIES):
             least = keep() if len(self._files) <= STOCK + _FEW else 0
             if 0 < least < len(self._files) <= least + _FEW:
@@ -93,6 +103,8 @@ class Recycler:
                 else:
                     self._misses, spare = self._misses + 1, ""
             if not spare:
+                if self._make_ahead(least):
+                    continue
                 if self._misses >= _LOOK_AGAIN_AFTER_MISSES:
                     self.refresh()
                 return None
@@ -119,6 +131,39 @@ class Recycler:
         self.refresh()  # the list of names is out of date
         return None
 
+    def _make_ahead(self, least: int) -> bool:
+        """Make files with the sizes of the last commits, if commits keep finding none; return whether there are more
+        than ``least`` files.
+
+        Only on a file system where a commit in an overwritten file costs less than in a new one. On a full disk no file
+        is made, because the next commits need the room. Raises FlushFailed.
+        """
+        if not self._ahead and self._misses < AHEAD_AFTER_MISSES:
+            return False
+        sizes = [size for size in self._sizes if size <= _AHEAD_BYTES]
+        if not sizes or not self.disk.durability.restores_names:
+            return False
+        self.refresh()  # another process may have given files meanwhile
+        if len(self._files) > least:
+            return True
+        self._ahead = min(2 * self._ahead or AHEAD_AT_FIRST, AHEAD_AT_MOST)
+        sizes = sizes * (self._ahead // len(sizes))
+        made = [FreeName(size, _random_origin(), is_new=True) for size in sizes]
+        try:
+            for each in made:
+                with new_file(self.disk, f"{layout.FREE}/{each}") as handle:
+                    self.disk.write_at(handle, 0, _FILL * each.size)
+                    self.disk.begin_flush(handle)  # (so that the file has its blocks, too, when the journal commits)
+            self.disk.flush_directory(layout.FREE)
+            self._release(made)
+        except FlushFailed:
+            raise
+        except OSError:
+            self._ahead = 0
+            for each in made:
+                unlink_if_there(self.disk, f"{layout.FREE}/{each}")
+        return len(self._files) > least
+
     def _put_away(self, name: str) -> bool:
         """Put a file that cannot be opened into quarantine, because another program may have put a FIFO or a directory
         into free/. Return False if the file is regular."""
@@ -137,7 +182,7 @@ class Recycler:
         for _ in range(missing):
             name = f"{layout.FREE}/{layout.FreeName(_STOCK_BYTES, _random_origin())}"
             try:
-                write_new(self.disk, name, _STOCK_FILL * _STOCK_BYTES, durable=False)
+                write_new(self.disk, name, _FILL * _STOCK_BYTES, durable=False)
             except OSError:
                 unlink_if_there(self.disk, name)
                 raise
@@ -170,13 +215,17 @@ class Recycler:
         if not given:
             return
         self.disk.durability.flush_arrivals(self.disk, layout.FREE)
+        self._ahead = 0
+        self._release(given)
+
+    def _release(self, given: Sequence[FreeName]) -> None:
         for target in given:
             self.disk.rename(f"{layout.FREE}/{target}", f"{layout.FREE}/{target._replace(is_new=False)}")
         self.refresh()
 
     def trim(self, most: int = QUIET_BYTES) -> None:
         """Remove files until at most ``most`` bytes are left; the smallest files remain."""
-        kept = 0
+        kept, self._ahead = 0, 0
         for _, name in _sized(self.disk.names(layout.FREE)):
             kept += weight(layout.parse_free(name))
             if kept > most:

@@ -39,9 +39,9 @@ from typing import TypedDict, Unpack
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, PREPARED_LIST
-from spool.disk.disk import FlushFailed
+from spool.disk.disk import FlushFailed, is_full
 from spool.disk.recycler import Recycler
-from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
+from spool.errors import CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.header import VOTE, stamp
 from spool.format.reader import FileContents
 from spool.format.table import CompactedTable, Table
@@ -157,7 +157,7 @@ class Write:
                 file.complete(whole, now, durable, flushed=self.flushes, pool=self.pool)
                 break
             except OSError as error:
-                if error.errno not in NO_ROOM or not self._finds_room():
+                if not is_full(error) or not self._finds_room():
                     raise
         self.flushes = self.flushes or file.recycled != ""
         self.destinations = None if whole.settings == known.version else destinations_of(file.tables)
@@ -298,6 +298,8 @@ def fate_of(one: Write, error: BaseException) -> BaseException | None:
     space. Returns the exception that comes from outside, or None.
     """
     store, write_sets, torn = one.store, one.write_sets, is_torn_by(error)
+    if isinstance(error, FlushFailed):
+        store.stop()
     if one.file.number is None:
         one.file.abandon()
         if torn or not isinstance(error, Exception):
@@ -308,12 +310,10 @@ def fate_of(one: Write, error: BaseException) -> BaseException | None:
         if isinstance(error, QueueNotFound):
             queues = store.settings.known.config.queues.keys()
             guilty = [each for each in write_sets if not queues >= set(destinations_of(each.tables))]
-        elif isinstance(error, OSError) and error.errno in NO_ROOM:
+        elif isinstance(error, OSError) and is_full(error):
             guilty = [each for each in write_sets if each.messages]
         set_error(guilty or write_sets, error)
         return None
-    if isinstance(error, FlushFailed):
-        store.stop()
     expected = one.unlocked and not torn and isinstance(error, WaitExpired | SpaceStopped | NotOpen | OSError)
     if not expected and not was_delivered(error):
         store.guard.tear(error)  # a lock may still be held: it is released as the space closes

@@ -4,12 +4,16 @@ The histories have enough consumed files to overwrite; one of them fails for eac
 """
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 
 import spool
 from spool.admin import in_doubt as decisions
 from spool.admin.findings import Kind
+from spool.disk import recycler
 from spool.disk.content import new_file
 from spool.disk.content import opened as opened_file
 from spool.disk.recycler import Recycler
@@ -32,6 +36,14 @@ from tests.survivors import Rules, survivors
 
 # Larger than the commit that takes them: so the file with their removals is overwritten first.
 OLD = tuple(f"old {n}".ljust(3000) for n in range(5))
+
+
+@contextmanager
+def growing_soon() -> Iterator[None]:
+    """Make files ahead for the second commit that finds none."""
+    few = {"AHEAD_AFTER_MISSES": 2, "AHEAD_AT_FIRST": 2, "AHEAD_AT_MOST": 2}
+    with mock.patch.multiple(recycler, **few):
+        yield
 
 
 def _with_spares(space: spool.Space) -> None:
@@ -139,6 +151,22 @@ LARGE_DECIDED = {
     in_doubt(contents): {"commit": contents.got("a").put("b", LARGE), "rollback": contents}
     for contents in (BEGIN, LATER)
 }
+
+
+def _nothing(space: spool.Space) -> None:
+    """No file was consumed."""
+
+
+def _grown(space: spool.Space, expected: Expectation) -> None:
+    """A queue grows, so files are made ahead. A get is in one of them, too."""
+    with growing_soon():
+        for body in ("one", "two", "three", "large".ljust(5000), "five"):
+            with expected.becoming(expected.contents.put("a", body)):
+                space.put("a", body)
+        with expected.becoming(expected.contents.got("a")), door.no_spare_is_left_for_others():
+            space.get("a")
+
+
 OVERWRITTEN = History("overwritten", _with_spares, BEGIN, _overwritten)
 ADOPTED = History("adopted", _with_spares, BEGIN, _adopted, DECIDED)
 FORGOTTEN = History("decided by hand and forgotten", _with_spares, BEGIN, _decided_and_forgotten, DECIDED)
@@ -171,7 +199,8 @@ def _taken_in(space: spool.Space, expected: Expectation) -> None:
 TAKEN_IN = History("taken in", _spares_and_dropped, TAKEN, _taken_in, finish=_take_in)
 VOTED_AGAIN = History("voted again", _with_spares, BEGIN, _voted_again, DECIDED, frozenset([IN_DOUBT]))
 RECLAIMED = History("reclaimed and voted again", _with_spares, BEGIN, _reclaimed_and_voted_again, LARGE_DECIDED)
-HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, VOTED_AGAIN, RECLAIMED, TAKEN_IN)
+GROWN = History("grown", _nothing, EMPTY, _grown)
+HISTORIES = (OVERWRITTEN, GROWN, ADOPTED, FORGOTTEN, VOTED_AGAIN, RECLAIMED, TAKEN_IN)
 
 
 @pytest.mark.every(4)
@@ -201,6 +230,8 @@ BUGS = (
     Bug("any stamp counts", numbers._unnamed, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
     Bug("a file is used again before it lies in free/ durably", reclaiming._remove,
         ((_MOVES_ARE_DURABLE, "        gone.append(number)\n"),), OVERWRITTEN.name),
+    Bug("a file that was made ahead is used before its name is durable", Recycler._make_ahead,
+        (("self.disk.flush_directory(layout.FREE)", "pass"),), GROWN.name),
     Bug("names are given from the highest number down", numbers.decide,
         (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),), OVERWRITTEN.name),
     Bug("free/ is cleared before", scan._Scan.run,

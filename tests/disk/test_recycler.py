@@ -1,5 +1,6 @@
 """The pool of consumed files: a file is found once it is durable there, and overwritten only if it has one name."""
 
+import errno
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from spool.disk import Disk
 from spool.disk.durability import durability_of
-from spool.disk.recycler import MAX_BYTES, QUIET_BYTES, STOCK, Recycler
+from spool.disk.recycler import AHEAD_AFTER_MISSES, AHEAD_AT_MOST, MAX_BYTES, QUIET_BYTES, STOCK, Recycler
 from spool.disk.stat import Guarantees
 from spool.model import layout
 from tests.machine import Machine
@@ -74,6 +75,65 @@ def test_an_empty_pool_is_stocked_and_its_files_can_be_taken(disk: SimulatedDisk
     pool = Recycler(disk)
     pool.stock()
     assert [taken(pool) for _ in range(STOCK + 1)] == [True] * STOCK + [False]
+
+
+@pytest.fixture
+def growing(disk: SimulatedDisk) -> Recycler:
+    """The pool of a process whose commits found no file until now, where names follow."""
+    disk.durability = durability_of(Guarantees(orders_renames=True, names_follow=True))
+    pool = Recycler(disk)
+    assert not any(taken(pool) for _ in range(AHEAD_AFTER_MISSES - 1))
+    return pool
+
+
+def test_a_queue_that_grows_finds_files_made_ahead_at_most_so_many_at_once(growing: Recycler) -> None:
+    most = 0
+    for _ in range(3 * AHEAD_AT_MOST):
+        assert taken(growing)
+        most = max(most, 1 + len(growing.disk.names(layout.FREE)))
+    assert most == AHEAD_AT_MOST
+
+
+def test_files_have_the_sizes_of_the_last_commits_unless_those_are_large(growing: Recycler) -> None:
+    for size in (100, 200, 1 << 20):
+        taken(growing, size)
+    sizes = [layout.parse_free(name).size for name in growing.disk.names(layout.FREE)]
+    assert set(sizes) == {10}
+    while len(growing.disk.names(layout.FREE)):
+        taken(growing, 200)
+    assert taken(growing, 200)
+    assert {layout.parse_free(name).size for name in growing.disk.names(layout.FREE)} == {200}
+
+
+def test_no_file_is_made_ahead_after_others_were_given(growing: Recycler) -> None:
+    assert taken(growing)
+    growing.trim(0)
+    write(growing.disk, f"{layout.COMMITTED}/x", 10)
+    growing.release([growing.give(f"{layout.COMMITTED}/x", growing.room())])
+    assert [taken(growing) for _ in range(2)] == [True, False]
+
+
+def test_a_full_disk_has_no_files_made_ahead(growing: Recycler, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_at, left = SimulatedDisk.write_at, [5]
+
+    def full(disk: SimulatedDisk, handle: int, offset: int, data: bytes) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "full")
+        write_at(disk, handle, offset, data)
+
+    monkeypatch.setattr(SimulatedDisk, "write_at", full)
+    assert not taken(growing)
+    assert not growing.disk.names(layout.FREE)
+    assert not taken(growing)
+    assert not growing.disk.names(layout.FREE), "the next commits need the room"
+
+
+@pytest.mark.parametrize("guarantees", [Guarantees(orders_renames=True), Guarantees(orders_renames=False)])
+def test_no_file_is_made_ahead_where_a_new_file_costs_no_more(disk: SimulatedDisk, guarantees: Guarantees) -> None:
+    disk.durability = durability_of(guarantees)
+    pool = Recycler(disk)
+    assert not any(taken(pool) for _ in range(3 * AHEAD_AFTER_MISSES))
 
 
 def test_the_stock_in_a_copy_without_holes_for_zeros_still_has_its_room(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from unittest import mock
 
 import spool
 from spool.coordination.locks import coordinator_byte
+from spool.disk import recycler
 from spool.errors import DiskFailure
 from spool.intake import Intake
 from spool.model.xid import FORMAT_ROUND, Xid
@@ -307,6 +308,14 @@ SPARES_IN_DOUBT = SPARES.doubting("a", 1).doubting("b", 0, added=1)
 SPARES_COMMITTED = SPARES.got("a").put("b", "reply")
 SPARES_VOTE = Step(_vote, lambda contents: SPARES_IN_DOUBT)
 
+
+def _grow(actor: Actor) -> None:
+    """Where names follow, the file of this put and a further one are made ahead."""
+    few = {"AHEAD_AFTER_MISSES": 1, "AHEAD_AT_FIRST": 2, "AHEAD_AT_MOST": 2}
+    with mock.patch.multiple(recycler, **few):
+        actor.space.put("a", "one")
+
+
 # -- files from outside -----------------------------------------------------------------------------------------------
 
 
@@ -386,6 +395,8 @@ HISTORIES = (
     History("put", nothing, EMPTY, (put("one"), put("two", "three"))),
     History("get", three, THREE, (get(), get(2))),
     History("recycled put", consumed, CONSUMED, (RECLAIM, put("one"))),
+    History("put into a growing queue", nothing, EMPTY,
+            (Step(_grow, lambda contents: contents.put("a", "one")), put("two"), put("three"))),
     History("transaction", three, THREE, (FORWARD, FORWARD)),
     History("rollback", three, THREE, (Step(_roll_back, _same), get())),
     History("group", three, THREE, (Step(_group, _grouped, _partly, unsure=True), get())),

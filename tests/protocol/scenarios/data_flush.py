@@ -10,6 +10,7 @@ from tests.protocol.engine import commit, following_number, publish, take_number
 from tests.protocol.machine import (
     Await,
     Context,
+    Create,
     FlushData,
     FlushNames,
     Lock,
@@ -29,6 +30,7 @@ from tests.protocol.scenarios.parts import begin
 from tests.protocol.view import View
 
 _CONSUMED = Commit(0)
+_FILL = "fill"  # of a file that is made ahead
 
 
 def data_flushes(
@@ -37,17 +39,26 @@ def data_flushes(
     by_number: bool = True,
     above_names: bool = True,
     reclaim_flushed: bool = True,
+    made_flushed: bool = True,
 ) -> Case:
-    """A puts a, B gets m, each in a consumed file; R reclaims the put and the removal of m, and uses a file again.
+    """A puts a, B gets m, each in a consumed file; R reclaims the put and the removal of m, and uses a file again; G
+    puts g in a file that it makes ahead, because its queue grows.
 
     ``by_number``: recovery takes files in ``free/`` and ``active/`` by the number in them.
     ``above_names``: only numbers above the highest name in ``committed/``.
     ``reclaim_flushed``: the name of a reclaimed file in ``free/`` is durable before the file is overwritten.
+    ``made_flushed``: the same for the name of a file that is made ahead.
     """
     put = Process("A", lambda: _commit_data(rules, "A", "2", puts=("a",), told=(("put", "a"),)))
     get = Process("B", lambda: _get(rules))
     reclaim = Process("R", lambda: _reclaim_and_use(rules, reclaim_flushed, processes != "all"))
-    chosen = {"put and get": [put, get], "get and reclaim": [get, reclaim], "all": [get, reclaim, put]}[processes]
+    grow = Process("G", lambda: _grow(rules, made_flushed))
+    chosen = {
+        "put and get": [put, get],
+        "get and reclaim": [get, reclaim],
+        "grow and get": [grow, get],
+        "all": [get, reclaim, put],
+    }[processes]
 
     def after_cut(files: dict[str, Any], record: dict[Any, Any]) -> None:
         _check(files, record, _recovered(files, by_number, above_names))
@@ -85,6 +96,14 @@ def _get(rules: Rules) -> Steps[None]:
     yield Lock("claim m")
     yield from _commit_data(rules, "B", "3", removes=("m",), told=(("got", "m"),))
     yield Unlock("claim m")
+
+
+def _grow(rules: Rules, flushed: bool) -> Steps[None]:
+    yield Create("free/5.new", _FILL)
+    if flushed:
+        yield FlushNames()
+    yield Move("free/5.new", "free/5")
+    yield from _commit_data(rules, "G", "5", puts=("g",), told=(("put", "g"),))
 
 
 def _got_m(state: State, alive: tuple[bool, ...]) -> bool:
@@ -139,6 +158,7 @@ def _check(files: dict[str, Any], record: dict[Any, Any], commits: dict[int, Com
 
 
 RECLAIM = {"processes": "get and reclaim"}
+GROW = {"processes": "grow and get"}
 
 SCENARIOS = (
     Scenario(
@@ -149,6 +169,7 @@ SCENARIOS = (
         (
             Setting(2, power=True),
             Setting(1, power=True, options=RECLAIM),
+            Setting(1, power=True, options=GROW),
             Setting(1, power=True, options={"processes": "all"}, long=True),
         ),
         (
@@ -171,6 +192,11 @@ SCENARIOS = (
                 "a file is overwritten before its name in free/ is durable",
                 "is back after an acknowledged get",
                 Setting(power=True, options=RECLAIM | {"reclaim_flushed": False}),
+            ),
+            Mistake(
+                "a file that was made ahead is overwritten before its name in free/ is durable",
+                "is not durable",
+                Setting(power=True, options=GROW | {"made_flushed": False}),
             ),
         ),
     ),
