@@ -87,7 +87,7 @@ BUGS = (
     Bug("what a subscription has not read is reclaimed", index.Index.mark_idle,
         (("any(each.has_unread(number, state) for each in self.subscriptions.values())", "False"),),
         "a subscription beside reclaim"),
-    Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
+    Bug("threads share locks", locks.LockFile.try_lock, (("self._held.setdefault(byte, mine) is not mine", "self._held.update({byte: mine})"),),
         "two threads of a process"),
     Bug("a read does not look where messages lie now", message_reader.MessageReader._relocated,
         (("in ranges:", "in ():"),), "a read beside a sweep"),
@@ -184,7 +184,7 @@ _GOES = r"rename committed/|unlink committed/"
 # Each with the actor that dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", leader.Leader._commit,
-         (("                write(one)", "                complete(left); write(one)"),),
+         (("            write(one)", "            complete(left); write(one)"),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", write.fate_of,
          (("each.error = CommitUnknown(", "each.error = None and ("),

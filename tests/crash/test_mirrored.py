@@ -18,11 +18,11 @@ from tests.simdisk import SimulatedDisk
 from tests.strides import Stride
 from tests.survivors import Rules
 
-# (A file that lies in drop/ is no commit, and no mirror has it: no history of an intake.)
+# (A file that lies in drop/, or a time that is not due yet, is no commit, and no mirror has it.)
 MIRRORED = {
     history.name: replace(history, name=f"mirrored: {history.name}", mirrored=True)
     for history in HISTORIES
-    if not history.name.startswith("intake")
+    if not history.name.startswith(("intake", "a due message"))
 }
 SIDES = {"mirror first": SimulatedDisk, "mirror last": MirrorLast}
 # A default run also cuts the recovery of every n-th disk (0: of none).
