@@ -148,21 +148,25 @@ class Recycler:
             return True
         self._ahead = min(2 * self._ahead or AHEAD_AT_FIRST, AHEAD_AT_MOST)
         sizes = sizes * (self._ahead // len(sizes))
-        made = [FreeName(size, _random_origin(), is_new=True) for size in sizes]
+        origin = _random_origin() // AHEAD_AT_MOST * AHEAD_AT_MOST
+        made = [FreeName(size, origin + place, is_new=True) for place, size in enumerate(sizes)]
         try:
             for each in made:
                 with new_file(self.disk, f"{layout.FREE}/{each}") as handle:
                     self.disk.write_at(handle, 0, _FILL * each.size)
                     self.disk.begin_flush(handle)  # (so that the file has its blocks, too, when the journal commits)
             self.disk.flush_directory(layout.FREE)
-            self._release(made)
+            released = self._renamed(made)
         except FlushFailed:
             raise
         except OSError:
             self._ahead = 0
             for each in made:
                 unlink_if_there(self.disk, f"{layout.FREE}/{each}")
-        return len(self._files) > least
+            return False
+        with self._mutex:
+            self._files = sorted([*self._files, *released])
+        return True
 
     def _put_away(self, name: str) -> bool:
         """Put a file that cannot be opened into quarantine, because another program may have put a FIFO or a directory
@@ -216,12 +220,15 @@ class Recycler:
             return
         self.disk.durability.flush_arrivals(self.disk, layout.FREE)
         self._ahead = 0
-        self._release(given)
-
-    def _release(self, given: Sequence[FreeName]) -> None:
-        for target in given:
-            self.disk.rename(f"{layout.FREE}/{target}", f"{layout.FREE}/{target._replace(is_new=False)}")
+        self._renamed(given)
         self.refresh()
+
+    def _renamed(self, given: Sequence[FreeName]) -> list[tuple[int, str]]:
+        """Give files the names by which commits find them; return the size and the name of each."""
+        released = [(each.size, str(each._replace(is_new=False))) for each in given]
+        for each, (_, name) in zip(given, released, strict=True):
+            self.disk.rename(f"{layout.FREE}/{each}", f"{layout.FREE}/{name}")
+        return released
 
     def trim(self, most: int = QUIET_BYTES) -> None:
         """Remove files until at most ``most`` bytes are left; the smallest files remain."""

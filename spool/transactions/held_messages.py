@@ -99,9 +99,13 @@ class HeldMessages(Closing):
 
         Raises:
             BadMessageId: this object does not hold one of the messages.
+            InvalidArgument: there is no message to acknowledge.
             the errors of ``Space.put``. Then nothing is committed, and the messages remain held.
         """
-        return self._end_by("commit", _listed("commit", messages), puts=_listed_puts(puts))
+        given, new = _listed("commit", messages), _listed_puts(puts)
+        if new and not given:
+            raise InvalidArgument("a commit of claims acknowledges at least one message: put messages alone with put")
+        return self._end_by("commit", given, puts=new)
 
     def fail(self, message: Message, reason: str, delay: float | None = None) -> "Future[None]":
         """Count a failed attempt, and release the message.

@@ -230,6 +230,8 @@ def test_messages_are_claimed_and_each_is_ended(space: Any) -> None:
                 call(taken[0])
         with pytest.raises(spool.InvalidArgument, match="deduplication_key"):
             claims.commit([taken[7]], [("once", "x", {"deduplication_key": "k"})])
+        with pytest.raises(spool.InvalidArgument, match="acknowledges at least one message"):
+            claims.commit([], [("once", "x", {})])
         with pytest.raises(spool.QueueNotFound):
             claims.commit([taken[7]], [("none", "x", {})]).result(WAIT)
         assert claims.held == 1, "a refused commit ends nothing"
