@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_277,
+    "spool": 23_323,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 4_902,
-    "scripts": 9_353,
-    "tests": 70_306,
+    "scripts": 9_361,
+    "tests": 70_415,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -37,7 +37,7 @@ MOST = {
     "scripts/xaspool_scripts/commands/reschedule.py": 29,
     "scripts/xaspool_scripts/commands/execute.py": 64,
     "tests/web": 1_242,
-    "tests/client": 901,
+    "tests/client": 903,
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,
     "tests/schedules/test_change.py": 62,
