@@ -41,6 +41,7 @@ SESSION = (
     "queue purge extra --yes",
     "queue delete extra",
     "schedule create nightly orders --cron '0 3 29 2 *' --body SEVEN",
+    "schedule change nightly --missed skip",
     "schedule run nightly",
     "schedule delete nightly",
     "transaction list",

@@ -232,7 +232,7 @@ def test_a_pickled_or_copied_space_names_the_way_to_another_process(
     worker = spool.Worker(space, "q", lambda message: None)
     with space.transaction() as transaction:
         for one in (space, [space], transaction, worker, xa.ResourceManager(space)):
-            with pytest.raises(TypeError, match=r"call spool\.open\(path\) in each process"):
+            with pytest.raises(TypeError, match=r"call spool\.open or spool\.connect in each process"):
                 duplicate(one)
 
 

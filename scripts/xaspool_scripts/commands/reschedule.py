@@ -30,8 +30,9 @@ def change(name: str, body: str | None, file: BinaryIO | None, **options: Any) -
     The schedule keeps the times of its last message. A message that is late is still put, with the new body.
 
     \b
-    Example:
-      spool-admin schedule change nightly --cron '30 4 * * *' --missed skip
+    Examples:
+      spool-admin schedule change nightly --timezone Europe/Berlin --missed skip
+      spool-admin schedule change nightly --cron '30 4 * * *'
     """
     chosen = given(options)
     if (body is not None and file is not None) or not (chosen or body is not None or file):
