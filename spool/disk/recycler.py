@@ -18,7 +18,6 @@ commit has another number than the origin, and a vote is marked with the origin 
 import os
 import threading
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from spool.disk.content import new_file, unlink_if_there, unlink_unless_gone, write_new
@@ -39,6 +38,7 @@ _FEW = 8  # so few files above the kept ones may have been taken by other proces
 _FILL = b"\xff"  # not zeros: a copy of the space may have holes instead, which a full disk cannot fill
 STOCKED_BYTES = STOCK * _STOCK_BYTES
 AHEAD_AFTER_MISSES, AHEAD_AT_FIRST, AHEAD_AT_MOST = 8, 16, 128
+_SIZES = 16
 _AHEAD_BYTES = 16 << 10  # of larger files, the second write of the bytes costs more than the creation
 
 
@@ -55,7 +55,7 @@ class Recycler:
         self._files: list[tuple[int, str]] = []  # (size in bytes, name), sorted
         self._misses = 0
         self._ahead = 0  # how many files this process has made at once, 0 if the last files were consumed ones
-        self._sizes = deque[int](maxlen=AHEAD_AT_FIRST)  # of the last commits
+        self._sizes, self._turn = [0] * _SIZES, 0  # of the last commits, in turn
         self._chance = _chance()
         self._mutex = threading.Lock()
         self.refresh()
@@ -86,7 +86,8 @@ class Recycler:
         Returns:
             The file's handle, open for writing, its size, and its name in ``free/``, or None if no file was found.
         """
-        self._sizes.append(size)
+        self._turn += 1
+        self._sizes[self._turn % _SIZES] = size  # (without a call)
         for _ in range(_TRIES):
             least = keep() if len(self._files) <= STOCK + _FEW else 0
             if 0 < least < len(self._files) <= least + _FEW:
@@ -140,7 +141,7 @@ class Recycler:
         """
         if not self._ahead and self._misses < AHEAD_AFTER_MISSES:
             return False
-        sizes = [size for size in self._sizes if size <= _AHEAD_BYTES]
+        sizes = [size for size in self._sizes if 0 < size <= _AHEAD_BYTES]
         if not sizes or not self.disk.durability.restores_names:
             return False
         self.refresh()  # another process may have given files meanwhile
