@@ -147,6 +147,8 @@ class Recycler:
         self.refresh()  # another process may have given files meanwhile
         if len(self._files) > least:
             return True
+        if sum(map(_is_new, self.disk.names(layout.FREE))) >= AHEAD_AT_MOST:
+            return False  # (others make files now, or were killed: only the first opener may remove their files)
         self._ahead = min(2 * self._ahead or AHEAD_AT_FIRST, AHEAD_AT_MOST)
         sizes = sizes * (self._ahead // len(sizes))
         origin = _random_origin() // AHEAD_AT_MOST * AHEAD_AT_MOST

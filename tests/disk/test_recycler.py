@@ -105,6 +105,14 @@ def test_files_have_the_sizes_of_the_last_commits_unless_those_are_large(growing
     assert {layout.parse_free(name).size for name in growing.disk.names(layout.FREE)} == {200}
 
 
+def test_killed_makers_leave_a_bounded_number_of_files(growing: Recycler) -> None:
+    """Only the first opener may remove such files, because their makers may live."""
+    for place in range(AHEAD_AT_MOST):
+        write(growing.disk, f"{layout.FREE}/10-{place:016x}.new", 10)
+    assert not any(taken(growing) for _ in range(3 * AHEAD_AFTER_MISSES))
+    assert len(growing.disk.names(layout.FREE)) == AHEAD_AT_MOST
+
+
 def test_no_file_is_made_ahead_after_others_were_given(growing: Recycler) -> None:
     assert taken(growing)
     growing.trim(0)
