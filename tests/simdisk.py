@@ -10,7 +10,7 @@ import random
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest import mock
 
 from spool.coordination import locks, requests
@@ -241,6 +241,9 @@ class SimulatedDisk(Disk):
         self._directories_opened[handle] = name
         return handle
 
+    def keeping(self, *directories: str) -> AbstractContextManager[None]:
+        return nullcontext()  # a call by name is one step in any case
+
     # -- bytes by handle --------------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
@@ -395,14 +398,10 @@ class SimulatedDisk(Disk):
             if held.get(name) is self:
                 del held[name]
 
-    def has_writer(self, name: str) -> bool | None:
-        self._step("has_writer", name)
-        inode = self.machine.find(name)
-        if inode.entries is not None:
-            return None  # a directory has no leases
-        if inode.foreign:
-            return None
-        return any(handle.inode is inode and handle.writable for handle in self.machine.handles.values())
+    def has_writer(self, handle: int) -> bool | None:
+        self._step("has_writer", handle)
+        inode, handles = self._handle(handle), self.machine.handles.values()
+        return None if inode.foreign else any(each.inode is inode and each.writable for each in handles)
 
     # -- the machine ------------------------------------------------------------------------------------------------
 

@@ -19,15 +19,16 @@ NAMES = st.sampled_from(["d/x", "d/y", "e/x", "e/y", "top", "d/new", "d/x/below"
 DIRECTORIES = st.sampled_from(["d", "e", "d/new", "d/x", "none"])
 OFFSETS = st.integers(0, 12)
 HANDLES = st.integers(0, 4)
+BY_HANDLE = ["flush", "handle_identity", "has_writer", "write_at", "read_at", "truncate", "lock", "unlock", "some_lock"]
 
 CALLS = st.one_of(
-    st.tuples(st.sampled_from(["create", "open", "unlink", "exists", "identity", "has_writer"]), NAMES),
+    st.tuples(st.sampled_from(["create", "open", "unlink", "exists", "identity"]), NAMES),
     st.tuples(st.just("open_to_write"), NAMES),
     st.tuples(st.sampled_from(["rename", "rename_new", "link"]), NAMES, NAMES).filter(
         lambda call: not {call[1], call[2]} >= {"d/x", "d/x/below"}  # a directory into itself, which no caller does
     ),
     st.tuples(st.sampled_from(["names", "make_directory", "remove_directory", "flush_directory"]), DIRECTORIES),
-    st.tuples(st.sampled_from(["close", "flush", "handle_identity"]), HANDLES),
+    st.tuples(st.sampled_from(["close", "flush", "handle_identity", "has_writer"]), HANDLES),
     st.tuples(st.just("write_at"), HANDLES, OFFSETS, st.binary(max_size=6)),
     st.tuples(st.just("read_at"), HANDLES, OFFSETS, OFFSETS),
     st.tuples(st.just("truncate"), HANDLES, OFFSETS),
@@ -59,7 +60,7 @@ class _Player:
             return lambda path: self.handles.append(method(path, **options))
         if name == "close":
             return lambda place: method(self.handles.pop(place % len(self.handles))) if self.handles else None
-        if name in ("flush", "handle_identity", "write_at", "read_at", "truncate", "lock", "unlock", "some_lock"):
+        if name in BY_HANDLE:
             return lambda place, *rest: (
                 method(self.handles[place % len(self.handles)], *rest, **options) if self.handles else None
             )

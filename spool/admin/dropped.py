@@ -12,14 +12,10 @@ from typing import NamedTuple
 from spool.disk.content import is_directory
 from spool.disk.stat import FileIdentity
 from spool.model import layout
-from spool.policies.writers import Writers, standing
+from spool.policies.dropped_states import MARK, TAKE, Step, by_kind, by_name, judge_named
 from spool.store.store import Store
 
-Version = tuple[int, int, int, int]  # identifies a file and its content: (device, inode, size, time of the last change)
-
-
-def version_of(identity: FileIdentity) -> Version:
-    return identity.device, identity.inode, identity.size, identity.modified_ns
+Version = tuple[int, int, int, int]  # of a file and its content (``FileIdentity.version``)
 
 
 class DroppedFile(NamedTuple):
@@ -36,7 +32,6 @@ class DroppedFiles:
         self.left_out: dict[str, str] = {}
         self._store = store
         self._disk = store.files.disk
-        self._writers = Writers(store, self._leave_out, self._leave_out)
 
     def to_read(self) -> Iterator[DroppedFile]:
         """Yield the complete files, folder by folder, each folder in the order of the last changes.
@@ -70,7 +65,7 @@ class DroppedFiles:
     def _note(self, found: dict[Version, str], path: str) -> None:
         identity = self._disk.identity(path)
         if identity is not None and identity.is_regular:
-            found.setdefault(version_of(identity), path)
+            found.setdefault(identity.version, path)
 
     def _folders(self) -> Iterator[str]:
         queues = self._store.settings.current().config.queues
@@ -101,24 +96,25 @@ class DroppedFiles:
                 if layout.queue_of_capture(path.rpartition("/")[2]) == queue.name:
                     there.update(self._names(path))
         for name in names:
-            stands = standing(name, there, queue)
-            if why := stands.ignored or stands.waits:
-                self._leave_out(f"{folder}/{name}", why)
+            decision = by_name(name, there, queue)
+            if decision in (MARK, TAKE):
+                is_declared = decision is MARK or queue.drop_marker is not None
+                yield from self._dropped(queue.name, f"{folder}/{name}", is_declared)
             else:
-                yield from self._dropped(f"{folder}/{name}", stands.is_marker or queue.drop_marker is not None)
+                self._leave_out(f"{folder}/{name}", decision.why)
 
-    def _dropped(self, path: str, is_declared: bool) -> Iterator[DroppedFile]:
-        identity, active = self._disk.identity(path), self._disk.identity(layout.ACTIVE)
-        if identity is None:
-            return
-        if not identity.is_regular:
-            self._leave_out(path, "it is no regular file")
-        elif identity.size > self._store.settings.known.config.max_dropped_bytes:
-            self._leave_out(path, "it is too large for a message")
-        elif active is not None and identity.device != active.device:
-            self._leave_out(path, "it lies on another device")
-        elif self._writers.judge(path, identity, path, lambda: is_declared) is not None:
-            yield DroppedFile(path, identity)
+    def _dropped(self, queue: str, path: str, is_declared: bool) -> Iterator[DroppedFile]:
+        identity = self._disk.identity(path)
+        decision = by_kind(identity, self._disk.identity(layout.ACTIVE))
+        if identity is not None and decision is TAKE:
+            if identity.size > self._store.settings.known.config.max_dropped_bytes:
+                self._leave_out(path, "it is too large for a message")
+                return
+            decision, identity = judge_named(self._store, path, queue, identity, lambda: is_declared)
+            if decision.step is Step.TAKE:
+                yield DroppedFile(path, identity)
+        if decision.why:
+            self._leave_out(path, decision.why)
 
     def _captured(self, path: str) -> Iterator[DroppedFile]:
         identity = self._disk.identity(path)

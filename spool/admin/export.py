@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 from spool.admin import manifest
 from spool.admin.archive import COMPRESSIONS, Writer
-from spool.admin.dropped import DroppedFile, DroppedFiles, Version, version_of
+from spool.admin.dropped import DroppedFile, DroppedFiles, Version
 from spool.admin.manifest import ExportReport, Progress
 from spool.disk.content import open_first
 from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
@@ -141,7 +141,7 @@ class _Export:
         kept = {
             file.name: max(0, file.identity.modified_ns)
             for file in read
-            if waiting.pop(version_of(file.identity), None) is not None
+            if waiting.pop(file.identity.version, None) is not None
         }
         for name in set(waiting.values()) - self._dropped.left_out.keys():
             self._left_out[name] = "it was dropped or changed while the export was written"

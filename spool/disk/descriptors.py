@@ -7,7 +7,8 @@ number may release a lock by mistake. So a ``Disk`` keeps a table of its descrip
 import errno
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from spool.disk.advice import user_name
 from spool.errors import DiskFailure
@@ -64,6 +65,7 @@ class Directories(dict[str, Directory]):
     def __init__(self, root: str, owner: int | None = None) -> None:
         self.root: str | None = root
         self._owner = owner
+        self._kept = {*_KEPT}
 
     def __missing__(self, name: str) -> Directory:
         # No other variable holds the new descriptor, because the traceback of an error would keep the variable alive.
@@ -83,7 +85,7 @@ class Directories(dict[str, Directory]):
             if name in STAGES:
                 opened = os.fstat(found)
                 found.place = opened.st_ino, opened.st_dev
-            if name in _KEPT:
+            if name in self._kept:
                 self[name] = found
         return found
 
@@ -103,6 +105,18 @@ class Directories(dict[str, Directory]):
                 "whose name root uses no directory of another user: run this as the owner of the space, or give both "
                 "to one user (chown -R)",
             )
+
+    @contextmanager
+    def keeping(self, names: Iterable[str]) -> Iterator[None]:
+        """Keep these directories open during the body, from their first use."""
+        kept = {*names} - self._kept
+        self._kept |= kept
+        try:
+            yield
+        finally:
+            self._kept -= kept
+            for name in kept:
+                self.pop(name, None)
 
     def check_in_place(self, name: str) -> None:
         """Raise OSError (ESTALE) if the path of an open stage leads to no directory or to another directory.

@@ -18,7 +18,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from fcntl import F_OFD_GETLK, F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
 from typing import Any
 
@@ -414,6 +414,13 @@ class Disk:
             raise
         return handle
 
+    def keeping(self, *directories: str) -> AbstractContextManager[None]:
+        """Return a context for many calls about names in these directories: each directory is opened once.
+
+        Meanwhile the names lead to the same directories, even if a directory was renamed or removed.
+        """
+        return self._directories.keeping(directories)
+
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
@@ -627,13 +634,9 @@ class Disk:
         with kernel.file_locked(self._directories[directory], last, FILE_MODE) as ours:
             yield ours
 
-    def has_writer(self, name: str) -> bool | None:
+    def has_writer(self, handle: int) -> bool | None:
         """Return whether a process has this file open for writing, or None if the kernel gives no answer."""
-        handle = self._open_named(name, _TO_READ)
-        try:
-            return kernel.has_writer(handle)
-        finally:
-            self._close(handle)
+        return kernel.has_writer(self._checked(handle))
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
         """Run the function in a new thread. A disk without threads returns False, and the caller runs the function."""

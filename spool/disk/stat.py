@@ -167,6 +167,11 @@ class FileIdentity(NamedTuple):
         return self.is_directory and bool(self.mode & 0o022) and not self.mode & stat.S_ISVTX
 
     @property
+    def version(self) -> tuple[int, int, int, int]:
+        """Return a value that identifies the file and its content, if programs do not set its times."""
+        return self.device, self.inode, self.size, self.modified_ns
+
+    @property
     def permissions(self) -> int:
         return stat.S_IMODE(self.mode)
 
@@ -178,7 +183,7 @@ _stat_fields = attrgetter("st_dev", "st_ino", "st_nlink", "st_size", "st_mtime_n
 
 
 def identity_of(found: os.stat_result) -> FileIdentity:
-    return FileIdentity(*_stat_fields(found))
+    return tuple.__new__(FileIdentity, _stat_fields(found))  # without a call of Python code
 
 
 def is_same_original(one: str, other: str) -> bool:

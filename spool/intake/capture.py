@@ -11,25 +11,25 @@ removes the name. Otherwise the name belongs to another file, which the intake c
 
 import errno
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from spool.admin.quarantined import finish_restoring
 from spool.coordination.locks import drop_folder_byte
+from spool.disk.content import opened
 from spool.disk.disk import Disk
 from spool.disk.durability import Move
 from spool.disk.kernel import Unsupported
-from spool.disk.quarantine import Cause
 from spool.disk.stat import FileIdentity
 from spool.intake import safety_copies
 from spool.intake.directories import CapturedFile, CaptureDirectories
-from spool.intake.late_writes import LateWrites, growth_reason
+from spool.intake.late_writes import LateWrites
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.policies.writers import Complete, Evidence
+from spool.policies.dropped_states import REMOVE, WATCH, Decision, Proof, Seen, Step, committed, committed_by_the_dead
 from spool.runtime.calls import step
 from spool.store.store import Store
 
@@ -39,30 +39,18 @@ log = logging.getLogger("spool")
 class Capture:
     """The captured files of one intake.
 
-    queues: a function that returns the names of all queues.
-    report: a function with the arguments (name, reason), which is called for each file that the intake does not take.
-    move_to_quarantine: a function that moves a file to quarantine. The arguments of the function are (path, queue,
-        reason, cause).
+    end: a function that does the step of a decision about a file at a path, whose queue is the third argument.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        queues: Callable[[], Collection[str]],
-        report: Callable[[str, str], None],
-        move_to_quarantine: Callable[[str, str, str, Cause], None],
-    ) -> None:
-        self.late_writes = LateWrites(store, move_to_quarantine)
+    def __init__(self, store: Store, end: Callable[[Decision, str, str], None]) -> None:
+        self.late_writes = LateWrites(store, end)
         self._store = store
         self._disk = store.files.disk
-        self._queues = queues
-        self._report = report
-        self._quarantine = move_to_quarantine
+        self._end = end
         self._directories = CaptureDirectories(store)
         self._locked_folders: set[str] = set()  # queues whose ``drop_folder_byte`` this intake holds
 
-    @step("taking dropped files")
-    def capture(self, queue: str, arrivals: Sequence[tuple[str, Complete | None]]) -> list[CapturedFile]:
+    def capture(self, queue: str, arrivals: Sequence[tuple[str, Seen | None]]) -> list[CapturedFile]:
         """Move dropped files, by name, to a capture directory.
 
         Returns:
@@ -77,7 +65,8 @@ class Capture:
             for name, seen in arrivals
             if name not in batch.left_to_others
         )
-        self._disk.durability.move(arrived, partial(self._alone_at, queue, batch))
+        with self._disk.keeping(*self._directories.current(queue)):
+            self._disk.durability.move(arrived, partial(self._alone_at, queue, batch))
         return batch.captured
 
     @contextmanager
@@ -104,8 +93,8 @@ class Capture:
             finally:
                 self._locked_folders.remove(queue)
 
-    def _report_failure(self, file: CapturedFile, error: OSError) -> None:
-        self._report(file.first, f"it cannot be taken: {error.strerror}")
+    def _report(self, path: str, queue: str, why: str) -> None:
+        self._end(Decision(Step.REPORT, why), path, queue)
 
     def _copied_names(self, queue: str) -> set[str]:
         directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.names(queue)]
@@ -122,35 +111,38 @@ class Capture:
     # -- around the commit --------------------------------------------------------------------------------------------
 
     def make_durable(self, batch: list[CapturedFile]) -> None:
-        """Flush the directories of captured files before the commit, so that after a power cut no captured file is in
-        drop/ again.
+        """Flush the folders that captured files left before the commit, so that after a power cut no captured file is
+        in drop/ again.
 
         This flush is also needed on btrfs, where a commit's flush covers only the renames of the commit's own file.
         """
-        folders = {f"{layout.ACTIVE}/{file.directory}" for file in batch}
-        folders |= {f"{layout.DROP}/{file.queue}" for file in batch} | {layout.ACTIVE}
+        disk = self._disk
         try:
-            for folder in sorted(folders):
-                if self._disk.exists(folder):
-                    self._disk.flush_directory(folder)
+            for folder in sorted({f"{layout.DROP}/{file.queue}" for file in batch}):
+                try:
+                    disk.flush_directory(folder)
+                except FileNotFoundError:
+                    disk.flush_directory(layout.DROP)  # the removal of the folder is in this directory
+            for folder in sorted({file.folder for file in batch}):
+                disk.durability.flush_arrivals(disk, folder)
         except OSError as error:
             self._store.fail("taking dropped files", error)
 
     def remove(self, file: CapturedFile) -> None:
-        """Remove a file whose messages are committed. If the file may still have a writer, watch the file first (see
-        ``late_writes``)."""
+        """Remove a marker, or a file whose messages are committed. If the file may still have a writer, watch the file
+        first (see ``late_writes``)."""
+        seen = file.seen
+        identity = None if seen is None or seen.proof is not Proof.DECLARED else self._disk.identity(file.path)
+        self._finish(file, REMOVE if seen is None else committed(seen, identity))
+
+    def _finish(self, file: CapturedFile, decision: Decision) -> None:
         try:
-            if file.seen is None or file.seen.evidence is Evidence.NO_WRITER:
+            if decision is REMOVE:
                 self._disk.unlink(file.path)
-            elif file.seen.evidence is Evidence.UNCHANGED:
+            elif decision is WATCH and file.seen is not None:
                 self.late_writes.watch(file.queue, file.path, file.seen.identity)
             else:
-                seen, identity = file.seen, self._disk.identity(file.path)
-                if identity is None or seen.is_still(identity):
-                    self._disk.unlink(file.path)
-                else:
-                    reason = growth_reason(seen.identity.size, identity.size)
-                    self._quarantine(file.path, file.queue, reason, Cause.CHANGED)
+                self._end(decision, file.path, file.queue)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -186,10 +178,10 @@ class Capture:
         if identity is None:
             return None  # another intake was faster
         if not identity.is_directory:
-            self._report(path, "it is no directory, and left alone")
+            self._report(path, queue, "it is no directory, and left alone")
             return None
-        if queue not in self._queues():
-            self._report(path, f"files taken for queue {queue}, which was deleted: create it again")
+        if queue not in self._store.settings.current().config.queues:
+            self._report(path, queue, f"files taken for queue {queue}, which was deleted: create it again")
             return None
         # A commit of the dead intake may be unpublished. So settle every number before deciding that no commit names a
         # file.
@@ -203,10 +195,11 @@ class Capture:
                 continue
             meanwhile = name.startswith(layout.FIRST_PREFIX)
             file = CapturedFile(queue, directory, name.removeprefix(layout.FIRST_PREFIX), came_meanwhile=meanwhile)
-            if meanwhile and self._is_second_name(file):
+            if meanwhile and self._is_one_file(file.path, f"{path}/{file.name}"):
                 self._disk.unlink(file.path)
                 continue
-            if self._has_first_name(file):  # the file has both names because the intake died, or because of a power cut
+            # A file has both names if the intake died, or because of a power cut.
+            if self._is_one_file(file.first, file.path):
                 for folder in (layout.ACTIVE, file.folder):
                     self._disk.flush_directory(folder)
                 left += self._remove_first_name(file)
@@ -225,29 +218,19 @@ class Capture:
             safety_copies.recover(self._disk, path, queue)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
-        """Remove a file that a commit of a dead intake names.
-
-        It is not known in which state the dead intake read the file.
-        """
-        identity = self._disk.identity(file.path)
-        if identity is None or not identity.is_regular or self._has_no_writer(file.path):
-            self.remove(file)
-        elif identity.modified_ns < identity.changed_ns:  # the rename of the capture came after the last write
-            self.remove(replace(file, seen=Complete(Evidence.UNCHANGED, identity)))
-        else:
-            reason = "it became messages, its intake died, and it may have changed since: compare it with them"
-            self._quarantine(file.path, file.queue, reason, Cause.CHANGED)
-
-    def _has_no_writer(self, path: str) -> bool:
-        with suppress(OSError):
-            return self._disk.has_writer(path) is False
-        return False
+        """Remove a file that a commit of a dead intake names. If the file may still have a writer, watch the file."""
+        identity, writer = self._disk.identity(file.path), None
+        with suppress(OSError), opened(self._disk, file.path) as handle:
+            writer = self._disk.has_writer(handle)
+        if identity is not None:
+            file.seen = Seen(Proof.UNCHANGED, identity)
+        self._finish(file, committed_by_the_dead(identity, writer))
 
     # -- where a file has two names for a moment ----------------------------------------------------------------------
 
-    def _has_first_name(self, file: CapturedFile) -> bool:
-        identity = self._disk.identity(file.first)
-        return identity is not None and identity.same_file(self._disk.identity(file.path))
+    def _is_one_file(self, path: str, other: str) -> bool:
+        identity = self._disk.identity(path)
+        return identity is not None and identity.same_file(self._disk.identity(other))
 
     def _remove_first_name(self, file: CapturedFile) -> list[CapturedFile]:
         """Remove the first name of a file whose new name is durable.
@@ -255,9 +238,9 @@ class Capture:
         If another file already has the first name, that file is not touched. If another file gets the name during the
         removal, that file is also captured, and is returned.
         """
-        if not self._has_first_name(file):
+        if not self._is_one_file(file.first, file.path):
             return []
-        moved = replace(file, seen=None, came_meanwhile=True)
+        moved = CapturedFile(file.queue, file.directory, file.name, came_meanwhile=True)
         try:
             self._disk.rename_new(file.first, moved.path)
         except FileNotFoundError:  # the file's owner removed the file
@@ -268,15 +251,11 @@ class Capture:
             with suppress(FileNotFoundError):  # the check above has shown that the name belongs to the captured file
                 self._disk.unlink(file.first)
             return []
-        if self._is_second_name(moved):
+        if self._is_one_file(moved.path, f"{moved.folder}/{moved.name}"):
             self._disk.unlink(moved.path)
             return []
         self._disk.flush_directory(moved.folder)  # a power cut must not lose both names of the file
         return [moved]
-
-    def _is_second_name(self, moved: CapturedFile) -> bool:
-        identity = self._disk.identity(moved.path)
-        return identity is not None and identity.same_file(self._disk.identity(f"{moved.folder}/{moved.name}"))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -314,38 +293,34 @@ class _FileMove(Move):
         self._moves_at_release = False
 
     def rename(self) -> None:
-        self._attempt(lambda _: super(_FileMove, self).rename())
+        seen = self._file.seen
+        identity = self.disk.identity(self.source) if seen is None else seen.identity
+        if self._attempt(partial(self.disk.rename_new, self.source, self.target), identity):
+            self._batch.captured.append(self._file)
 
     def link(self) -> bool:
-        return self._attempt(self._link_or_copy)
+        identity = self.disk.identity(self.source)
+        return self._attempt(partial(self._link_or_copy, identity), identity)
 
     def release(self) -> None:
-        captured = self._batch.captured
         if not self._moves_at_release:
-            captured += self._capture._remove_first_name(self._file)
-            return
-        try:
-            super().rename()
-        except OSError as error:
-            captured.remove(self._file)
-            if not isinstance(error, FileNotFoundError):
-                self._capture._report_failure(self._file, error)
+            self._batch.captured += [self._file, *self._capture._remove_first_name(self._file)]
+        elif self._attempt(super().rename):
+            self._batch.captured.append(self._file)
 
-    def _attempt(self, move: Callable[[FileIdentity | None], None]) -> bool:
+    def _attempt(self, move: Callable[[], None], identity: FileIdentity | None = None) -> bool:
         """Move the file. Return False if the file remains in its folder, or if a dead intake had already moved it."""
         try:
-            identity = self.disk.identity(self.source)
             if identity is not None and identity.links > 1 and self._capture._is_captured(self._file, identity):
                 self._batch.captured += self._capture.finish_dead_intakes()
                 return False
-            move(identity)
+            move()
         except FileNotFoundError:
             return False  # the file's owner removed the file, or another intake was faster
         except OSError as error:
-            self._capture._report_failure(self._file, error)
+            self._capture._report(self._file.first, self._file.queue, f"it cannot be taken: {error.strerror}")
             return False
         self._capture._directories.note_used(self._file)
-        self._batch.captured.append(self._file)
         return True
 
     def _link_or_copy(self, identity: FileIdentity | None) -> None:

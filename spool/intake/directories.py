@@ -7,59 +7,48 @@ that gets the byte takes over the directory.
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from spool.coordination.locks import capture_byte
 from spool.disk.content import is_directory
 from spool.errors import SpoolError
 from spool.model import layout
-from spool.policies.writers import Complete
+from spool.policies.dropped_states import Seen
 from spool.store.store import Store
 
 _MOST_NAMES = 10_000  # the limit of names in one directory, because the intake remembers all names
 
 
-@dataclass(frozen=True)
 class CapturedFile:
     """A file in a capture directory.
 
     name: the name under which the file was dropped.
-    seen: the evidence that the file was complete; None if a dead intake had captured the file.
-    came_meanwhile: whether the file was dropped during the capture of another file of the same name. Then the file has
-        a different name in the capture directory.
+    seen: the file when this intake last saw it; None for a marker, and at first for a file of a dead intake.
+    first: the first name of the file: the path at which a program dropped it.
+    path, folder: the present name of the file, and its directory.
     """
 
-    queue: str
-    directory: str
-    name: str
-    seen: Complete | None = field(default=None, compare=False)
-    came_meanwhile: bool = False
-
-    @property
-    def folder(self) -> str:
-        return f"{layout.ACTIVE}/{self.directory}"
-
-    @property
-    def entry(self) -> str:
-        return f"{layout.FIRST_PREFIX}{self.name}" if self.came_meanwhile else self.name
-
-    @property
-    def path(self) -> str:
-        return f"{self.folder}/{self.entry}"
-
-    @property
-    def first(self) -> str:
-        """Return the first name of the file: the path at which a program dropped it."""
-        return f"{layout.DROP}/{self.queue}/{self.name}"
+    def __init__(
+        self, queue: str, directory: str, name: str, seen: Seen | None = None, *, came_meanwhile: bool = False
+    ) -> None:
+        """``came_meanwhile``: whether the file was dropped during the capture of another file of the same name. Then
+        the file has a different name in the capture directory."""
+        self.queue = queue
+        self.directory = directory
+        self.name = name
+        self.seen = seen
+        self.first = f"{layout.DROP}/{queue}/{name}"
+        self.folder = f"{layout.ACTIVE}/{directory}"
+        self._entry = f"{layout.FIRST_PREFIX}{name}" if came_meanwhile else name
+        self.path = f"{self.folder}/{self._entry}"
 
     def order(self) -> tuple[int, str]:
-        """Return the sort key of a complete file within its folder: the time of the last change, then the name."""
+        """Return the sort key of a file within its folder: the time of the last change, then the name."""
         return self.seen.identity.modified_ns if self.seen is not None else 0, self.name
 
     @property
     def record(self) -> tuple[str, bytes]:
         """Return the directory, and the name in bytes, with which a commit records the file."""
-        return self.directory, os.fsencode(self.entry)
+        return self.directory, os.fsencode(self._entry)
 
 
 class CaptureDirectories:
@@ -92,11 +81,16 @@ class CaptureDirectories:
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
         # A power cut must not lose the directory with its files. Flush the directory before its name. Otherwise, on a
         # file system without a journal, the name could lead to another inode.
-        self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+        if self._disk.durability.needs_links:
+            self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
         self._disk.flush_directory(layout.ACTIVE)
         self._used.pop(self._current.get(queue, ""), None)
         self._current[queue], self._used[directory] = directory, set()
         return directory
+
+    def current(self, queue: str) -> list[str]:
+        """Return the path of the directory for the queue's next file, if there is one."""
+        return [f"{layout.ACTIVE}/{self._current[queue]}"] if queue in self._current else []
 
     def note_used(self, file: CapturedFile) -> None:
         """Record that the file's capture directory has had the file's name."""

@@ -16,6 +16,7 @@ from spool.errors import InvalidArgument, SpoolError
 from spool.model import codecs
 from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
 from spool.model.settings import AS_BYTES
+from spool.policies.dropped_states import Decision, Step
 
 STREAM_SUFFIX = ".msgpack"
 TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # for every queue; other files are bytes
@@ -25,12 +26,12 @@ _MAX_STREAM_MESSAGES = 1_000_000
 _ARGUMENTS = ("body", *PUT_OPTIONS)
 
 
-class Refused(InvalidArgument):
-    """A dropped file is not acceptable, for a cause that has a specific cure."""
+class NotTaken(InvalidArgument):
+    """A captured file is not taken, by this decision."""
 
-    def __init__(self, text: str, cause: Cause) -> None:
-        super().__init__(text)
-        self.cause = cause
+    def __init__(self, why: str, cause: Cause = Cause.REFUSED, step: Step = Step.QUARANTINE) -> None:
+        super().__init__(why)
+        self.decision = Decision(step, why, cause)
 
 
 class PutArguments(NamedTuple):
@@ -103,27 +104,30 @@ def puts_of(
     Args:
         queue: the queue's name, for the text of an error.
         types: the queue's ``drop_types``.
-        check: a function that is called with the options of each put, and raises an error if the queue refuses the
-            options.
+        check: a function that is called with the options of each put of a stream, and raises an error if the queue
+            refuses the options.
 
     Raises:
         InvalidArgument: a part of the file is not acceptable, so no message of the file is put.
     """
     suffix, kind = _suffix_and_type(name, types)
-    puts = _stream(data) if kind == STREAM else [_one(name, data, kind, f"{queue} --drop-type {suffix}=bytes")]
-    for place, put in enumerate(puts):
-        count = place + 1
-        try:
-            check(**{key: value for key, value in put.options.items() if key != "content_type"})
-            check_content_type(put.options.get("content_type"))
-            raw = codecs.encode(put.body, put.options.get("content_type"))[0]
-        except (SpoolError, TypeError) as error:
-            raise InvalidArgument(f"message {count}: {error}") from None
-        if len(raw) > body_limit:
-            text = f"message {count} has {len(raw)} bytes; max_body_bytes is {body_limit}"
-            raise Refused(text, Cause.TOO_LARGE)
-        puts[place] = put._replace(bytes=len(raw))
+    if kind == STREAM:
+        puts = [_checked(put, f"message {count}", check) for count, put in enumerate(_stream(data), 1)]
+    else:
+        puts = [_one(name, data, kind, f"{queue} --drop-type {suffix}=bytes")]
+    for count, put in enumerate(puts, 1):
+        if put.bytes > body_limit:
+            raise NotTaken(f"message {count} has {put.bytes} bytes; max_body_bytes is {body_limit}", Cause.TOO_LARGE)
     return puts
+
+
+def _checked(put: PutArguments, what: str, check: Callable[..., object]) -> PutArguments:
+    try:
+        check(**{key: value for key, value in put.options.items() if key != "content_type"})
+        check_content_type(put.options.get("content_type"))
+        return put._replace(bytes=len(codecs.encode(put.body, put.options.get("content_type"))[0]))
+    except (SpoolError, TypeError) as error:
+        raise InvalidArgument(f"{what}: {error}") from None
 
 
 def _one(name: str, data: bytes, kind: str, as_bytes: str) -> PutArguments:
@@ -138,7 +142,8 @@ def _one(name: str, data: bytes, kind: str, as_bytes: str) -> PutArguments:
         ) from None
     printable = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     options: dict[str, Any] = {"headers": {"filename": printable}}
-    return PutArguments(body, options if content_type is None else {**options, "content_type": content_type})
+    size = len(data if type(body) is bytes else data.removeprefix(_BYTE_ORDER_MARK))
+    return PutArguments(body, options if content_type is None else {**options, "content_type": content_type}, size)
 
 
 def _stream(data: bytes) -> list[PutArguments]:

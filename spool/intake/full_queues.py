@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spool.errors import Full, InvalidArgument
+from spool.disk.quarantine import Cause
+from spool.errors import Full
+from spool.intake.dropfile import NotTaken
 from spool.log.quota import Usage, UsageByQueue, check_room, combined, never_fits, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.text import plural
@@ -56,18 +58,16 @@ class FullQueues:
 
     @step("looking for room in a queue")
     def end_if_room(self, queue: str) -> bool:
-        """End the wait of a queue's files if the first file has room. Return whether no file waits."""
-        if queue in self._waiting:
-            if self._obstacle(queue):
-                return False
+        """End the wait of a full queue's files if the first file has room. Return whether it has room."""
+        if not self._obstacle(queue):
             del self._waiting[queue]
-        return True
+        return queue not in self._waiting
 
     def _obstacle(self, queue: str) -> str:
         """Return why the first file of a queue has no room now; "" if it has room."""
         try:
             Room(self._store).check(queue, self._waiting[queue].first)
-        except InvalidArgument:  # the limit is lower now, and the intake will refuse the file
+        except NotTaken:  # the limit is lower now, and the intake will refuse the file
             pass
         except Full as error:
             return str(error).removesuffix("; nothing was put")
@@ -107,15 +107,16 @@ class Room:
     def check(self, queue: str, usage: Usage) -> None:
         """Raise Full unless this usage fits in addition to the earlier added usage.
 
-        Raises InvalidArgument if the usage exceeds a limit even in an empty queue.
+        Raises NotTaken if the usage exceeds a limit even in an empty queue.
         """
         if self._is_limited:
             if exceeded := self._exceeded_limit(queue, usage):
-                raise InvalidArgument(f"{exceeded}: raise the limit, then restore the file")
+                raise NotTaken(f"{exceeded}: raise the limit, then restore the file", Cause.QUEUE_LIMIT)
             check_room(self._store.view, self._settings, combined(self._added, {queue: usage}), self._prepared)
 
     def add(self, queue: str, usage: Usage) -> None:
-        self._added = combined(self._added, {queue: usage})
+        if self._is_limited:
+            self._added = combined(self._added, {queue: usage})
 
     def _exceeded_limit(self, queue: str, usage: Usage) -> str:
         """Return a text about the limit that this usage exceeds even in an empty queue; "" if it exceeds no limit.

@@ -1,37 +1,50 @@
 """Dropped files become messages, each file exactly once, even if this process dies at any step.
 
-An intake first *captures* a file that seems complete (see ``writers``). Afterwards no other process opens the file by
-name (see ``capture``). One commit puts the messages of the file and records that the file was captured. After the
-commit the intake removes the file. If the file may still have a writer, the intake first watches the file for a while
-(see ``late_writes``).
+An intake first *captures* a file that seems complete (see ``dropped_states``). Afterwards no other process opens the
+file by name (see ``capture``). One commit puts the messages of the file and records that the file was captured. After
+the commit the intake removes the file. If the file may still have a writer, the intake first watches the file for a
+while (see ``late_writes``).
 """
 
 import heapq
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from spool.disk.advice import advice
 from spool.disk.content import is_directory, opened, protect_files
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
-from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen, TransactionTimeout
+from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen, SpoolError, TransactionTimeout
 from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
-from spool.intake.dropfile import PutArguments, Refused, least_body_bytes, puts_of, type_of
+from spool.intake.dropfile import NotTaken, PutArguments, least_body_bytes, puts_of, type_of
 from spool.intake.full_queues import FullQueues, Room
 from spool.intake.markers import Markers
 from spool.log.quota import Usage
 from spool.model import layout
 from spool.model.settings import QueueConfig
-from spool.policies.writers import Complete, Evidence, Writers, standing
+from spool.policies.dropped_states import (
+    MARK,
+    TAKE,
+    Decision,
+    Proof,
+    Seen,
+    Step,
+    by_kind,
+    by_name,
+    judge,
+    judge_named,
+    unreadable,
+)
 from spool.runtime.calls import step
 from spool.space import Space
 from spool.transactions.core import core_of
-from spool.transactions.transaction import record_captured_file
+from spool.transactions.transaction import Transaction, record_captured_file
 from spool.transactions.validation import control_fields
 
 log = logging.getLogger("spool")
@@ -74,10 +87,9 @@ class Intake:
         self._disk = store.files.disk
         self._progress = progress
         self._arrivals = Arrivals(self._disk, store.clock)
-        self._writers = Writers(store, self._leave, self._report)
-        self._capture = Capture(store, space.queues, self._report, self._quarantine)
+        self._capture = Capture(store, self._do)
         self._markers = Markers(store, self._capture)
-        self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # the files that wait, by ``record``
+        self._waiting: dict[str, CapturedFile] = {}  # the captured files that are in no commit, by path
         self._full = FullQueues(store)
         self._left: dict[str, str] = {}  # by name: the reason why the last scan did not take an entry
         self._ignored: dict[str, str] = {}  # by name: the reason why the last scan ignored a file
@@ -93,7 +105,7 @@ class Intake:
         """
         try:
             self._left.clear()
-            self._let_wait(*self._capture.finish_dead_intakes())
+            self._let_wait(self._capture.finish_dead_intakes())
             if once:
                 self.take_all()
                 for name, text in self._left.items():
@@ -146,8 +158,6 @@ class Intake:
         batch: list[CapturedFile] = []
         size = 0
         for file in self._ready():
-            if self._waits_for_room(file):
-                continue
             batch.append(file)
             size += file.seen.identity.size if file.seen is not None else 0
             if len(batch) >= _BATCH_FILES or size >= _BATCH_BYTES:
@@ -168,23 +178,21 @@ class Intake:
         waiting: Mapping[str, list[CapturedFile]] = defaultdict(list)
         for file in self._waiting.values():
             waiting[file.queue].append(file)
-        self._waiting = {}
         for queue in dict.fromkeys((*waiting, *self._queues())):
-            if not self._full.end_if_room(queue):
-                self._let_wait(*waiting[queue])
-                continue
-            captured = sorted(filter(None, map(self._complete, waiting[queue])), key=CapturedFile.order)
-            yield from heapq.merge(captured, self._captured(queue), key=CapturedFile.order)
+            if queue not in self._full or self._full.end_if_room(queue):
+                captured = sorted(filter(self._is_to_read, waiting[queue]), key=CapturedFile.order)
+                found = heapq.merge(captured, self._captured(queue), key=CapturedFile.order)
+                yield from (file for file in found if queue not in self._full)
 
     def _captured(self, queue: str) -> Iterator[CapturedFile]:
         """Capture the complete files of a queue's folder until the queue is full."""
-        arrivals = self._complete_files(queue)
-        for start in range(0, len(arrivals), _BATCH_FILES):
+        files = self._files(queue)
+        for start in range(0, len(files), _BATCH_FILES):
             if queue in self._full:
-                self._full.note_folder(queue, len(arrivals) - start)
+                self._full.note_folder(queue, len(files) - start)
                 return
-            captured = self._markers.capture(queue, arrivals[start : start + _BATCH_FILES])
-            yield from filter(None, map(self._complete, captured))
+            captured = self._capture_complete(queue, files[start : start + _BATCH_FILES])
+            yield from (file for file in captured if file.seen is not None or self._is_to_read(file))
 
     @step("looking for dropped files")
     def _queues(self) -> list[str]:
@@ -202,82 +210,68 @@ class Intake:
         return found
 
     @step("looking for dropped files")
-    def _complete_files(self, queue: str) -> list[tuple[str, Complete]]:
-        """Return the complete files of a queue's folder, sorted by the time of the last change, then by name."""
-        folder = f"{layout.DROP}/{queue}"
-        identity = self._disk.identity(folder)
-        if identity is not None and not identity.is_directory:
-            self._report(folder, "it is no directory of the space's own, and is left alone")
-            return []
-        if identity is not None and identity.lets_users_remove_files_of_others:
-            with suppress(PermissionError):  # only the folder's owner may change the mode
-                protect_files(self._disk, folder, identity)
-        try:
-            names = self._disk.names(folder)
-        except OSError as error:
-            self._report(folder, f"it cannot be listed: {error.strerror}: {advice(error)}")
-            return []
-        self._markers.remove_old()
-        config = self._store.settings.known.config.queues.get(queue) or QueueConfig(queue)
-        there = {*names, *self._markers.names(queue)}
-        complete = []
-        for name in names:
-            path, stands = f"{folder}/{name}", standing(name, there, config)
-            if stands.ignored:
-                self._ignore(path, stands.ignored)
-            elif stands.waits:
-                self._leave(path, stands.waits)
-            elif not stands.is_marker and (seen := self._arrival(queue, name)) is not None:
-                complete.append((name, seen))
-        return sorted(complete, key=lambda arrival: (arrival[1].identity.modified_ns, arrival[0]))
+    def _files(self, queue: str) -> list[tuple[str, FileIdentity]]:
+        """Return the files of a queue's folder that the intake may take, sorted by the time of the last change, then by
+        name."""
+        folder, disk = f"{layout.DROP}/{queue}", self._disk
+        with disk.keeping(layout.DROP, folder):
+            identity = disk.identity(folder)
+            if identity is not None and identity.lets_users_remove_files_of_others:
+                with suppress(PermissionError):  # only the folder's owner may change the mode
+                    protect_files(disk, folder, identity)
+            try:
+                names = disk.names(folder)
+            except OSError as error:
+                self._report(folder, f"it cannot be listed: {error.strerror}: {advice(error)}")
+                return []
+            self._markers.remove_old()
+            config = self._store.settings.known.config.queues.get(queue) or QueueConfig(queue)
+            marked, files, active = self._markers.names(queue), [], disk.identity(layout.ACTIVE)
+            there = {*names, *marked}
+            for name in names:
+                path = f"{folder}/{name}"
+                by_its_name = decision = by_name(name, there, config)
+                if decision in (TAKE, MARK):
+                    identity = disk.identity(path)
+                    decision = by_kind(identity, active)
+                if decision is not TAKE or identity is None:
+                    self._do(decision, path, queue)
+                elif by_its_name is MARK:
+                    marked.add(name)
+                else:
+                    files.append((name, identity))
+        if config.drop_marker is not None:
+            files = [file for file in files if file[0] + config.drop_marker in marked]
+        return sorted(files, key=lambda file: (file[1].modified_ns, file[0]))
 
-    def _arrival(self, queue: str, name: str) -> Complete | None:
-        path, marker = f"{layout.DROP}/{queue}/{name}", self._markers.suffix(queue)
-        identity = self._regular_file(path)
-        if identity is None:
-            return None
-        if marker is None:
-            return self._writers.judge(path, identity, path, lambda: self._arrivals.is_renamed(queue, name))
-        if name + marker not in self._markers.names(queue) and self._regular_file(path + marker) is None:
-            return None
-        return self._writers.judge(path, identity, path, lambda: True)
-
-    def _regular_file(self, path: str) -> FileIdentity | None:
-        """Return the identity of a dropped file. Report the entry, and return None, if the intake cannot take it."""
-        active, identity = self._disk.identity(layout.ACTIVE), self._disk.identity(path)
-        if identity is None:
-            return None
-        if not identity.is_regular:
-            self._report(path, "it is no regular file, and is left alone")
-        elif active is not None and identity.device != active.device:
-            self._report(path, "it lies on another device, and is left alone: copy it into the folder")
-        else:
-            return identity
-        return None
+    @step("taking dropped files")
+    def _capture_complete(self, queue: str, files: Sequence[tuple[str, FileIdentity]]) -> list[CapturedFile]:
+        """Capture those files of a folder that are complete. The captured files wait for a commit."""
+        folder, is_marked, complete = f"{layout.DROP}/{queue}", self._markers.suffix(queue) is not None, []
+        with self._disk.keeping(layout.DROP, folder):
+            for name, identity in files:
+                path = f"{folder}/{name}"
+                declared = partial(bool, True) if is_marked else partial(self._arrivals.is_renamed, queue, name)
+                decision, identity = judge_named(self._store, path, queue, identity, declared)
+                if decision.step is Step.TAKE:
+                    complete.append((name, Seen(decision.proof, identity)))
+                else:
+                    self._do(decision, path, queue)
+            captured = self._markers.capture(queue, complete)
+        self._let_wait(captured)
+        return captured
 
     @step("looking at a dropped file")
-    def _complete(self, file: CapturedFile) -> CapturedFile | None:
-        """Return the file in its current state. Return None if the file was removed, is not a regular file, or waits.
-
-        A file waits if it no longer seems complete: a writer may have opened the file before the capture. A marker is
-        no message, and waits for its file.
-        """
-        if self._markers.keep(file):
-            return None
+    def _is_to_read(self, file: CapturedFile) -> bool:
+        """Note the present state of a file that was captured earlier. Return False if the file was removed, or is a
+        marker, which waits for its file."""
         identity = self._disk.identity(file.path)
-        if identity is None:
-            return None
-        if not identity.is_regular:  # the entry was replaced after drop/ was listed
-            self._quarantine(file.path, file.queue, "it is no regular file")
-            return None
-        seen = file.seen
-        if seen is not None and seen.evidence is not Evidence.NO_WRITER and seen.is_still(identity):
-            return file
-        complete = self._writers.judge(file.path, identity, file.first)
-        if complete is None:
-            self._let_wait(replace(file, seen=None))
-            return None
-        return replace(file, seen=complete)
+        if identity is None or self._markers.keep(file):
+            del self._waiting[file.path]
+            return False
+        if file.seen is None or not file.seen.is_still(identity):
+            file.seen = Seen(None, identity)
+        return True
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -291,16 +285,13 @@ class Intake:
                     self._progress(self.counts)
             except Full as error:  # another process has put messages since the check
                 batch = self._put_off(batch, error)
-            except (MessageInUse, BadMessageId) as error:
-                if len(batch) == 1:
+            except (MessageInUse, BadMessageId, TransactionTimeout) as error:
+                # TransactionTimeout: another process holds a lock of the space for very long.
+                if len(batch) == 1 or isinstance(error, TransactionTimeout):
                     self._report(batch[0].first, f"it waits: {error}")
                     return
-                self._forget(batch)
                 for file in batch:  # one by one, so that only the file with the error waits
                     self._commit([file])
-                return
-            except TransactionTimeout as error:  # another process holds a lock of the space for very long
-                self._report(batch[0].first, f"it waits: {error}")
                 return
 
     @step("taking dropped files")
@@ -312,135 +303,127 @@ class Intake:
         """
         transaction = self.space.transaction(timeout=None)
         committed: list[CapturedFile] = []
-        messages, rest = 0, list[CapturedFile]()
-        try:
-            room = Room(self._store)
-            for place, file in enumerate(batch):
-                if messages >= _BATCH_MESSAGES:
-                    rest = batch[place:]
-                    break
-                puts = self._puts_with_room(file, room)
-                if not puts:
-                    continue
-                for put in puts:
-                    transaction.put(file.queue, put.body, **put.options)
-                record_captured_file(transaction, *file.record)
-                committed.append(file)
-                messages += len(puts)
-            if not committed:
+        messages, rest = 0, deque(batch)
+        with self._disk.keeping(*{file.folder for file in batch}):
+            try:
+                room = Room(self._store)
+                while rest and messages < _BATCH_MESSAGES:
+                    file = rest.popleft()
+                    if file.queue not in self._full and (puts := self._put(transaction, file, room)):
+                        committed.append(file)
+                        messages += puts
+                if committed:
+                    self._capture.make_durable(committed)
+                    transaction.commit()
+            finally:
                 transaction.abandon()
-                return rest
-            self._capture.make_durable(committed)
-            transaction.commit()
-        except BaseException:
-            transaction.abandon()
-            self._let_wait(*(file for file in batch if file.record not in self._waiting))
-            raise
-        for file in committed:
-            self._capture.remove(file)
+            for file in committed:
+                del self._waiting[file.path]
+                self._capture.remove(file)
         self.counts.files += len(committed)
         self.counts.messages += messages
-        return rest
+        return list(rest)
 
-    def _puts_with_room(self, file: CapturedFile, room: Room) -> list[PutArguments]:
-        """Return the puts for a file, and add their usage to ``room``. Return [] if the file waits, or was refused."""
-        if self._waits_for_room(file):
-            return []
+    def _put(self, transaction: Transaction, file: CapturedFile, room: Room) -> int:
+        """Put the messages of a file. Return their number, or 0 if the file waits, or was refused."""
         needed = self._least_usage(file)
         try:
-            _check_room(room, file.queue, needed)  # before the file is read
+            room.check(file.queue, needed)  # before the file is read
             puts = self._puts_of(file)
-            if puts is None:
-                self._leave(file.first, "a program has just written to it: it waits")
-                self._let_wait(replace(file, seen=None))
-                return []
-            needed = Usage(len(puts), sum(put.bytes for put in puts))
-            _check_room(room, file.queue, needed)
+            needed = Usage(len(puts), sum([put.bytes for put in puts]))
+            room.check(file.queue, needed)
+            transaction.put(file.queue, puts[0].body, **puts[0].options)  # nothing is put if this call fails
         except Full:
             self._full.begin(file.queue, needed)
-            self._waits_for_room(file)
-            return []
+            return 0
+        except NotTaken as error:
+            decision = error.decision
         except InvalidArgument as error:
-            cause = error.cause if isinstance(error, Refused) else Cause.REFUSED
-            self._quarantine(file.path, file.queue, str(error), cause)
-            return []
+            decision = Decision(Step.QUARANTINE, str(error))
         except OSError as error:
-            self._report(file.first, f"it cannot be read ({error.strerror}), and waits")
-            self._let_wait(file)
-            return []
-        room.add(file.queue, needed)
-        return puts
+            if isinstance(error, SpoolError):  # not of the file, but of the space
+                raise
+            decision = unreadable(self._disk.identity(file.path), error)
+        else:
+            for put in puts[1:]:  # of a stream, whose puts were all checked
+                transaction.put(file.queue, put.body, **put.options)
+            record_captured_file(transaction, *file.record)
+            room.add(file.queue, needed)
+            return len(puts)
+        self._do(decision, file.path, file.queue, file.first)
+        if decision.step not in (Step.LEAVE, Step.REPORT):
+            del self._waiting[file.path]
+        return 0
 
     def _least_usage(self, file: CapturedFile) -> Usage:
         """Return the least possible usage of a file's messages, without reading the file."""
-        config = self._store.settings.known.config.queues.get(file.queue)
-        if file.seen is None or config is None:
+        config = self._store.settings.known.config
+        if not config.has_limits or file.seen is None or file.queue not in config.queues:
             return Usage(1, 0)
-        return Usage(1, least_body_bytes(file.seen.identity.size, type_of(file.name, config.drop_types)))
-
-    def _waits_for_room(self, file: CapturedFile) -> bool:
-        """Let a file wait if earlier files of its queue wait for room, because the order is kept. Return whether it
-        waits."""
-        if file.queue not in self._full:
-            return False
-        self._let_wait(file)
-        return True
+        kind = type_of(file.name, config.queues[file.queue].drop_types)
+        return Usage(1, least_body_bytes(file.seen.identity.size, kind))
 
     def _put_off(self, batch: list[CapturedFile], error: Full) -> list[CapturedFile]:
         """Let the files of the full queue wait, and return the other files. If the whole space is full, all files
         wait."""
-        self._forget(batch)
         full = {error.queue} & {file.queue for file in batch} or {file.queue for file in batch}
         for file in batch:
             if file.queue in full and file.queue not in self._full:
                 self._full.begin(file.queue, self._least_usage(file))
-        return [file for file in batch if not self._waits_for_room(file)]
+        return [file for file in batch if file.queue not in self._full]
 
-    def _forget(self, files: Iterable[CapturedFile]) -> None:
-        for file in files:
-            self._waiting.pop(file.record, None)
-
-    def _puts_of(self, file: CapturedFile) -> list[PutArguments] | None:
-        """Return the puts for a file, or None if the file has changed since the intake judged it complete."""
+    def _puts_of(self, file: CapturedFile) -> list[PutArguments]:
         store = self._store
         settings = store.settings.known
         if file.queue not in settings.config.queues:
-            raise Refused("that queue was deleted", Cause.NO_QUEUE)
-        data, identity = self._read(file)
-        if file.seen is not None and not file.seen.is_still(identity):
-            return None
+            raise NotTaken("that queue was deleted", Cause.NO_QUEUE)
         return puts_of(
             file.name,
-            data,
+            self._read(file),
             settings.config.max_body_bytes,
             lambda **options: control_fields(store, settings, file.queue, options),
             settings.config.queues[file.queue].drop_types,
             file.queue,
         )
 
-    def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:
-        config = self._store.settings.known.config
-        with opened(self._disk, file.path) as handle:
-            identity = self._disk.handle_identity(handle)
+    def _read(self, file: CapturedFile) -> bytes:
+        """Return the content of a captured file. Raises NotTaken if the file is not complete."""
+        disk, config, seen = self._disk, self._store.settings.known.config, file.seen
+        with opened(disk, file.path) as handle:
+            identity = disk.handle_identity(handle)
+            if seen is None or seen.proof in (None, Proof.NO_WRITER) or not seen.is_still(identity):
+                decision = judge(self._store, handle, file.queue, identity)
+                file.seen = seen = Seen(decision.proof, identity)
+                if decision.step is not Step.TAKE:
+                    raise NotTaken(decision.why, step=decision.step)
             if identity.size > config.max_dropped_bytes:
-                text = f"it is larger than max_body_bytes, {config.max_body_bytes}"
-                raise Refused(text, Cause.TOO_LARGE)
-            data = self._disk.read_at(handle, 0, identity.size)
-            return data, self._disk.handle_identity(handle)
+                raise NotTaken(f"it is larger than max_body_bytes, {config.max_body_bytes}", Cause.TOO_LARGE)
+            data = disk.read_at(handle, 0, identity.size)
+            if not seen.is_still(disk.handle_identity(handle)):
+                raise NotTaken("a program has just written to it: it waits", step=Step.LEAVE)
+            return data
 
     # -- files that remain, and files in quarantine --------------------------------------------------------------------
 
-    @step("moving a dropped file to quarantine")
-    def _quarantine(self, path: str, queue: str, text: str, cause: Cause = Cause.REFUSED) -> None:
-        name = path.rpartition("/")[2].removeprefix(layout.FIRST_PREFIX)
-        quarantine(self._disk, path, Reason(f"dropped for queue {queue}: {text}", cause, queue, name))
-        self.counts.quarantined += 1
+    def _do(self, decision: Decision, path: str, queue: str, first: str = "") -> None:
+        """Do the step of a decision about a file that is not taken. ``first``: its path in ``drop/``, if another."""
+        match decision.step:
+            case Step.LEAVE:
+                self._left[first or path] = decision.why
+            case Step.REPORT:
+                self._report(first or path, decision.why)
+            case Step.IGNORE:
+                self._ignore(path, decision.why)
+            case Step.REMOVE:
+                self._disk.unlink(path)
+            case Step.QUARANTINE:
+                name = path.rpartition("/")[2].removeprefix(layout.FIRST_PREFIX)
+                text = f"dropped for queue {queue}: {decision.why}"
+                quarantine(self._disk, path, Reason(text, decision.cause, queue, name))
+                self.counts.quarantined += 1
 
-    def _let_wait(self, *files: CapturedFile) -> None:
-        self._waiting.update((file.record, file) for file in files)
-
-    def _leave(self, name: str, text: str) -> None:
-        self._left[name] = text
+    def _let_wait(self, files: Iterable[CapturedFile]) -> None:
+        self._waiting.update((file.path, file) for file in files)
 
     def _ignore(self, path: str, text: str) -> None:
         """Note an ignored file. Report the file once no upload can still change it."""
@@ -452,18 +435,10 @@ class Intake:
             self._tell(path, f"{text}, and it has not changed for an hour: rename it, or remove it")
 
     def _report(self, name: str, text: str) -> None:
-        self._leave(name, text)
+        self._left[name] = text
         self._tell(name, text)
 
     def _tell(self, name: str, text: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
             log.warning("%s: %s", name, text)
-
-
-def _check_room(room: Room, queue: str, needed: Usage) -> None:
-    """Raise Full if the queue is full. Raise Refused if even the empty queue has too little room."""
-    try:
-        room.check(queue, needed)
-    except InvalidArgument as error:
-        raise Refused(str(error), Cause.QUEUE_LIMIT) from None

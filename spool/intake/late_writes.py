@@ -1,30 +1,26 @@
 """Late writes: bytes that a writer adds to a dropped file after the file became messages.
 
 If the kernel does not tell whether a file has a writer, the file counts as complete after ``drop_settle`` seconds
-without a change (see ``writers``). After the commit, the intake does not remove such a file, but keeps it in the folder
-``.late.<size>.<modified_ns>/`` of the capture directory. The folder's name has the size and the modification time of
-the file when the intake read it. The file remains there for ten minutes, or for ``drop_settle`` seconds if that is
-longer.
+without a change (see ``dropped_states``). After the commit, the intake does not remove such a file, but keeps it in the
+folder ``.late.<size>.<modified_ns>/`` of the capture directory. The folder's name has the size and the modification
+time of the file when the intake read it. The file remains there for ten minutes, or for ``drop_settle`` seconds if that
+is longer.
 
 A file that changes in this time is moved to quarantine. A program that has the file open continues to write into the
 moved file, so no bytes are lost. The log names the part of the file that is in the messages. Later intakes continue the
 watch.
 """
 
-import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from spool.disk.content import is_directory
-from spool.disk.quarantine import Cause
+from spool.disk.content import directory_of, is_directory
 from spool.disk.stat import FileIdentity
-from spool.model.text import plural
+from spool.policies.dropped_states import WATCH, Decision, late
 from spool.runtime.calls import step
 from spool.store.store import Store
-
-log = logging.getLogger("spool")
 
 _WATCHED_SECONDS = 600.0
 _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
@@ -35,27 +31,21 @@ class _LateFile(NamedTuple):
     read."""
 
     queue: str
-    folder: str
-    name: str
+    path: str
     size: int
     modified_ns: int
-
-    @property
-    def path(self) -> str:
-        return f"{self.folder}/{self.name}"
 
 
 class LateWrites:
     """Watches the files of one intake for late writes.
 
-    ``move_to_quarantine``: a function that moves a file to quarantine. The arguments of the function are (path, queue,
-    reason, cause).
+    ``end``: a function that does the step of a decision about a file at a path, whose queue is the third argument.
     """
 
-    def __init__(self, store: Store, move_to_quarantine: Callable[[str, str, str, Cause], None]) -> None:
+    def __init__(self, store: Store, end: Callable[[Decision, str, str], None]) -> None:
         self._store = store
         self._disk = store.files.disk
-        self._quarantine = move_to_quarantine
+        self._end = end
         self._files: list[_LateFile] = []
 
     def watch(self, queue: str, path: str, read: FileIdentity) -> None:
@@ -67,7 +57,7 @@ class LateWrites:
             self._disk.rename_new(path, f"{folder}/{name}")
         except FileExistsError:  # a power cut left both names of the file
             self._disk.unlink(path)
-        self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
+        self._files.append(_LateFile(queue, f"{folder}/{name}", read.size, read.modified_ns))
 
     def take_over(self, queue: str, folder: str) -> None:
         """Watch the late files of a dead intake. Do nothing if ``folder``, an entry of its capture directory, is no
@@ -77,38 +67,25 @@ class LateWrites:
             names = self._disk.names(folder)
             if not names:
                 self._disk.remove_directory(folder)
-            self._files += [_LateFile(queue, folder, name, int(named[1]), int(named[2])) for name in names]
+            self._files += [_LateFile(queue, f"{folder}/{name}", int(named[1]), int(named[2])) for name in names]
 
-    @step("looking at files that were taken")
     def check(self) -> None:
         """Move each changed file to quarantine. Remove each unchanged file that was watched long enough."""
         self._files = [file for file in self._files if self._still_watched(file)]
 
+    @step("looking at files that were taken")
     def _still_watched(self, file: _LateFile) -> bool:
+        period = max(_WATCHED_SECONDS, self._store.settings.known.config.drop_settle)
         identity = self._disk.identity(file.path)
-        if identity is None:
-            return False
-        if (identity.size, identity.modified_ns) != (file.size, file.modified_ns):
-            self._quarantine(file.path, file.queue, growth_reason(file.size, identity.size), Cause.CHANGED)
-        else:
-            period = max(_WATCHED_SECONDS, self._store.settings.known.config.drop_settle)
-            if abs(self._store.clock.now() - identity.changed_ns / 1e9) < period:
-                return True
-            self._disk.unlink(file.path)
+        is_over = identity is not None and abs(self._store.clock.now() - identity.changed_ns / 1e9) >= period
+        decision = late(file.size, file.modified_ns, identity, is_over)
+        if decision is WATCH:
+            return True
+        self._end(decision, file.path, file.queue)
         with suppress(OSError):  # the folder still has another file
-            self._disk.remove_directory(file.folder)
+            self._disk.remove_directory(directory_of(file.path))
         return False
 
     def close(self) -> None:
         """Leave the files to the next intake."""
         self._files.clear()
-
-
-def growth_reason(read: int, size: int) -> str:
-    """Return the reason for the quarantine of a file that changed after it became messages."""
-    if size > read:
-        return (
-            f"it became messages, and has grown since: they have its first {plural(read, 'byte')}, and the "
-            f"{plural(size - read, 'byte')} after those are only in this file; tail -c +{read + 1} FILE prints them"
-        )
-    return f"it became messages when it had {plural(read, 'byte')}, and was changed since: compare it with them"

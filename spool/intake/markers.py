@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
-from spool.policies.writers import Complete
+from spool.policies.dropped_states import Seen
 from spool.store.store import Store
 
 
@@ -34,7 +34,7 @@ class Markers:
         self._captured += [file] * is_marker
         return is_marker
 
-    def capture(self, queue: str, arrivals: Sequence[tuple[str, Complete]]) -> list[CapturedFile]:
+    def capture(self, queue: str, arrivals: Sequence[tuple[str, Seen]]) -> list[CapturedFile]:
         """Capture files and their markers. Returns the captured files without the markers, as ``Capture.capture``."""
         suffix = self.suffix(queue)
         if suffix is None:

@@ -211,7 +211,7 @@ def test_steps_of_the_clock_in_stories_at_random(record_property, pytestconfig) 
 class NobodyMayAsk(Disk):
     """A disk that cannot tell whether a file has a writer, as for another user's file."""
 
-    def has_writer(self, name: str) -> bool | None:
+    def has_writer(self, handle: int) -> bool | None:
         return None
 
 

@@ -282,10 +282,10 @@ class Changing(Disk):
     kind: str
     outside: Path
 
-    def has_writer(self, name: str) -> bool | None:
-        found = super().has_writer(name)
-        if name == "drop/a/planted":
-            _plant(self.kind, Path(self.path(name)), self.outside)
+    def has_writer(self, handle: int) -> bool | None:
+        found = super().has_writer(handle)
+        if (path := Path(f"/proc/self/fd/{handle}").readlink()).name == "planted" and path.parent.name == "a":
+            _plant(self.kind, path, self.outside)
         return found
 
 

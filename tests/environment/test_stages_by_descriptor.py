@@ -189,7 +189,6 @@ def test_every_method_of_the_disk_refuses_a_directory_that_is_a_symlink(tmp_path
         "watch": lambda: disk.watch("link/file"),
         "descriptor_path": lambda: disk.descriptor_path("link").__enter__(),
         "exclusively": lambda: disk.exclusively("link/file").__enter__(),
-        "has_writer": lambda: disk.has_writer("link/file"),
     }
     for name, call in calls.items():
         with pytest.raises(OSError, match="link") as error:
@@ -218,7 +217,7 @@ def test_an_error_names_the_whole_path(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     disk = Disk(str(tmp_path))
     missing = str(tmp_path / "run" / "missing")
-    for call in (disk.open, disk.unlink, disk.set_mode, disk.has_writer, disk.remove_directory, disk.watch):
+    for call in (disk.open, disk.unlink, disk.set_mode, disk.remove_directory, disk.watch):
         arguments = (0o600,) if call == disk.set_mode else ()
         with pytest.raises(FileNotFoundError) as error:
             call("run/missing", *arguments)

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 import spool
-from spool.intake.directories import CapturedFile
+from spool.disk import Disk
 from spool.intake.full_queues import Room
 from spool.intake.intake import Intake
 from tests import door
@@ -334,13 +334,14 @@ def test_a_file_whose_writer_came_back_waits_without_holding_up_the_others(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop(space, *numbered(3))
-    read = Intake._read
+    read = Disk.read_at
 
-    def changed(self: Intake, file: CapturedFile) -> Any:
-        data, identity = read(self, file)
-        return data, identity._replace(size=identity.size + 1) if data == b"0001" else identity
+    def read_and_change(self: Disk, handle: int, *rest: int) -> bytes:
+        if (data := read(self, handle, *rest)) == b"0001":
+            os.utime(handle, (1.5, 1.5))
+        return data
 
-    monkeypatch.setattr(Intake, "_read", changed)
+    monkeypatch.setattr(Disk, "read_at", read_and_change)
     intake = Intake(space)
     intake.take_all()
     assert waiting(space) == [b"0000", b"0002"]

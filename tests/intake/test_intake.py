@@ -265,7 +265,8 @@ def test_a_full_disk_loses_nothing(space: spool.Space, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("flush", ["ordered", "strict"])
 def test_a_taken_file_cannot_come_back_after_its_commit_on_any_file_system(flush: str, tmp_path: Path) -> None:
-    """btrfs counts as ordered, and yet a commit's flush covers no other file's rename."""
+    """btrfs counts as ordered, and yet a commit's flush covers no other file's rename. If renames are ordered, a flush
+    of the folder that a file left makes both names durable."""
     calls: list[tuple[str, str]] = []
 
     class Recording(Disk):
@@ -285,7 +286,7 @@ def test_a_taken_file_cannot_come_back_after_its_commit_on_any_file_system(flush
         Intake(space).run(once=True)
     commit = next(place for place, (_, name) in enumerate(calls) if name.startswith("committed/"))
     flushed = {name.partition(".")[0] for call, name in calls[:commit] if call == "flush"}
-    assert flushed == {"drop/q", "active", "active/drop"}
+    assert flushed == {"drop/q", "active"} | ({"active/drop"} if flush == "strict" else set())
 
 
 def test_an_irregular_capture_directory_stops_no_intake(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from spool.coordination.locks import capture_byte, drop_folder_byte
 from spool.disk.stat import FileIdentity
 from spool.intake import Intake
 from spool.model import layout
-from spool.policies.writers import Complete, Evidence
+from spool.policies.dropped_states import Proof, Seen
 from tests import door
 from tests.machine import OF_ANOTHER, Machine, PowerCut
 from tests.meanwhile import Processes
@@ -163,7 +163,7 @@ def test_bytes_written_after_a_commit_whose_intake_died_are_kept(processes: Proc
 
 def test_a_file_with_another_inode_size_or_time_is_another_file() -> None:
     identity = FileIdentity(1, 17, 1, 5, 1_000, 0o100644, 0, 2_000)
-    complete = Complete(Evidence.DECLARED, identity)
+    complete = Seen(Proof.DECLARED, identity)
     assert complete.is_still(identity._replace(changed_ns=3_000))
     for other in (identity._replace(inode=18), identity._replace(size=6), identity._replace(modified_ns=1_001), None):
         assert not complete.is_still(other)

@@ -44,6 +44,7 @@ EACH_ONCE = Counter([b"a", b"b"])
 # A call of an intake, and how a name that it is about begins.
 STEPS = [
     pytest.param("flush_directory", layout.ACTIVE, id="it has a directory"),
+    pytest.param("flush_directory", f"{layout.DROP}/orders", id="it has captured the files"),
     pytest.param("open", f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}", id="it has taken the files"),
     pytest.param("make_durable", "committed", id="its commit has a number"),
     pytest.param("unlink", f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}", id="its commit is there"),

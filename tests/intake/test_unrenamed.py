@@ -11,7 +11,7 @@ import pytest
 import spool
 from spool.intake.intake import Intake
 from spool.model.settings import QUEUE_OPTIONS, QueueConfig
-from spool.policies.writers import Evidence, Standing, evidence, standing
+from spool.policies.dropped_states import MARK, TAKE, Decision, Proof, Step, by_name, by_writer
 from tests.clocks import MovedClock, timed
 from tests.intake.test_intake import folder, intake_dies_at
 from tests.spaces import space_with
@@ -160,14 +160,14 @@ def test_a_captured_file_of_a_dead_intake_need_not_settle_again(space: spool.Spa
     ("writer", "declared", "settled", "found"),
     [
         (True, True, True, None),
-        (False, False, False, Evidence.NO_WRITER),
-        (None, True, False, Evidence.DECLARED),
-        (None, False, True, Evidence.UNCHANGED),
+        (False, False, False, Proof.NO_WRITER),
+        (None, True, False, Proof.DECLARED),
+        (None, False, True, Proof.UNCHANGED),
         (None, False, False, None),
     ],
 )
-def test_the_evidence_decides(writer: bool | None, declared: bool, settled: bool, found: Evidence | None) -> None:
-    assert evidence(writer, is_declared=declared, is_settled=settled) == found
+def test_the_evidence_decides(writer: bool | None, declared: bool, settled: bool, found: Proof | None) -> None:
+    assert by_writer(writer, 1234, 60.0, declared=declared, settled=settled).proof == found
 
 
 # -- markers ----------------------------------------------------------------------------------------------------------
@@ -314,15 +314,15 @@ def test_a_file_and_its_marker_wait_for_room_in_the_folder(marked: spool.Space) 
     assert os.listdir(folder(marked)) == []
 
 
-def test_the_standing_of_a_name() -> None:
+def test_the_name_decides() -> None:
     queue = QueueConfig("q", drop_marker=".ok")
     names = ["a", "a.ok", "b", "c.ok"]
-    assert standing("a", names, queue) == Standing()
-    assert standing("a.ok", names, queue) == Standing(is_marker=True)
-    assert standing("b", names, queue).waits
-    assert standing("c.ok", names, queue).waits
-    assert standing("x.lock", names, queue).ignored
-    assert standing("x.lock.ok", ["x.lock"], queue).is_marker, "a marker is never a message"
+    assert by_name("a", names, queue) == TAKE
+    assert by_name("a.ok", names, queue) == MARK
+    assert by_name("b", names, queue).step is Step.LEAVE
+    assert by_name("c.ok", names, queue).step is Step.LEAVE
+    assert by_name("x.lock", names, queue) == Decision(Step.IGNORE, "its name matches *.lock (drop_ignore)")
+    assert by_name("x.lock.ok", ["x.lock"], queue) == MARK, "a marker is never a message"
 
 
 def test_two_intakes_share_marked_files(marked: spool.Space) -> None:
