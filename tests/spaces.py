@@ -37,6 +37,17 @@ def path_with(*queues: str, **given: Any) -> Any:
     return path
 
 
+def opened_again() -> Any:
+    """A fixture: the open space of the test, opened a second time, as another process opens it."""
+
+    @pytest.fixture
+    def other(space: spool.Space) -> Iterator[spool.Space]:
+        with spool.open(space.path) as other:
+            yield other
+
+    return other
+
+
 @contextmanager
 def created(
     path: Path,

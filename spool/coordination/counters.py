@@ -8,7 +8,7 @@ counter only while it holds the lock for this counter. The caller takes the lock
 Processes read the counters in shared memory, and write *issued* there. They write the other counters by system calls,
 because such a call wakes the processes that watch the file. A process that waits for messages must wake at publication,
 not earlier. Threads that wait for locks (``Futexes``) or for messages (``Arrivals``) sleep on the words at the end of
-the file.
+the file. The words before them have the times of the last polls.
 """
 
 import struct
@@ -32,7 +32,7 @@ _STOP_OFFSET = _BOOT_BYTES
 _SUSPECT_OFFSET = _STOP_OFFSET + 1
 _CELLS_OFFSET = 128
 _SIZE = _CELLS_OFFSET + 6 * _PAIR.size
-_FUTEXES_AT, _ARRIVALS_AT, _FILE_BYTES = 512, 1024, 2048
+_POLLS_AT, _FUTEXES_AT, _ARRIVALS_AT, _FILE_BYTES = _SIZE, 512, 1024, 2048
 _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = (
     slice(at, at + _PAIR.size) for at in range(_CELLS_OFFSET, _SIZE, _PAIR.size)
 )
@@ -88,7 +88,8 @@ class Counters:
             self._memory = self.disk.map(self.handle, _FILE_BYTES)
             if self._memory.wakes:
                 self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_ARRIVALS_AT - _FUTEXES_AT) // FUTEX_BYTES)
-        self.arrivals = Arrivals(self._memory, _ARRIVALS_AT, (_FILE_BYTES - _ARRIVALS_AT) // FUTEX_BYTES)
+        polls = _POLLS_AT, (_FUTEXES_AT - _POLLS_AT) // FUTEX_BYTES
+        self.arrivals = Arrivals(self._memory, _ARRIVALS_AT, (_FILE_BYTES - _ARRIVALS_AT) // FUTEX_BYTES, polls)
 
     def read(self) -> CounterPage:
         """Return the current counters; while the bytes are unchanged, every call returns the same page."""

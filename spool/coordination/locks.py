@@ -406,7 +406,8 @@ class ClaimLocks:
         found: dict[Position, tuple[int, str]] = {}
         for lock in self.disk.process_locks(by_file) if by_file else ():
             positions = by_file[lock.descriptor]
-            start, end = (bisect_left(positions, _position_at(byte)) for byte in (lock.first, lock.last + 1))
+            ends = (Position(byte >> ORDINAL_BITS, byte & MAX_ORDINAL) for byte in (lock.first, lock.last + 1))
+            start, end = (bisect_left(positions, position) for position in ends)
             found.update(dict.fromkeys(positions[start:end], (lock.pid, lock.program)))
         return found
 
@@ -441,10 +442,6 @@ class ClaimLocks:
         if index not in self._files:
             self._files[index] = LockFile(self.disk, layout.claim_file(index), make=False)
         return self._files[index]
-
-
-def _position_at(byte: int) -> Position:
-    return Position(byte >> ORDINAL_BITS, byte & MAX_ORDINAL)
 
 
 class OpenLock:

@@ -4,10 +4,11 @@ A call that waits for the head of a queue sleeps on a word of shared memory (``A
 one waiting call for each message. All other calls watch the file ``run/counters``: a process that publishes a commit
 writes to this file, and the kernel notifies the watchers (``CommitNotifier``).
 
-A notification is only a hint, because it may be lost, or wake a process that then dies. So a waiting call also polls
-now and then (see ``waiting.pauses``).
+A notification is only a hint, because it may be lost, or wake a process that then dies or is stopped. So a waiting call
+also polls now and then (see ``waiting.pauses``). A poll that finds no message counts for all processes for a moment.
 """
 
+import struct
 import sys
 import threading
 import zlib
@@ -18,6 +19,7 @@ from functools import lru_cache, partial
 from spool.disk.disk import Disk
 from spool.disk.memory import ALL_THREADS, CLEAR, FUTEX_BYTES, WORD_BYTES, SharedBytes, time_word
 from spool.model.layout import COUNTERS
+from spool.model.position import PositionRanges
 from spool.runtime.clock import POLL_MAX_SECONDS
 
 
@@ -80,15 +82,16 @@ class CommitNotifier:
             return self.generation != seen
 
 
+# A poll that found no message counts for all calls that wait for the queue, for this time since its begin.
+POLLED_MILLISECONDS = 250
+_POLL = struct.Struct("=4sI")  # the mark of a queue, and the time of a poll in milliseconds
+_WORDS = 1 << 32  # the number of values of a word
+
 _SEVERAL = b"\xff" * WORD_BYTES
 
 
-def _odd(time: bytes) -> bytes:
-    return (int.from_bytes(time, sys.byteorder) | 1).to_bytes(WORD_BYTES, sys.byteorder)
-
-
-def _even(time: bytes) -> bytes:
-    return (int.from_bytes(time, sys.byteorder) & ~1).to_bytes(WORD_BYTES, sys.byteorder)
+def _with_parity(time: bytes, parity: int) -> bytes:
+    return (int.from_bytes(time, sys.byteorder) & ~1 | parity).to_bytes(WORD_BYTES, sys.byteorder)
 
 
 def _left_messages(before: bytes, after: bytes) -> bool:
@@ -101,7 +104,7 @@ def _left_messages(before: bytes, after: bytes) -> bool:
 def _bucket_of(queue: str, first: int, count: int) -> tuple[int, bytes]:
     """Return the offset of a queue's bucket, and the queue's mark, which is neither 0 nor ``_SEVERAL``."""
     checksum = zlib.crc32(queue.encode())
-    return first + checksum % count * FUTEX_BYTES, (checksum % 0xFFFFFFFE + 1).to_bytes(WORD_BYTES, sys.byteorder)
+    return first + checksum % count * FUTEX_BYTES, (checksum % (_WORDS - 2) + 1).to_bytes(WORD_BYTES, sys.byteorder)
 
 
 class Arrivals:
@@ -116,12 +119,16 @@ class Arrivals:
     A stored time is odd. If the kernel woke a call for each message, the process makes the time even. If a call that
     was not sleeping finds an even time, it need not search, because the woken calls get the messages.
 
+    Two other words have the mark of a queue, and the time of the last poll of the queue that found no message. Queues
+    that share these words replace each other's marks, and then poll more often.
+
     ``wakes``: whether a call can sleep on a word of the memory. Otherwise the call uses the ``CommitNotifier``.
     """
 
-    def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
-        """``first``: the offset of the buckets in the memory."""
-        self._memory = memory
+    def __init__(self, memory: SharedBytes, first: int, count: int, polls: tuple[int, int] = (0, 1)) -> None:
+        """``first``: the offset of the buckets in the memory. ``polls``: the offset and the number of the words of
+        polls."""
+        self._memory, self._polls = memory, polls
         self._first = first
         self._count = count
         self.wakes = memory.wakes
@@ -176,9 +183,9 @@ class Arrivals:
             there = self._memory[at : at + WORD_BYTES]
             if there != CLEAR:
                 calls = arrived[queue] if there == mark else ALL_THREADS
-                time, word = _odd(time_word()), slice(at + WORD_BYTES, at + FUTEX_BYTES)
+                time, word = _with_parity(time_word(), 1), slice(at + WORD_BYTES, at + FUTEX_BYTES)
                 if self._memory.change(word.start, time, calls) == calls and self._memory[word] == time:
-                    self._memory[word] = _even(time)  # (no other process has announced messages meanwhile)
+                    self._memory[word] = _with_parity(time, 0)  # (no other process has announced messages meanwhile)
 
     def announce_all(self) -> None:
         """Wake all calls, because any message may have become free."""
@@ -187,4 +194,21 @@ class Arrivals:
         there = self._memory[self._first : self._first + self._count * FUTEX_BYTES]
         for at in range(0, len(there), FUTEX_BYTES):
             if there[at : at + WORD_BYTES] != CLEAR:
-                self._memory.change(self._first + at + WORD_BYTES, _odd(time_word()))
+                self._memory.change(self._first + at + WORD_BYTES, _with_parity(time_word(), 1))
+
+    def poll(self, queue: str, search: Callable[[], PositionRanges], now: float) -> PositionRanges:
+        """Search the queue for a call that was not woken, unless another process has just done so and found nothing.
+
+        If each of many processes searched, each would apply all commits, and find no message.
+
+        ``now``: the time by the monotonic clock, in seconds.
+        """
+        at, mark = _bucket_of(queue, *self._polls)
+        polled, time = _POLL.unpack(self._memory[at : at + FUTEX_BYTES])
+        begun = int(1000 * now) % _WORDS
+        if polled == mark and (begun - time) % _WORDS < POLLED_MILLISECONDS:
+            return []
+        found = search()
+        if not found:
+            self._memory[at : at + FUTEX_BYTES] = _POLL.pack(mark, begun)
+        return found

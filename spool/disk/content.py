@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import zip_longest
 
 from spool.disk.disk import Disk
@@ -15,23 +15,21 @@ _FILES_AHEAD = 64
 
 
 @contextmanager
-def opened(disk: Disk, name: str, *, write: bool = False) -> Iterator[int]:
-    """Open a file, and close it at the end."""
-    handle = disk.open(name, write=write)
+def _closed_at_end(disk: Disk, handle: int) -> Iterator[int]:
     try:
         yield handle
     finally:
         disk.close(handle)
 
 
-@contextmanager
-def new_file(disk: Disk, name: str) -> Iterator[int]:
-    """Create a file, and close it at the end. Raises FileExistsError if the name is taken."""
-    handle = disk.create(name)
-    try:
-        yield handle
-    finally:
-        disk.close(handle)
+def opened(disk: Disk, name: str, *, write: bool = False) -> AbstractContextManager[int]:
+    """Open a file, and close it at the end of the block."""
+    return _closed_at_end(disk, disk.open(name, write=write))
+
+
+def new_file(disk: Disk, name: str) -> AbstractContextManager[int]:
+    """Create a file, and close it at the end of the block. Raises FileExistsError if the name is taken."""
+    return _closed_at_end(disk, disk.create(name))
 
 
 def open_first(disk: Disk, names: Iterable[str]) -> int | None:

@@ -60,6 +60,12 @@ def is_full(error: OSError) -> bool:
     return error.errno in NO_ROOM and not isinstance(error, SpoolError | FlushFailed)
 
 
+def raise_unless_full(error: OSError) -> None:
+    """Raise the error unless ``is_full``."""
+    if not is_full(error):
+        raise error
+
+
 class Disk:
     """The files of one space on a real file system. A disk serves one opening of the space at a time.
 

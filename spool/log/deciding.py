@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER
 from spool.format.commands import addressing
-from spool.index.commit import Commit
 from spool.log.sequence import settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
@@ -104,12 +103,6 @@ def _is_near(store: Store, page: CounterPage) -> bool:
             commit = store.shared.feed.commit(number)
             if commit is None:
                 return False  # the commit is too large for the feed
-            messages += _weight(commit)
+            for table in (table for part in commit.parts for table in part.contents.tables):
+                messages += len(table.lengths) + sum(command.length for command in addressing(table.commands))
     return messages <= MOST_MESSAGES
-
-
-def _weight(commit: Commit) -> int:
-    """Return the number of messages that a commit puts, removes and changes."""
-    tables = [table for part in commit.parts for table in part.contents.tables]
-    addressed = sum(command.length for table in tables for command in addressing(table.commands))
-    return addressed + sum(len(table.lengths) for table in tables)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile
 from spool.disk.content import new_file, opened, replace_by_copy
-from spool.disk.disk import Disk, FlushFailed
+from spool.disk.disk import Disk
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.errors import CorruptedFile
 from spool.format.header import Header, encode_header, stamp
@@ -120,7 +120,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
     if store.shared.counters.read().published >= number:
         return  # another process finished the number before the lock was taken
     name = layout.committed(number)
-    try:
+    with store.stopping():
         if _is_whole(store.files.disk, number):
             copy_over(store.files.disk, name)
         else:
@@ -129,9 +129,6 @@ def finish_dead_writer(store: Store, number: int) -> None:
         store.shared.feed.retract(number)  # the slot has the intended effects of the dead writer
         page = store.shared.counters.read().check()
         store.shared.counters.store_published(number, durable=page.durable == number - 1)
-    except FlushFailed:
-        store.stop()
-        raise
 
 
 def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
@@ -166,7 +163,7 @@ def flush_published(store: Store, most: int | None = None) -> None:
     """
     disk, page = store.files.disk, store.shared.counters.read()
     reached, published = page.durable, page.published
-    try:
+    with store.stopping():
         few = _FEW if most is None else min(_FEW, most)
         if published - reached > few and disk.durability.flush_all(disk, store.shared.open_lock.handle):
             reached = published
@@ -174,9 +171,6 @@ def flush_published(store: Store, most: int | None = None) -> None:
             return
         while reached < published and flush_commit(disk, reached + 1):
             reached += 1
-    except FlushFailed:
-        store.stop()
-        raise
     if reached == page.durable:
         return
     with number_locked(store.shared.control, store.deadline(), "earlier messages are not known to be flushed"):

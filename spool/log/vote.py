@@ -5,7 +5,6 @@
 
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.content import opened
-from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown
 from spool.format.header import VOTE, stamp
 from spool.format.reader import read_header
@@ -58,8 +57,5 @@ def unmark(store: Store, xid: Xid) -> None:
     with opened(disk, layout.prepared(xid), write=True) as handle:
         if read_header(disk, handle).number >= VOTE:
             disk.write_at(handle, *stamp(0))
-            try:
+            with store.stopping():
                 disk.make_durable(handle, layout.PREPARED, stamped=True)
-            except FlushFailed:
-                store.stop()
-                raise

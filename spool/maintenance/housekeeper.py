@@ -13,7 +13,7 @@ from math import inf
 
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
 from spool.disk.advice import advice
-from spool.disk.disk import FlushFailed, is_full
+from spool.disk.disk import FlushFailed, raise_unless_full
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
 from spool.log.sequence import flush_published
@@ -175,8 +175,7 @@ class Housekeeper:
         try:
             compacted = elected and self.compact() > 0
         except OSError as error:
-            if not is_full(error):
-                raise
+            raise_unless_full(error)
             refused = error  # the reclaim may make room
         index = self._store.view.index
         due = schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet)

@@ -6,7 +6,7 @@ An administrator may empty a queue on a full disk while no other program runs, s
 from collections.abc import Iterator
 from itertools import islice
 
-from spool.disk.disk import is_full
+from spool.disk.disk import raise_unless_full
 from spool.disk.recycler import QUIET_BYTES, STOCKED_BYTES
 from spool.maintenance.compaction import Compactor
 from spool.maintenance.reclaim import failures_logged, in_turns, reclaim
@@ -34,13 +34,14 @@ def free_room(store: Store) -> None:
         try:
             _rewrite(store, wait)
         except OSError as error:
-            if not is_full(error):
-                raise
+            raise_unless_full(error)
             store.files.recycler.trim(0)
             _rewrite(store, wait, _FEW, steps=1)
             _rewrite(store, wait)
         if store.files.disk.file_system().free_bytes < SHORT_BYTES:
-            _free_all(store, wait)
+            _trim(store, STOCKED_BYTES)
+            for _ in in_turns(store, Compactor(store).rewrite_all_waste(), wait):
+                _remove_files(store, wait, STOCKED_BYTES)
 
 
 def rooms(store: Store) -> Iterator[object]:
@@ -60,12 +61,6 @@ def rooms(store: Store) -> Iterator[object]:
         if is_alone and page.published == published:
             return
         published = page.published
-
-
-def _free_all(store: Store, wait: Deadline) -> None:
-    _trim(store, STOCKED_BYTES)
-    for _ in in_turns(store, Compactor(store).rewrite_all_waste(), wait):
-        _remove_files(store, wait, STOCKED_BYTES)
 
 
 def _remove_files(store: Store, wait: Deadline, spares: int = QUIET_BYTES) -> None:

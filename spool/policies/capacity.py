@@ -103,7 +103,8 @@ def _run(space: str, owner: tuple[int, int] | None, config: QueueConfig, usage: 
                     log.warning("%s was ended: it took longer than %g s", what, config.capacity_timeout)
                     return
             if child.returncode:
-                text = _end_of(output)
+                output.seek(max(0, output.seek(0, os.SEEK_END) - _SHOWN_BYTES))
+                text = " ".join(output.read(_SHOWN_BYTES).decode("utf-8", "replace").split())
                 log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "no output")
     except OSError as error:
         log.warning("%s could not be run: %s", what, error)
@@ -115,9 +116,3 @@ def _scratch() -> BinaryIO:
         return cast("BinaryIO", tempfile.TemporaryFile())
     except OSError:
         return open(os.devnull, "r+b")
-
-
-def _end_of(output: BinaryIO) -> str:
-    """Return the last characters of the output, on one line."""
-    output.seek(max(0, output.seek(0, os.SEEK_END) - _SHOWN_BYTES))
-    return " ".join(output.read(_SHOWN_BYTES).decode("utf-8", "replace").split())

@@ -35,7 +35,7 @@ import msgpack
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import xid_byte
 from spool.disk.content import opened, unlink_unless_gone
-from spool.disk.disk import Disk, is_full
+from spool.disk.disk import Disk, raise_unless_full
 from spool.errors import SystemFailure
 from spool.format.writer import writer_name
 from spool.index.index import Index
@@ -388,8 +388,7 @@ class Owners:
             try:
                 count_journal(self.store, xid, self.store.deadline())
             except OSError as error:
-                if not is_full(error):
-                    raise
+                raise_unless_full(error)
                 refused = error
             else:
                 return None
@@ -533,8 +532,7 @@ def clean_up_after_dead(store: Store, deadline: Deadline) -> None:
             try:
                 count_journal(store, xid, deadline)
             except OSError as error:
-                if not is_full(error):
-                    raise
+                raise_unless_full(error)
                 log.info("attempts of a dead process are counted later: %s", error)
     for name in store.files.disk.names(layout.ACTIVE):
         branch = layout.parse_xid(name)

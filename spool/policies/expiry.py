@@ -8,7 +8,7 @@ that removes messages is not flushed. So after a power cut, a removed message ma
 import logging
 from itertools import islice
 
-from spool.disk.disk import is_full
+from spool.disk.disk import raise_unless_full
 from spool.errors import QueueNotFound
 from spool.log.commit import commit_batch
 from spool.log.visibility import revalidate
@@ -50,8 +50,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
         try:
             gone = _expire_claimed(store, config, claimed, deadline)
         except OSError as error:
-            if not is_full(error):
-                raise
+            raise_unless_full(error)
             if most == _RUNS_AT_FULL:
                 log.info("expired messages of queue %s remain until there is room: %s", queue, error)
                 return done

@@ -139,17 +139,18 @@ class Meters:
     def _take(self) -> None:
         """Take a file, if one is free, and continue its counts. Caller holds the mutex."""
         for index in range(layout.METERS_FILES):
-            found = self._disk.identity(_file(index))  # (if it is no plain file, the next recovery reports it)
-            if (found is None or found.is_plain) and self._control.try_lock(METERS + index):
+            if self._control.try_lock(METERS + index):
                 try:
-                    counts, _ = self._read(index)
-                    counts.update(self._counts)
-                    self._write(index, counts)
-                except BaseException:
-                    self._control.unlock(METERS + index)
-                    raise
-                self._index, self._counts = index, counts
-                return
+                    found = self._disk.identity(_file(index))  # (if it is no plain file, the next recovery reports it)
+                    if found is None or found.is_plain:
+                        counts, _ = self._read(index)
+                        counts.update(self._counts)
+                        self._write(index, counts)
+                        self._index, self._counts = index, counts
+                        return
+                finally:
+                    if self._index is None:
+                        self._control.unlock(METERS + index)
 
     def _write(self, index: int, counts: Mapping[Key, int]) -> None:
         content = {"counts": _packed(counts), "states": _packed(self._shown)}

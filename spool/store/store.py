@@ -188,6 +188,15 @@ class Store:
         except OSError as error:  # this process has stopped anyway
             log.critical("%s: other processes cannot be notified: %s", self.files.disk.root, error)
 
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Stop the space if a flush in the block fails."""
+        try:
+            yield
+        except FlushFailed:
+            self.stop()
+            raise
+
     def fail(self, doing: str, error: OSError) -> NoReturn:
         """Raise the error of the operating system as an error of the library; a failed flush stops the space first."""
         _raise_translated(error, self.translate_error(doing, error))

@@ -45,13 +45,13 @@ class QueueArrivals(Closing):
     """A descriptor that is readable while messages of some queues may be free: see ``Space.arrivals``."""
 
     __reduce_ex__ = refuse_pickling
+    _event = -1
 
     def __init__(self, store: Store, queues: Iterable[str]) -> None:
         """Applications call ``Space.arrivals`` instead. The caller is inside a public call."""
         check_threads()
         if isinstance(queues, str):
             raise InvalidArgument(Argument("queues"), f" are names of queues, e.g. [{queues!r}], not one text")
-        self._event = -1
         self._store = store
         self._mutex = threading.Lock()
         self._ready = set(queues)
@@ -114,15 +114,15 @@ class QueueArrivals(Closing):
     def close(self) -> None:
         """Close the descriptor. Remove it from a loop before."""
         with calls.deferred(), self._mutex:
-            event, self._event = self._event, -1
-            if event >= 0:
-                os.close(event)
+            self._close_event()
         _watcher.wake()
 
-    def __del__(self) -> None:
-        """Close the descriptor. (No lock is taken here, because Python may call this between any two instructions.)"""
-        if getattr(self, "_event", -1) >= 0:
-            os.close(self._event)
+    def _close_event(self) -> None:
+        event, self._event = self._event, -1
+        if event >= 0:
+            os.close(event)
+
+    __del__ = _close_event  # (without the mutex, because Python may call this between any two instructions)
 
     def __repr__(self) -> str:
         return f"<arrivals in {', '.join(sorted(self._words))} of {self._store.files.disk.root}>"
@@ -137,9 +137,7 @@ class QueueArrivals(Closing):
     def _disown(self) -> None:
         """Close the copy of the descriptor in a forked child. Another thread of the parent may have held the mutex."""
         self._mutex = threading.Lock()
-        event, self._event = self._event, -1
-        if event >= 0:
-            os.close(event)
+        self._close_event()
 
     def _check_again(self) -> float:
         """Make the descriptor readable if messages may have become free; return the seconds until the next check."""

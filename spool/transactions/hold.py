@@ -29,6 +29,7 @@ from spool.log.commit_file import CommitFileWriter
 from spool.log.standing import look_at_standing
 from spool.log.visibility import apply_up_to, catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet
+from spool.maintenance.schedule import RETAINED_FOR_READERS
 from spool.model.message import Message
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.xid import Xid
@@ -376,8 +377,12 @@ class Hold:
         store, timeout = self.store, wanted.timeout
         deadline = Deadline(store.clock, timeout, None if timeout is None else begun + timeout, check)
 
-        def look() -> PositionRanges:
+        def look(is_poll: bool = False) -> PositionRanges:
             check()
+            # (A call that is far behind applies the commits while their files still exist.)
+            counters, takes_any = store.shared.counters, not (self.groups or wanted.passed)
+            if is_poll and takes_any and counters.read().published - store.view.index.applied < RETAINED_FOR_READERS:
+                return counters.arrivals.poll(wanted.queue, partial(self.claim, wanted), store.clock.monotonic())
             return self.claim(wanted)
 
         got = waiting.attempt(look, deadline) or []
@@ -399,7 +404,7 @@ class Hold:
             finally:
                 polling.release()
 
-    def _wait_alone(self, wanted: Wanted, look: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
+    def _wait_alone(self, wanted: Wanted, look: Callable[..., PositionRanges], deadline: Deadline) -> PositionRanges:
         store, arrivals = self.store, self.store.shared.counters.arrivals
         if arrivals.wakes and not wanted.by_key:  # even the release of a claim ends a pause
             steps = waiting.pauses(store, wanted.queue, lambda: False, deadline, longest=waiting.UNHEARD_SECONDS)

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import chunks, opened, replacement
-from spool.disk.disk import FlushFailed, is_full
+from spool.disk.disk import raise_unless_full
 from spool.log.adoption import UnknownBranch, adoption, heuristic_fact, move_adopted, voted_contents
 from spool.log.commit import commit
 from spool.log.commit_file import CommitFileWriter
@@ -93,11 +93,8 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
     A process that did not get the vote of the branch calls this function.
     """
     with store.shared.xids.holding(xid_byte(xid), deadline, f"the branch {xid}"):
-        try:
+        with store.stopping():
             _replace_by_copy(store, xid, deadline)
-        except FlushFailed:
-            store.stop()
-            raise
 
 
 def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:
@@ -192,8 +189,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
             except UnknownBranch:
                 pass
             except OSError as error:
-                if not is_full(error):
-                    raise
+                raise_unless_full(error)
                 log.warning("branch %s is rolled back later: %s", xid, error)
     return done
 

@@ -28,9 +28,10 @@ T = TypeVar("T")
 
 # The longest time between two attempts of a call that relies on notifications of commits.
 IDLE_SECONDS = 0.1
-# The same for a thread that sleeps on shared memory and was not notified for a time. So it notices a dead holder within
-# a second. The times grow up to this one, because each attempt costs a process the work to apply all new commits.
-UNHEARD_SECONDS = 1.0
+# The same for a thread that sleeps on shared memory and was not notified for a time. The times grow up to this one,
+# because each attempt costs a process the work to apply all new commits. So a thread notices a dead holder within a
+# second, even if it omits an attempt because another process has just polled (``wakeup.POLLED_MILLISECONDS``).
+UNHEARD_SECONDS = 0.75
 # The longest time for which a thread waits without a check. Ctrl-C or a close can be delayed by this time.
 LONGEST_SECONDS = 0.25
 # The shortest time between two attempts of a call that was notified and claimed nothing.
@@ -38,10 +39,14 @@ BUSY_SECONDS = 0.002
 
 
 class Pause(NamedTuple):
-    """The time between two attempts: ``deaf`` seconds, then up to ``seconds``, which an arrival ends."""
+    """The time between two attempts: ``deaf`` seconds, then up to ``seconds``, which an arrival ends.
+
+    is_idle: whether the pause ends without a reason for an attempt, so that the attempt is only a poll.
+    """
 
     deaf: float
     seconds: float
+    is_idle: bool
 
 
 Pauses = Generator[Pause, bool | None, None]
@@ -84,21 +89,24 @@ def pauses(
             if due is not None:
                 seconds = max(short, min(seconds, due - store.clock.now()))
         deaf = min(deaf, left)
-        arrived = yield Pause(deaf, min(seconds, left - deaf))
+        is_idle = head is not None and seconds == long < left - deaf
+        arrived = yield Pause(deaf, min(seconds, left - deaf), is_idle)
         short = shortest if arrived else min(1.5 * short, slowest)
         long = IDLE_SECONDS if arrived else min(1.5 * long, longest)
 
 
 def repeat(
-    store: Store, steps: Pauses, look: Callable[[], T], deadline: Deadline, listen: Callable[[float], bool]
+    store: Store, steps: Pauses, look: Callable[[bool], T], deadline: Deadline, listen: Callable[[float], bool]
 ) -> T | None:
     """Repeat the attempt ``look`` in this thread until it returns something or the time is over; return the last
     result.
 
-    ``listen``: a function that waits for an arrival, for so many seconds, and returns whether a message arrived.
+    Args:
+        look: a function with the argument ``is_poll``: whether the attempt has no reason, e.g. an arrival.
+        listen: a function that waits for an arrival, for so many seconds, and returns whether a message arrived.
     """
-    arrived: bool | None = None
-    while not (got := attempt(look, deadline)) and deadline.remaining() > 0:
+    arrived, is_poll = None, False
+    while not (got := attempt(partial(look, is_poll), deadline)) and deadline.remaining() > 0:
         pause = steps.send(arrived)
         if pause.deaf:
             _sleep(store, pause.deaf)
@@ -107,6 +115,7 @@ def repeat(
         while not arrived and (left := until.remaining()) > 0:
             arrived = bool(attempt(partial(listen, min(left, LONGEST_SECONDS)), deadline))
             check_waiting(deadline)
+        is_poll = pause.is_idle and not arrived
     return got
 
 
@@ -154,7 +163,7 @@ def repeat_when_arrived(
     arrived = threading.Event()
     with store.view.sought.entered(sought, arrived.set):
         steps = pauses(store, head, is_held, deadline)
-        return repeat(store, steps, look, deadline, partial(listen_for_all, store, arrived))
+        return repeat(store, steps, lambda _: look(), deadline, partial(listen_for_all, store, arrived))
 
 
 def listen_for_all(store: Store, arrived: threading.Event, seconds: float) -> bool:

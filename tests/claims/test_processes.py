@@ -22,13 +22,9 @@ from tests.beside.company import two_that_commit
 from tests.children import die, exit_code, exit_code_of, let_die, living, start
 from tests.held import PATIENT_SECONDS, committed_here
 from tests.led import another_process_leads
+from tests.spaces import path_with
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("orders", retries=None)
-    return tmp_path / "space"
+path = path_with(orders={"retries": None})
 
 
 def another(act: Callable[[spool.Claims], object], path: Path) -> AbstractContextManager[int]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,24 +24,19 @@ from spool.disk import kernel
 from spool.transactions import arrivals as watching
 from tests import alarms, children, door
 from tests.clocks import LONG
-from tests.spaces import space_with
+from tests.spaces import opened_again, space_with
 
 ROOT = Path(__file__).parents[2]
 A_MOMENT = 0.5  # longer than the checks of held messages are apart
 
 space = space_with("orders", "mail", "elsewhere")
+other = opened_again()
 
 
 @pytest.fixture(autouse=True)
 def _no_idle_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no check come to the aid of a notification that is missing."""
     monkeypatch.setattr(watching, "_IDLE_SECONDS", 10 * LONG)
-
-
-@pytest.fixture
-def other(space: spool.Space) -> Iterator[spool.Space]:
-    with spool.open(space.path) as other:
-        yield other
 
 
 @pytest.fixture
@@ -153,30 +148,32 @@ def test_a_message_of_the_same_opener_arrives(
     expect_arrival(space, space, way)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_messages_arrive_without_notifications_of_the_kernel(
-    space: spool.Space, other: spool.Space, way: Callable[[spool.Space], Callable[[], object]]
-) -> None:
-    with mock.patch.object(kernel, "new_notifier", side_effect=OSError):
-        expect_arrival(space, other, way)
+def no_notifications(*_: spool.Space) -> Any:
+    return mock.patch.object(kernel, "new_notifier", side_effect=OSError)
+
+
+def no_announcements(*_: spool.Space) -> Any:
+    """A process dies before it announces its messages."""
+    return mock.patch.multiple(Arrivals, announce=mock.DEFAULT, announce_all=mock.DEFAULT)
+
+
+def no_shared_memory(*spaces: spool.Space) -> Any:
+    for one in spaces:
+        door.store(one).shared.counters.arrivals.wakes = False
+    return nullcontext()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_messages_arrive_if_a_process_dies_before_it_announces_them(
-    space: spool.Space, other: spool.Space, way: Callable[[spool.Space], Callable[[], object]]
+@pytest.mark.parametrize("fault", [no_notifications, no_announcements, no_shared_memory])
+def test_messages_arrive_in_spite_of_a_fault(
+    space: spool.Space,
+    other: spool.Space,
+    way: Callable[[spool.Space], Callable[[], object]],
+    fault: Callable[..., Any],
 ) -> None:
     act = way(other)
-    with mock.patch.object(Arrivals, "announce"), mock.patch.object(Arrivals, "announce_all"):
+    with fault(space, other):
         expect_arrival(space, other, way, act)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_messages_arrive_if_processes_share_no_memory(
-    space: spool.Space, other: spool.Space, way: Callable[[spool.Space], Callable[[], object]]
-) -> None:
-    for one in (space, other):
-        door.store(one).shared.counters.arrivals.wakes = False
-    expect_arrival(space, other, way)
 
 
 def test_a_commit_is_announced_without_a_check_of_the_queue(

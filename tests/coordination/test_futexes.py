@@ -1,6 +1,5 @@
 """A release of a byte lock wakes the threads that wait for the byte; a thread that is not woken polls."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,12 +23,6 @@ def root(tmp_path: Path) -> str:
     started(str(tmp_path))
     LockFile(Disk(str(tmp_path)), layout.CONTROL, make=True)
     return str(tmp_path)
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(3) as pool:
-        yield pool
 
 
 def started(root: str) -> None:

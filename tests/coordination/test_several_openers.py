@@ -1,6 +1,6 @@
 """Several processes have one space open, each with its own index and its own locks; here they are in one process."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,15 +14,10 @@ from spool.transactions import two_phase
 from tests import door
 from tests.meanwhile import XID, commit, prepare
 from tests.shown import bodies
-from tests.spaces import space_with
+from tests.spaces import opened_again, space_with
 
 space = space_with("orders")
-
-
-@pytest.fixture
-def other(space: spool.Space) -> Iterator[spool.Space]:
-    with spool.open(space.path) as other:
-        yield other
+other = opened_again()
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -24,13 +26,14 @@ from spool.disk.stat import overwrites_in_place
 from spool.model.options import PutOptions
 from spool.model.position import PositionRanges
 from spool.runtime.clock import POLL_MAX_SECONDS, POLL_MIN_SECONDS, Clock
+from spool.transactions import hold
 from spool.transactions.hold import Hold
 from spool.transactions.waiting import BUSY_SECONDS, IDLE_SECONDS, LONGEST_SECONDS, pauses
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.branches import voting
-from tests.children import exit_code_of
-from tests.clocks import LONG, PatientClock, SimulatedClock, timed
+from tests.children import exit_code_of, living
+from tests.clocks import LONG, PatientClock, SimulatedClock, timed, until
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, elsewhere
@@ -41,12 +44,6 @@ PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.a
 
 
 path = path_with("orders", "replies", "more")
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
 
 
 def put_elsewhere(path: Path, queue: str = "orders", body: str = "new") -> None:
@@ -320,12 +317,13 @@ def test_the_pauses_of_a_get_grow_until_a_message_arrives_and_end_with_its_time(
 ) -> None:
     space, clock, _ = simulated
     steps = pauses(door.store(space), "orders", lambda: False, door.deadline(space, 9.0), longest=0.2)
-    assert [steps.send(None), *(steps.send(False) for _ in range(3))] == [(0, 0.1), (0, 0.1 * 1.5), (0, 0.2), (0, 0.2)]
-    assert steps.send(True) == (BUSY_SECONDS, 0.1), "another call took the message that arrived"
+    found = [steps.send(None), *(steps.send(False) for _ in range(3))]
+    assert found == [(0, 0.1, True), (0, 0.1 * 1.5, True), (0, 0.2, True), (0, 0.2, True)]
+    assert steps.send(True) == (BUSY_SECONDS, 0.1, True), "another call took the message that arrived"
     clock.sleep(8.9375)
-    assert steps.send(False) == (0, 0.0625)
+    assert steps.send(False) == (0, 0.0625, False), "the last attempt is no poll, so no other call makes it"
     clock.sleep(1.0)
-    assert steps.send(True) == (0, 0)
+    assert steps.send(True) == (0, 0, False)
 
 
 @pytest.mark.parametrize(("head", "expected"), [("orders", (0, POLL_MIN_SECONDS)), (None, (POLL_MIN_SECONDS, 0))])
@@ -334,7 +332,7 @@ def test_a_get_whose_message_is_held_pauses_for_a_moment(
 ) -> None:
     store = door.store(simulated[0])
     steps = pauses(store, head, lambda: True, store.deadline(None))
-    assert steps.send(None) == expected
+    assert steps.send(None) == (*expected, False)
     assert sum(steps.send(False)) == 1.5 * POLL_MIN_SECONDS
 
 
@@ -354,6 +352,74 @@ def test_a_message_that_is_given_back_wakes_a_waiting_get(
                 transaction.abandon()
         assert found.result(LONG).body == ("second" if options else "first")
         assert clock.was_woken == [True] * len(clock.was_woken)
+
+
+class Acting(Clock):
+    """A clock with an action in place of each wait."""
+
+    def __init__(self, act: Callable[[Callable[[float], bool], float], bool]) -> None:
+        self.wait = act  # type: ignore[assignment]
+
+
+@in_shared_memory
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_message_reaches_another_call_if_the_woken_process_is_killed_or_stopped(
+    path: Path, pool: ThreadPoolExecutor, number: int
+) -> None:
+    def get(ready: Callable[[], object]) -> None:
+        def wait(woken: Callable[[float], bool], _: float) -> bool:
+            ready()
+            assert woken(LONG)
+            os.kill(os.getpid(), number)
+            raise AssertionError("it goes on")
+
+        spool.open(timed(path, Acting(wait))).get("orders", timeout=None)
+
+    asleep = threading.Event()
+    clock = Acting(lambda woken, seconds: bool(asleep.set()) or woken(seconds))  # type: ignore[func-returns-value]
+    with living(get) as child, spool.open(timed(path, clock)) as space, spool.open(path) as other:
+        until(lambda: state_of(child) == "S")
+        found = pool.submit(space.get, "orders", timeout=None)
+        assert asleep.wait(LONG)
+        other.put("orders", "new")
+        until(lambda: state_of(child) in "ZT")
+        assert found.result(LONG).body == "new"
+
+
+def state_of(process: int) -> str:
+    """Return the state of a process, e.g. S: it sleeps, T: it is stopped, Z: it has ended."""
+    return Path(f"/proc/{process}/stat").read_text().split()[2]
+
+
+@in_shared_memory
+def test_a_poll_that_finds_nothing_counts_for_a_moment_for_all_calls_that_wait_for_the_queue() -> None:
+    search = mock.Mock(return_value=[(1, 0, 1)])
+
+    def searches(queue: str, now: float) -> bool:
+        search.reset_mock()
+        arrivals.poll(queue, search, now)
+        return search.called
+
+    with Mapped(-1, 4096) as memory:
+        arrivals = Arrivals(memory, 0, 1)
+        assert [searches("orders", 1.0), searches("orders", 1.0)] == [True, True], "the queue may have more messages"
+        search.return_value = []
+        assert [searches("orders", now) for now in (1.1, 1.34, 1.36, 0.5)] == [True, False, True, True]
+        assert [searches("more", 0.5), searches("orders", 0.5)] == [True, True], "they share the words"
+
+
+@pytest.mark.parametrize(("most_behind", "attempts"), [(512, 3), (0, 7)])
+def test_other_processes_poll_for_a_call_unless_it_is_far_behind(
+    simulated: tuple[spool.Space, Recorded, Machine], monkeypatch: pytest.MonkeyPatch, most_behind: int, attempts: int
+) -> None:
+    """Otherwise reclaim would remove the files of the next commits, and the process would have to list the others."""
+    claim = mock.Mock(side_effect=Hold.claim)
+    monkeypatch.setattr(Hold, "claim", lambda *args: claim(*args))
+    monkeypatch.setattr(Arrivals, "poll", lambda *_: [])
+    monkeypatch.setattr(hold, "RETAINED_FOR_READERS", most_behind)
+    with pytest.raises(spool.Empty):
+        simulated[0].get("orders", timeout=1.0)
+    assert claim.call_count == attempts
 
 
 class Sleepers(Mapped):

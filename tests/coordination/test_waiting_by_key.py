@@ -33,12 +33,6 @@ def other(path: Path) -> Iterator[spool.Space]:
         yield other
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
 def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
     clock = PatientClock()
     with spool.open(timed(path, clock)) as space:

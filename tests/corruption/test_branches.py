@@ -19,11 +19,6 @@ from tests.simdisk import SimulatedDisk
 FIRST, SECOND = Xid(7, b"one", b""), Xid(7, b"two", b"")
 
 
-@pytest.fixture
-def processes() -> Processes:
-    return Processes()
-
-
 def damaged(space: spool.Space, *, repair: bool = False) -> list[str]:
     return [finding.name for finding in space.check(repair=repair) if finding.kind is Kind.DAMAGED]
 

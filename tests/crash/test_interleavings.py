@@ -50,8 +50,9 @@ def _record(count: Count, record_property) -> None:
 
 
 def test_every_scenario_of_the_model_runs_with_the_engine() -> None:
-    """Except power cuts at an opening and names that follow, which have crash tests, and a protocol of the future."""
+    """Except power cuts at an opening and names that follow, which have crash tests, and calls that sleep."""
     elsewhere = {"open-after-power-cut", "data-flushes", "votes-by-data", "puts-together", "get-together", "one-key"}
+    elsewhere |= {"waiting"}  # tests/coordination/test_waiting.py
     here = {part for scenario in SCENARIOS if scenario.model for part in scenario.model.split(" and ")}
     assert here | elsewhere == {scenario.name for scenario in MODEL}
 

@@ -25,18 +25,14 @@ from spool.model import layout
 from tests.clocks import MovedClock, timed
 from tests.filesystems import volume
 from tests.filesystems.volume import KINDS, Kind, Volume
+from tests.spaces import path_with
 from tests.users import GROUP, OWNER, directory_of, in_a_process_of
 from xaspool_scripts.admin import main
 
 FINE, WARNING, REFUSED = Outcome
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("a")
-        space.put("a", "there")
-    return tmp_path / "space"
+root = path_with("a", messages={"a": ["there"]})
 
 
 def found(disk: Disk) -> dict[str, Outcome]:

@@ -2,25 +2,20 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import spool
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.children import living
 from tests.environment.pressed import OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of, take_in
+from tests.spaces import space_with
 from tests.strides import Stride
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("orders")
-        yield space
+space = space_with("orders")
 
 
 def in_a_child(action: Callable[[], object]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import spool
+from tests.spaces import path_with
 
 PATCHES = {
     "gevent": "from gevent import monkey; monkey.patch_all()",
@@ -18,11 +18,7 @@ PATCHES = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("orders")
-    return tmp_path / "space"
+path = path_with("orders")
 
 
 def run(program: str, *arguments: object) -> str:

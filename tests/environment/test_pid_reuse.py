@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from tests.at_once import AT_ONCE
+from tests.spaces import path_with
 
 pytestmark = pytest.mark.root
 
@@ -49,13 +49,7 @@ with spool.open(sys.argv[1]) as space:  # so that no opener is alone, and recove
 """
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("a")
-        for body in ("one", "two"):
-            space.put("a", body)
-    return tmp_path / "space"
+root = path_with("a", messages={"a": ["one", "two"]})
 
 
 def in_a_pid_namespace(program: str, root: Path) -> list[str]:

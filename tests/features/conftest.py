@@ -13,11 +13,6 @@ from tests.clocks import MovedClock, timed
 
 
 @pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "space"
 

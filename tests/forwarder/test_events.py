@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,16 +16,13 @@ from forwarder.events import Begun, Claimed, Done, Down, Event, Paused, Stopping
 from forwarder.routes import given
 from spool.workers.outcome import Replied, Retried
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
+from tests.spaces import space_with
 from xaspool_scripts.forward import EventLines, main
 
 PAGE = Path(__file__).parents[2] / "docs" / "forwarding.md"
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("work")
-        yield space
+space = space_with("work")
 
 
 @pytest.fixture(autouse=True)

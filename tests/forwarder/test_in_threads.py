@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,11 @@ from spool.model import codecs
 from spool.store.settings import read_settings_text, write_settings
 from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retried, Translated
 from tests import door
-from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import Answer, Run, Scripted, answers
 from tests.shown import bodies
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("work")
-        space.create_queue("other")
-        yield space
+space = space_with("work", "other")
 
 
 def scripted(answer: Answer, **options: Any) -> Route:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from forwarder.task import Block, Chunk
 from spool.workers import pauses
 from spool.workers.outcome import Replied, Retried
 from tests.forwarder.rounds import Answer, Scripted, answers, echo, in_process
+from tests.spaces import space_with
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,11 +31,7 @@ FIRST = FIRST_ROUND_MESSAGES
 LONG_SECONDS = 60.0
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("work", retry_delay=0.0, retry_delay_max=None)
-        yield space
+space = space_with(work={"retry_delay": 0.0, "retry_delay_max": None})
 
 
 class Running:

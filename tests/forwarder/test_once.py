@@ -1,8 +1,6 @@
 """A forwarder without Spark, its tasks run in this process: ``once``, the summary, and being abandoned."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,15 +21,10 @@ from spool.workers.conclusion import kept
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
 from spool.workers.states import Event
 from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, in_process
+from tests.spaces import space_with
 from xaspool_scripts.forward import main
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
-        space.create_queue("errors")
-        space.create_queue("work", retry_delay=0.0, retry_delay_max=None)
-        yield space
+space = space_with("errors", work={"retry_delay": 0.0, "retry_delay_max": None})
 
 
 @pytest.fixture(autouse=True)

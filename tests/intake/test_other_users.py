@@ -34,11 +34,6 @@ def _imported() -> None:
         space.quarantined()
 
 
-@pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
-
-
 @pytest.fixture(params=["ordered", "strict"])
 def path(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A space of OWNER's, whose queue ``q`` takes files of DROPPER's."""

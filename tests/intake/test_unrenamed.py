@@ -24,11 +24,6 @@ def bodies(space: spool.Space) -> list[bytes]:
 
 
 @pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
-
-
-@pytest.fixture
 def timed_space(tmp_path: Path, clock: MovedClock) -> Iterator[spool.Space]:
     with spool.create(timed(tmp_path / "timed", clock)) as space:
         space.create_queue("orders", drop_settle=10)

@@ -49,12 +49,6 @@ def owner(leader: spool.Space, tmp_path: Path) -> Iterator[spool.Space]:
         yield space
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as found:
-        yield found
-
-
 def slots_of(space: spool.Space) -> RequestSlots:
     return door.store(space).shared.requests
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_326,
+    "spool": 23_324,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
@@ -49,10 +49,10 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_092),
+    "log and format": (("spool/log", "spool/format"), 3_078),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        2_777,
+        2_776,
     ),
 }
 """The most lines of code of some parts of the engine."""

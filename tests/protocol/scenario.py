@@ -31,23 +31,19 @@ class Setting(NamedTuple):
     long: bool = False
 
 
-class Mistake(NamedTuple):
-    """A rule left out, and a part of the sentence with which the checker reports the broken promise."""
-
-    what: str
-    shows: str
-    setting: Setting
-
-
 class Scenario(NamedTuple):
-    """``name``: docs/architecture.md and tests/crash/scenarios.py cite it. ``rules``: the rules that it checks."""
+    """``name``: docs/architecture.md and tests/crash/scenarios.py cite it. ``rules``: the rules that it checks.
+
+    mistakes: settings that leave a rule out, by a part of the sentence with which the checker reports the broken
+        promise, and by the text of the mistake.
+    """
 
     name: str
     title: str
     rules: tuple[int, ...]
     build: Callable[..., Case]
     settings: tuple[Setting, ...]
-    mistakes: tuple[Mistake, ...] = ()
+    mistakes: Mapping[str, Mapping[str, Setting]] = {}
 
     def run(self, setting: Setting) -> Result:
         case = self.build(setting.rules, **setting.options)

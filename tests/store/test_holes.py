@@ -13,18 +13,12 @@ import pytest
 import spool
 from spool.disk.disk import Disk
 from spool.model import layout
-from tests.at_once import AT_ONCE
+from tests.spaces import path_with
 
 MAPPED = (layout.COUNTERS, layout.FEED, layout.REQUESTS)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "space"
-    with spool.create(path, defaults=AT_ONCE) as space:
-        space.create_queue("orders")
-        space.put("orders", "first")
-    return path
+path = path_with("orders", messages={"orders": ["first"]})
 
 
 def first_hole(path: Path, name: str) -> int:

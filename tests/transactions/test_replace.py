@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -23,18 +23,13 @@ from tests.branches import voting
 from tests.clocks import LONG
 from tests.compaction import fill, small_compactions, tidy
 from tests.meanwhile import Processes
-from tests.spaces import space_with
+from tests.spaces import opened_again, space_with
 
 ROOT = Path(__file__).parents[2]
 XID = xa.Xid(7, b"order", b"1")
 
 space = space_with("orders", "other", errors={}, counted={"retries": 0, "error_queue": "errors"})
-
-
-@pytest.fixture
-def other(space: spool.Space) -> Iterator[spool.Space]:
-    with spool.open(space.path) as other:
-        yield other
+other = opened_again()
 
 
 def bodies(space: spool.Space, key: str = "c", queue: str = "orders") -> list[object]:

@@ -4,8 +4,6 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +11,10 @@ import spool
 import spool.aio
 from spool.watch.consumers import Consumer, consumers
 from tests.clocks import until
+from tests.spaces import space_with
 from tests.watch.samples import transaction
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as made:
-        made.create_queue("orders")
-        yield made
+space = space_with("orders")
 
 
 def serving(space: spool.Space, queue: str = "orders") -> list[Consumer]:

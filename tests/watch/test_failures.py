@@ -1,8 +1,6 @@
 """X20: the failures of the last day by task and cause: messages of error queues, and results of failed tasks."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +9,13 @@ import spool
 from spool.watch.failures import TaskFailures, by_task, grouped, kind_of
 from tests import door
 from tests.compaction import small_compactions
+from tests.spaces import space_with
 
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as made:
-        made.create_queue("errors")
-        made.create_queue("results", role="state", on_expiry="drop")
-        made.create_queue("orders", retries=0, error_queue="errors")
-        yield made
+space = space_with(
+    "errors",
+    results={"role": "state", "on_expiry": "drop"},
+    orders={"retries": 0, "error_queue": "errors"},
+)
 
 
 def fail(space: spool.Space, id: str, task: str = "bake", reason: str = "ValueError: no") -> None:

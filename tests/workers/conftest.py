@@ -25,11 +25,6 @@ def let_pass(clock: MovedClock, seconds: float, worker: Worker) -> None:
 
 
 @pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
-
-
-@pytest.fixture
 def space(tmp_path: Path, clock: MovedClock) -> Iterator[spool.Space]:
     with spool.create(timed(tmp_path / "space", clock)) as found:
         for queue in ("replies", "failures", "errors", "other"):

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import spool
-from tests.at_once import AT_ONCE
 from tests.forwarder.dataframes.queries import Query
+from tests.spaces import space_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,9 +39,4 @@ def query(space: spool.Space) -> Iterator[Query]:
         yield reader
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        for queue in ("orders", "replies", "errors"):
-            space.create_queue(queue)
-        yield space
+space = space_with("orders", "replies", "errors")

@@ -1,7 +1,5 @@
 """Plans and tasks read the current state of a space that other processes change meanwhile."""
 
-from collections.abc import Iterator
-
 import pytest
 
 import spool
@@ -9,12 +7,9 @@ from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
 from spool.reading.backlog import Backlog, locate
 from tests import door
+from tests.spaces import opened_again
 
-
-@pytest.fixture
-def other(space: spool.Space) -> Iterator[spool.Space]:
-    with spool.open(space.path) as other:
-        yield other
+other = opened_again()
 
 
 def _newest(space: spool.Space) -> int:

@@ -11,7 +11,7 @@ least once, always with the same key.
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 import spool
-from tests.at_once import AT_ONCE
 from tests.forwarder.kills.destinations import Destination, destination
 from tests.forwarder.kills.programs import Sweeper, victim
 from tests.forwarder.processes import PATIENT_SECONDS, RunningForwarder, wait_until_left
 from tests.shown import left_over
+from tests.spaces import space_with
 
 LATEST_KILL = 0.8  # of the messages: the rest is forwarded in peace
 DRAINING_SECONDS = 3600.0
@@ -133,11 +133,7 @@ def forward_and_kill(run: Run) -> None:
     run.sweeper.stop()
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("work", retry_delay=0.0, retry_delay_max=None)
-        yield space
+space = space_with(work={"retry_delay": 0.0, "retry_delay_max": None})
 
 
 LONG = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(10_000)]

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import forwarder
 import spool
-from tests.at_once import AT_ONCE
+from tests.spaces import space_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,12 +42,7 @@ def spark(spark: "SparkSession") -> "SparkSession":
     return spark
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        for queue in ("orders", "replies"):
-            space.create_queue(queue)
-        yield space
+space = space_with("orders", "replies")
 
 
 @pytest.fixture

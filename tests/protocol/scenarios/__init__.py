@@ -10,6 +10,7 @@ from tests.protocol.scenarios import (
     subscriptions,
     two_phase,
     vote_data,
+    waiting,
 )
 
 SCENARIOS = [
@@ -22,4 +23,5 @@ SCENARIOS = [
     *subscriptions.SCENARIOS,
     *combined.SCENARIOS,
     *attempts.SCENARIOS,
+    *waiting.SCENARIOS,
 ]

@@ -22,7 +22,7 @@ from tests.protocol.machine import (
 )
 from tests.protocol.promises import note_release, note_told, recover
 from tests.protocol.rules import Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import begin, ended
 from tests.protocol.view import View, catch_up, list_prepared
 
@@ -119,11 +119,9 @@ def _counted(state: State, context: Context) -> State:
     return state
 
 
-def _mistake(what: str, shows: str, mistake: str, ends: str = "released", kills: int = 1) -> Mistake:
-    return Mistake(what, shows, Setting(kills, options={"ends": ends, "mistake": mistake}))
+def _mistake(mistake: str, ends: str = "released", kills: int = 1) -> Setting:
+    return Setting(kills, options={"ends": ends, "mistake": mistake})
 
-
-HELD = "while a live process holds the message"
 
 SCENARIOS = (
     Scenario(
@@ -132,11 +130,13 @@ SCENARIOS = (
         (4, 6),
         attempt,
         tuple(Setting(2, options={"ends": ends}) for ends in ("rolled back", "committed", "voted", "released")),
-        (
-            _mistake("a slot has no number of failed attempts", "there is {'m2'}", "no state", "rolled back", 2),
-            _mistake("a message that a vote holds is counted", "there is {'m1'}", "no votes", "voted"),
-            _mistake("a message is released before its slot ends", HELD, "released first"),
-            _mistake("a message is delivered before the attempt of a dead owner is counted", HELD, "delivered first"),
-        ),
+        {
+            "there is {'m2'}": {"a slot has no number of failed attempts": _mistake("no state", "rolled back", 2)},
+            "there is {'m1'}": {"a message that a vote holds is counted": _mistake("no votes", "voted")},
+            "while a live process holds the message": {
+                "a message is released before its slot ends": _mistake("released first"),
+                "a message is delivered before the attempt of a dead owner is counted": _mistake("delivered first"),
+            },
+        },
     ),
 )

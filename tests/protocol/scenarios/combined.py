@@ -45,7 +45,7 @@ from tests.protocol.machine import (
 )
 from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, note_delivery, note_publication, note_told
 from tests.protocol.rules import Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import PROMISES, begin, putter
 from tests.protocol.view import View, catch_up, store_counter
 
@@ -572,43 +572,35 @@ SCENARIOS = (
             Setting(1, options=_options(putters="ABC"), long=True),
             Setting(1, options=_options(alone=True), long=True),
         ),
-        (
-            Mistake(
-                "a request is withdrawn that a leader may have read",
-                "was withdrawn and is committed",
-                Setting(options=_options(impatient="AB", together=Together(joined=False))),
-            ),
-            Mistake(
-                "requests are marked as taken after the stamp",
-                "put by two commits",
-                Setting(2, options=_options(together=Together(mark="after stamp"))),
-            ),
-            Mistake(
-                "a taken request is posted again without a look at its number",
-                "put by two commits",
-                Setting(2, options=_options(together=Together(resolve=False))),
-            ),
-            Mistake(
-                "a leader whose commit failed marks the requests that it took as done",
-                "was acknowledged and no commit has it",
-                Setting(options=_options(together=Together(raises="A", finish="taken"))),
-            ),
-            Mistake(
-                "a word of a slot that another program stored is believed: a request is done",
-                "was acknowledged and no commit has it",
-                Setting(options=_options(together=Together(damage=("done",), proven=False))),
-            ),
-            Mistake(
-                "a word of a slot that another program stored is believed: a request is posted",
-                "put by two commits",
-                Setting(options=_options(together=Together(damage=("posted",), proven=False))),
-            ),
-            Mistake(
-                "the owner of a damaged slot commits its request",
-                "put by two commits",
-                Setting(options=_options(together=Together(damage=_WRONG, damaged="posted"))),
-            ),
-        ),
+        {
+            "was withdrawn and is committed": {
+                "a request is withdrawn that a leader may have read": Setting(
+                    options=_options(impatient="AB", together=Together(joined=False))
+                ),
+            },
+            "put by two commits": {
+                "requests are marked as taken after the stamp": Setting(
+                    2, options=_options(together=Together(mark="after stamp"))
+                ),
+                "a taken request is posted again without a look at its number": Setting(
+                    2, options=_options(together=Together(resolve=False))
+                ),
+                "a word of a slot that another program stored is believed: a request is posted": Setting(
+                    options=_options(together=Together(damage=("posted",), proven=False))
+                ),
+                "the owner of a damaged slot commits its request": Setting(
+                    options=_options(together=Together(damage=_WRONG, damaged="posted"))
+                ),
+            },
+            "was acknowledged and no commit has it": {
+                "a leader whose commit failed marks the requests that it took as done": Setting(
+                    options=_options(together=Together(raises="A", finish="taken"))
+                ),
+                "a word of a slot that another program stored is believed: a request is done": Setting(
+                    options=_options(together=Together(damage=("done",), proven=False))
+                ),
+            },
+        },
     ),
     Scenario(
         "get-together",
@@ -623,20 +615,18 @@ SCENARIOS = (
             Setting(1, faults=ONLY_A, options=_options(getters=2), long=True),
             Setting(1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG)), long=True),
         ),
-        (
-            Mistake(
-                "a claim does not look at requests",
-                "removed by two commits",
-                Setting(1, faults=ONLY_A, options=_options(getters=2, together=Together(look_at_requests="no"))),
-            ),
-            Mistake(
-                "a claim looks at requests after the second look",
-                "although commit",
-                Setting(
+        {
+            "removed by two commits": {
+                "a claim does not look at requests": Setting(
+                    1, faults=ONLY_A, options=_options(getters=2, together=Together(look_at_requests="no"))
+                ),
+            },
+            "although commit": {
+                "a claim looks at requests after the second look": Setting(
                     2, faults=Faults(killable=("A", "B")), options=_options(together=Together(look_at_requests="last"))
                 ),
-            ),
-        ),
+            },
+        },
     ),
     Scenario(
         "one-key",
@@ -649,29 +639,21 @@ SCENARIOS = (
             Setting(2, long=True),
             Setting(1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG)), long=True),
         ),
-        (
-            Mistake(
-                "a process takes the byte of a slot while it looks for a free one",
-                "put by two commits",
-                Setting(1, faults=ONLY_A, options=_options(together=Together(own="takes"))),
-            ),
-            Mistake(
-                "two processes look for a slot at once",
-                "put by two commits",
-                Setting(1, faults=ONLY_A, options=_options(together=Together(own="asks at any time"))),
-            ),
-            Mistake(
-                "a damaged slot counts as one without a request",
-                "put by two commits",
-                Setting(
+        {
+            "put by two commits": {
+                "a process takes the byte of a slot while it looks for a free one": Setting(
+                    1, faults=ONLY_A, options=_options(together=Together(own="takes"))
+                ),
+                "two processes look for a slot at once": Setting(
+                    1, faults=ONLY_A, options=_options(together=Together(own="asks at any time"))
+                ),
+                "a damaged slot counts as one without a request": Setting(
                     1, faults=ONLY_A, options=_options(together=Together(damage=_WRONG, damaged="empty")), long=True
                 ),
-            ),
-            Mistake(
-                "a process that gives up a request keeps its slot",
-                "put by two commits",
-                Setting(0, options=_options(together=Together(patient=False, disowns=False))),
-            ),
-        ),
+                "a process that gives up a request keeps its slot": Setting(
+                    0, options=_options(together=Together(patient=False, disowns=False))
+                ),
+            },
+        },
     ),
 )

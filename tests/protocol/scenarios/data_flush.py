@@ -25,7 +25,7 @@ from tests.protocol.machine import (
 )
 from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, number_of
 from tests.protocol.rules import Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import begin
 from tests.protocol.view import View
 
@@ -172,32 +172,22 @@ SCENARIOS = (
             Setting(1, power=True, options=GROW),
             Setting(1, power=True, options={"processes": "all"}, long=True),
         ),
-        (
-            Mistake(
-                "the file is stamped before the rename",
-                "is back after an acknowledged get",
-                Setting(1, power=True, rules=Rules(stamp="before rename")),
-            ),
-            Mistake(
-                "recovery believes names alone",
-                "is not durable",
-                Setting(power=True, options={"by_number": False}),
-            ),
-            Mistake(
-                "recovery takes every number, however low",
-                "is back after an acknowledged get",
-                Setting(power=True, options=RECLAIM | {"above_names": False}),
-            ),
-            Mistake(
-                "a file is overwritten before its name in free/ is durable",
-                "is back after an acknowledged get",
-                Setting(power=True, options=RECLAIM | {"reclaim_flushed": False}),
-            ),
-            Mistake(
-                "a file that was made ahead is overwritten before its name in free/ is durable",
-                "is not durable",
-                Setting(power=True, options=GROW | {"made_flushed": False}),
-            ),
-        ),
+        {
+            "is back after an acknowledged get": {
+                "the file is stamped before the rename": Setting(1, power=True, rules=Rules(stamp="before rename")),
+                "recovery takes every number, however low": Setting(
+                    power=True, options=RECLAIM | {"above_names": False}
+                ),
+                "a file is overwritten before its name in free/ is durable": Setting(
+                    power=True, options=RECLAIM | {"reclaim_flushed": False}
+                ),
+            },
+            "is not durable": {
+                "recovery believes names alone": Setting(power=True, options={"by_number": False}),
+                "a file that was made ahead is overwritten before its name in free/ is durable": Setting(
+                    power=True, options=GROW | {"made_flushed": False}
+                ),
+            },
+        },
     ),
 )

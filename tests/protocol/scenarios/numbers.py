@@ -7,7 +7,7 @@ from tests.protocol.engine import claim, get, release
 from tests.protocol.machine import TORN, Await, Context, File, FlushNames, Load, Note, State, Unlink, Violation
 from tests.protocol.promises import Commit, number_of, removals
 from tests.protocol.rules import WITHOUT_FEED, Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import PROMISES, begin, claimer, ended, follower, getter, putter
 from tests.protocol.view import View
 
@@ -108,23 +108,21 @@ SCENARIOS = (
             Setting(1, options=GETTER, long=True),
             Setting(1, power=True, options=GETTER, long=True),
         ),
-        (
-            Mistake(
-                "the copy of a dead writer's file is not flushed under its name",
-                "is not durable",
-                Setting(1, power=True, rules=Rules(finish=("copy", "flush", "rename"))),
-            ),
-            Mistake(
-                "a reader of two cells waits until both are equal",
-                "no history without further faults comes to an end",
-                Setting(1, rules=Rules(counters="two equal cells")),
-            ),
-            Mistake(
-                "the byte of a number is locked after *issued* is stored",
-                "number 2 published again",
-                Setting(0, power=True, options=FOLLOWER, rules=Rules(issue=ISSUED_LAST)),
-            ),
-        ),
+        {
+            "is not durable": {
+                "the copy of a dead writer's file is not flushed under its name": Setting(
+                    1, power=True, rules=Rules(finish=("copy", "flush", "rename"))
+                ),
+            },
+            "no history without further faults comes to an end": {
+                "a reader of two cells waits until both are equal": Setting(1, rules=Rules(counters="two equal cells")),
+            },
+            "number 2 published again": {
+                "the byte of a number is locked after *issued* is stored": Setting(
+                    0, power=True, options=FOLLOWER, rules=Rules(issue=ISSUED_LAST)
+                ),
+            },
+        },
     ),
     Scenario(
         "claim-beside-removal",
@@ -143,23 +141,17 @@ SCENARIOS = (
             Setting(1, options=PUTTER, rules=Rules(counters="two cells"), long=True),
             *(Setting(1, options=PUTTER, rules=Rules(counters_read=order), long=True) for order in READ_ORDERS),
         ),
-        (
-            Mistake(
-                "no unpublished number is looked at",
-                "although commit {2} removes it",
-                Setting(1, rules=Rules(second_look="published")),
-            ),
-            Mistake(
-                "only the next unpublished number is looked at",
-                "although commit {3} removes it",
-                Setting(1, options=PUTTER, rules=Rules(second_look="next number"), faults=ONLY_A),
-            ),
-            Mistake(
-                "the file is stamped before *issued* is stored",
-                "although commit {2} removes it",
-                Setting(1, rules=Rules(stamp="before issued")),
-            ),
-        ),
+        {
+            "although commit {2} removes it": {
+                "no unpublished number is looked at": Setting(1, rules=Rules(second_look="published")),
+                "the file is stamped before *issued* is stored": Setting(1, rules=Rules(stamp="before issued")),
+            },
+            "although commit {3} removes it": {
+                "only the next unpublished number is looked at": Setting(
+                    1, options=PUTTER, rules=Rules(second_look="next number"), faults=ONLY_A
+                ),
+            },
+        },
     ),
     Scenario(
         "dead-remover",
@@ -167,18 +159,14 @@ SCENARIOS = (
         (4, 14),
         dead_remover,
         (Setting(1, faults=ONLY_A), Setting(1, faults=ONLY_A, rules=Rules(feed="empty"))),
-        (
-            Mistake(
-                "the slot of a dead writer is believed",
-                "free and was not delivered",
-                Setting(1, faults=ONLY_A, rules=Rules(settle_addressed=False)),
-            ),
-            Mistake(
-                "the slot of a number that became an empty commit stays",
-                "free and was not delivered",
-                Setting(1, faults=ONLY_A, rules=Rules(retract=False)),
-            ),
-        ),
+        {
+            "free and was not delivered": {
+                "the slot of a dead writer is believed": Setting(1, faults=ONLY_A, rules=Rules(settle_addressed=False)),
+                "the slot of a number that became an empty commit stays": Setting(
+                    1, faults=ONLY_A, rules=Rules(retract=False)
+                ),
+            },
+        },
     ),
     Scenario(
         "two-finishers",
@@ -191,12 +179,12 @@ SCENARIOS = (
             Setting(1, options=RECLAIMS),
             Setting(2, options=RECLAIMS, long=True),
         ),
-        (
-            Mistake(
-                "*published* is not read again under the byte",
-                "published again",
-                Setting(0, options=RECLAIMS, rules=Rules(published_again=False)),
-            ),
-        ),
+        {
+            "published again": {
+                "*published* is not read again under the byte": Setting(
+                    0, options=RECLAIMS, rules=Rules(published_again=False)
+                ),
+            },
+        },
     ),
 )

@@ -21,7 +21,7 @@ from tests.protocol.machine import (
 )
 from tests.protocol.promises import number_of
 from tests.protocol.rules import Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import PROMISES, begin, ended
 from tests.protocol.view import View, empty_view, read_all
 
@@ -206,13 +206,13 @@ SCENARIOS = (
         (3, 6),
         run_deleted,
         (Setting(2, power=True, faults=WRITERS),),
-        (
-            Mistake(
-                "an opener publishes the file of a dead writer without a flush",
-                "is not durable",
-                Setting(2, power=True, faults=WRITERS, options=TRUST),
-            ),
-        ),
+        {
+            "is not durable": {
+                "an opener publishes the file of a dead writer without a flush": Setting(
+                    2, power=True, faults=WRITERS, options=TRUST
+                ),
+            },
+        },
     ),
     Scenario(
         "empty-number",
@@ -220,13 +220,13 @@ SCENARIOS = (
         (3,),
         empty_number,
         (Setting(1, faults=Faults(killable=("A",))),),
-        (
-            Mistake(
-                "a number without a whole file gets no empty commit",
-                "no history without further faults comes to an end",
-                Setting(1, faults=Faults(killable=("A",)), rules=Rules(empty_commit=False)),
-            ),
-        ),
+        {
+            "no history without further faults comes to an end": {
+                "a number without a whole file gets no empty commit": Setting(
+                    1, faults=Faults(killable=("A",)), rules=Rules(empty_commit=False)
+                ),
+            },
+        },
     ),
     Scenario(
         "open-after-power-cut",
@@ -234,12 +234,12 @@ SCENARIOS = (
         (6,),
         power_cut,
         (Setting(power=True, faults=CUT), Setting(1, power=True, faults=CUT, long=True)),
-        (
-            Mistake(
-                "one byte is exclusive while a process recovers, and shared afterwards",
-                "does not see the acknowledged message a",
-                Setting(1, power=True, faults=CUT, options=ONE),
-            ),
-        ),
+        {
+            "does not see the acknowledged message a": {
+                "one byte is exclusive while a process recovers, and shared afterwards": Setting(
+                    1, power=True, faults=CUT, options=ONE
+                ),
+            },
+        },
     ),
 )

@@ -37,7 +37,7 @@ from tests.protocol.promises import (
     note_verdict,
 )
 from tests.protocol.rules import Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.numbers import note_reclaimed
 from tests.protocol.scenarios.parts import PROMISES, begin, putter
 from tests.protocol.view import View, catch_up, empty_view, read_all
@@ -280,18 +280,18 @@ SCENARIOS = (
         (2, 9, 10),
         late_reader,
         READERS,
-        (
-            Mistake(
-                "the files are listed once",
-                "although commit 3 removes it",
-                Setting(rules=Rules(feed="empty", listing="ascending", lists=1), options={"asleep": True}),
-            ),
-            Mistake(
-                "a listed file that was removed meanwhile is passed over",
-                "although commit 2 removes it",
-                Setting(rules=Rules(feed="empty", listing="ascending", read_again=False)),
-            ),
-        ),
+        {
+            "although commit 3 removes it": {
+                "the files are listed once": Setting(
+                    rules=Rules(feed="empty", listing="ascending", lists=1), options={"asleep": True}
+                ),
+            },
+            "although commit 2 removes it": {
+                "a listed file that was removed meanwhile is passed over": Setting(
+                    rules=Rules(feed="empty", listing="ascending", read_again=False)
+                ),
+            },
+        },
     ),
     Scenario(
         "file-used-again",
@@ -299,13 +299,13 @@ SCENARIOS = (
         (10, 13),
         recycled,
         (Setting(power=True),),
-        (
-            Mistake(
-                "a file is overwritten before its name in free/ is durable",
-                "it looks like damage",
-                Setting(power=True, options={"flushed": False}),
-            ),
-        ),
+        {
+            "it looks like damage": {
+                "a file is overwritten before its name in free/ is durable": Setting(
+                    power=True, options={"flushed": False}
+                ),
+            },
+        },
     ),
     Scenario(
         "reclaim-order",
@@ -317,23 +317,23 @@ SCENARIOS = (
             Setting(1, power=True, options={"flushes": False}),
             Setting(power=True, journal=False, options={"move": "link"}),
         ),
-        (
-            Mistake(
-                "a head is removed before its branch",
-                "message m is back after its removal was visible",
-                Setting(1, power=True, options={"order": "head first", "flushes": False}),
-            ),
-            Mistake(
-                "where renames are not ordered, a branch is renamed without a flush",
-                "its content is lost",
-                Setting(power=True, journal=False),
-            ),
-            Mistake(
-                "where renames are not ordered, removals are not flushed one by one",
-                "is back after",
-                Setting(power=True, journal=False, options={"move": "link", "flushes": False}),
-            ),
-        ),
+        {
+            "message m is back after its removal was visible": {
+                "a head is removed before its branch": Setting(
+                    1, power=True, options={"order": "head first", "flushes": False}
+                ),
+            },
+            "its content is lost": {
+                "where renames are not ordered, a branch is renamed without a flush": Setting(
+                    power=True, journal=False
+                ),
+            },
+            "is back after": {
+                "where renames are not ordered, removals are not flushed one by one": Setting(
+                    power=True, journal=False, options={"move": "link", "flushes": False}
+                ),
+            },
+        },
     ),
     Scenario(
         "compaction",
@@ -341,13 +341,11 @@ SCENARIOS = (
         (2, 9),
         compaction,
         (Setting(long=True), Setting(1, long=True)),
-        (
-            Mistake(
-                "removals after the compaction's view are reclaimed with it",
-                "although commit 2 removes it",
-                Setting(options={"keep": False}),
-            ),
-        ),
+        {
+            "although commit 2 removes it": {
+                "removals after the compaction's view are reclaimed with it": Setting(options={"keep": False}),
+            },
+        },
     ),
     Scenario(
         "opener-beside-commit",
@@ -355,12 +353,12 @@ SCENARIOS = (
         (2,),
         opener_beside_commit,
         (Setting(1, power=True),),
-        (
-            Mistake(
-                "an opener reads listed files above *published*",
-                "its commit is not published",
-                Setting(1, power=True, rules=Rules(read_published_only=False)),
-            ),
-        ),
+        {
+            "its commit is not published": {
+                "an opener reads listed files above *published*": Setting(
+                    1, power=True, rules=Rules(read_published_only=False)
+                ),
+            },
+        },
     ),
 )

@@ -9,7 +9,7 @@ from tests.protocol.engine import commit
 from tests.protocol.machine import Choose, Context, FlushNames, List, Load, Note, Read, State, Unlink, Violation
 from tests.protocol.promises import Commit, Messages, is_commit, number_of
 from tests.protocol.rules import Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import begin
 from tests.protocol.view import View
 
@@ -95,22 +95,14 @@ SCENARIOS = (
         (5, 15),
         subscription,
         (Setting(), Setting(1, long=True)),
-        (
-            Mistake(
-                "reclaim removes files that a subscription has not read",
-                "the reader has missed a",
-                Setting(options={"kept": False}),
-            ),
-            Mistake(
-                "a subscription begins with a number that was read before its commit",
-                "the reader has missed a",
-                Setting(options={"since": "issued"}),
-            ),
-            Mistake(
-                "a subscription ends by time alone",
-                "the reader has missed a",
-                Setting(options={"ended_by": "time"}, long=True),
-            ),
-        ),
+        {
+            "the reader has missed a": {
+                "reclaim removes files that a subscription has not read": Setting(options={"kept": False}),
+                "a subscription begins with a number that was read before its commit": Setting(
+                    options={"since": "issued"}
+                ),
+                "a subscription ends by time alone": Setting(options={"ended_by": "time"}, long=True),
+            },
+        },
     ),
 )

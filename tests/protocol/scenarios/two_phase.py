@@ -24,7 +24,7 @@ from tests.protocol.machine import (
 )
 from tests.protocol.promises import Branch, Commit, LogRecord, after_power_cut
 from tests.protocol.rules import WITHOUT_FEED, Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import (
     PROMISES,
     begin,
@@ -273,18 +273,18 @@ SCENARIOS = (
             Setting(2, power=True, rules=Rules(feed="empty"), long=True),
             Setting(2, power=True, rules=WITHOUT_FEED, long=True),
         ),
-        (
-            Mistake(
-                "the list of prepared branches changes without its byte",
-                "although prepared branch x holds it",
-                Setting(1, options={"decision": "none"}, rules=Rules(prepared_under_lock=False)),
-            ),
-            Mistake(
-                "the second look sees commits before prepared branches",
-                "although commit {2} removes it",
-                Setting(1, rules=Rules(look_order="commits first")),
-            ),
-        ),
+        {
+            "although prepared branch x holds it": {
+                "the list of prepared branches changes without its byte": Setting(
+                    1, options={"decision": "none"}, rules=Rules(prepared_under_lock=False)
+                ),
+            },
+            "although commit {2} removes it": {
+                "the second look sees commits before prepared branches": Setting(
+                    1, rules=Rules(look_order="commits first")
+                ),
+            },
+        },
     ),
     Scenario(
         "listing-beside-rollback",
@@ -292,13 +292,13 @@ SCENARIOS = (
         (4,),
         listed_early,
         (Setting(),),
-        (
-            Mistake(
-                "the list of prepared branches changes without its byte",
-                "believes that the rolled-back branch holds it",
-                Setting(rules=Rules(prepared_under_lock=False)),
-            ),
-        ),
+        {
+            "believes that the rolled-back branch holds it": {
+                "the list of prepared branches changes without its byte": Setting(
+                    rules=Rules(prepared_under_lock=False)
+                ),
+            },
+        },
     ),
     Scenario(
         "early-move",
@@ -306,13 +306,13 @@ SCENARIOS = (
         (5, 9),
         early_move,
         (Setting(power=True), Setting(power=True, options={"before_publication": False, "orphans_back": False})),
-        (
-            Mistake(
-                "an adopted branch without its head stays where it is",
-                "prepared branch x lost",
-                Setting(power=True, options={"orphans_back": False}),
-            ),
-        ),
+        {
+            "prepared branch x lost": {
+                "an adopted branch without its head stays where it is": Setting(
+                    power=True, options={"orphans_back": False}
+                ),
+            },
+        },
     ),
     Scenario(
         "decisions-race",
@@ -320,18 +320,18 @@ SCENARIOS = (
         (5,),
         race,
         (Setting(1, power=True), Setting(1, options=TWO), Setting(2, power=True, options=TWO, long=True)),
-        (
-            Mistake(
-                "a decision follows published commits only",
-                "was told rolled back and is committed",
-                Setting(1, power=True, rules=Rules(decide_after="published")),
-            ),
-            Mistake(
-                "a decision follows published commits only, two commits",
-                "told rolled back after commit 2 adopted it",
-                Setting(1, options=TWO, rules=Rules(decide_after="published")),
-            ),
-        ),
+        {
+            "was told rolled back and is committed": {
+                "a decision follows published commits only": Setting(
+                    1, power=True, rules=Rules(decide_after="published")
+                ),
+            },
+            "told rolled back after commit 2 adopted it": {
+                "a decision follows published commits only, two commits": Setting(
+                    1, options=TWO, rules=Rules(decide_after="published")
+                ),
+            },
+        },
     ),
     Scenario(
         "coordinator-dies",
@@ -339,18 +339,16 @@ SCENARIOS = (
         (6,),
         log_of_coordinator,
         (Setting(1, power=True),),
-        (
-            Mistake(
-                "the log is read before the lock of the coordinator",
-                "although the log of the coordinator says commit",
-                Setting(1, power=True, options={"first": "log"}),
-            ),
-            Mistake(
-                "the record of a dead coordinator is not flushed before it is followed",
-                "the record of the coordinator is lost",
-                Setting(1, power=True, options={"flush_log": False}),
-            ),
-        ),
+        {
+            "although the log of the coordinator says commit": {
+                "the log is read before the lock of the coordinator": Setting(1, power=True, options={"first": "log"}),
+            },
+            "the record of the coordinator is lost": {
+                "the record of a dead coordinator is not flushed before it is followed": Setting(
+                    1, power=True, options={"flush_log": False}
+                ),
+            },
+        },
     ),
     Scenario(
         "unflushed-vote",
@@ -358,13 +356,11 @@ SCENARIOS = (
         (3, 5),
         unflushed_vote,
         (Setting(1, power=True),),
-        (
-            Mistake(
-                "an untold vote is adopted as it lies",
-                "is back after its removal was visible",
-                Setting(1, power=True, options={"copied": False}),
-            ),
-        ),
+        {
+            "is back after its removal was visible": {
+                "an untold vote is adopted as it lies": Setting(1, power=True, options={"copied": False}),
+            },
+        },
     ),
     Scenario(
         "round-of-tasks",
@@ -372,13 +368,13 @@ SCENARIOS = (
         (5, 6),
         round_of_tasks,
         (Setting(1, power=True), Setting(1, options={"third": "driver"}, long=True)),
-        (
-            Mistake(
-                "a decision follows published commits only",
-                "was told rolled back and is committed",
-                Setting(1, power=True, rules=Rules(decide_after="published")),
-            ),
-        ),
+        {
+            "was told rolled back and is committed": {
+                "a decision follows published commits only": Setting(
+                    1, power=True, rules=Rules(decide_after="published")
+                ),
+            },
+        },
     ),
     Scenario(
         "opener-cleans",
@@ -386,12 +382,10 @@ SCENARIOS = (
         (6,),
         opener_cleans,
         (Setting(1),),
-        (
-            Mistake(
-                "the file is created before its xid is locked",
-                "removed the file of a live branch",
-                Setting(1, options={"lock_first": False}),
-            ),
-        ),
+        {
+            "removed the file of a live branch": {
+                "the file is created before its xid is locked": Setting(1, options={"lock_first": False}),
+            },
+        },
     ),
 )

@@ -37,7 +37,7 @@ from tests.protocol.promises import (
     recover,
 )
 from tests.protocol.rules import Rules
-from tests.protocol.scenario import Case, Mistake, Scenario, Setting
+from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import begin
 
 _CONSUMED = Commit(0)
@@ -197,8 +197,8 @@ def _check_branch(disk: dict[str, Any], record: dict[Any, Any]) -> None:
 _ENDS = (("voted",), ("refused",), ("committed",), ("rolled back", "voted"), ("reclaimed", "voted"))
 
 
-def _mistake(what: str, shows: str, *ends: str, **options: Any) -> Mistake:
-    return Mistake(what, shows, Setting(power=True, options={"ends": ends, **options}))
+def _mistake(*ends: str, **options: Any) -> Setting:
+    return Setting(power=True, options={"ends": ends, **options})
 
 
 SCENARIOS = (
@@ -211,13 +211,16 @@ SCENARIOS = (
             *(Setting(power=True, options={"ends": ends}) for ends in _ENDS),
             *(Setting(1, power=True, options={"ends": ends}) for ends in _ENDS[:3]),
         ),
-        (
-            _mistake("names alone count", "lost after its vote was told", "voted", found="by name"),
-            _mistake("a file is marked as it is written", "a refused branch is prepared", "refused", marks="early"),
-            _mistake("any mark counts", "a reclaimed branch is prepared", "reclaimed", found="by mark"),
-            _mistake("a rollback leaves the mark", "lost after its vote", "rolled back", "voted", unmarks=False),
-            _mistake("a branch overwrites a file of an earlier one", "a reclaimed branch is prepared",
-                "reclaimed", "voted", unlike=False),
-        ),
+        {
+            "a refused branch is prepared": {"a file is marked as it is written": _mistake("refused", marks="early")},
+            "lost after its vote was told": {
+                "names alone count": _mistake("voted", found="by name"),
+                "a rollback leaves the mark": _mistake("rolled back", "voted", unmarks=False),
+            },
+            "a reclaimed branch is prepared": {
+                "any mark counts": _mistake("reclaimed", found="by mark"),
+                "a branch overwrites a file of an earlier one": _mistake("reclaimed", "voted", unlike=False),
+            },
+        },
     ),
-)  # fmt: skip
+)
