@@ -352,7 +352,7 @@ class Intake:
             return len(puts)
         self._do(decision, file.path, file.queue, file.first)
         if decision.step not in (Step.LEAVE, Step.REPORT):
-            del self._waiting[file.path]
+            self._waiting.pop(file.path, None)  # (None: an earlier attempt has moved the file to quarantine)
         return 0
 
     def _least_usage(self, file: CapturedFile) -> Usage:

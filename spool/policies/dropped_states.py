@@ -71,7 +71,7 @@ class Decision(NamedTuple):
 
 
 NOTHING, TAKE, MARK, REMOVE, WATCH = map(Decision, (Step.NONE, Step.TAKE, Step.MARK, Step.REMOVE, Step.WATCH))
-_PROVED = {proof: Decision(Step.TAKE, proof=proof) for proof in Proof}
+_NO_WRITER, _DECLARED, _UNCHANGED = (Decision(Step.TAKE, proof=proof) for proof in Proof)
 
 
 class Seen(NamedTuple):
@@ -144,7 +144,7 @@ def by_writer(
     if writer is None and not (declared or settled):
         unsure = f"user {owner} may still be writing it: it waits until it has not changed for "
         return Decision(Step.LEAVE, f"{unsure}{settle:g} s (drop_settle)")
-    return _PROVED[Proof.NO_WRITER if writer is not None else Proof.DECLARED if declared else Proof.UNCHANGED]
+    return _NO_WRITER if writer is not None else _DECLARED if declared else _UNCHANGED
 
 
 def judge_named(
