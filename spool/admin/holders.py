@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
 from spool.model.position import Position
-from spool.policies.claim_journal import Slot, all_journals, read_journal
+from spool.policies.claim_journal import all_journals, read_journal
 from spool.store.parts import Shared, View
 
 CLAIMED: Final = "claimed"
@@ -74,7 +74,9 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
         journal = read_journal(disk, xid)
         for slot in journal.slots:
             holder = Holder(CLAIMED, str(xid), journal.pid, journal.program, slot.begun_at)
-            held_by.update((position, holder) for position in _named_by(slot, places))
+            ends = (Position(slot.number, slot.first + length) for length in (0, slot.length))
+            start, end = (bisect_left(places, each) for each in ends)  # (a damaged journal has ranges of any length)
+            held_by.update((position, holder) for position in places[start:end])
     with view.mutex:
         for position, xid in view.prepared.held.items():
             header = view.prepared.branches[xid].header
@@ -88,13 +90,6 @@ def name_processes(shared: Shared, held: dict[Position, Holder], wanted: Iterabl
     unnamed = [position for position in wanted if position in held and held[position] == _UNNAMED]
     for position, (pid, program) in shared.claims.processes(unnamed).items():
         held[position] = Holder(CLAIMED, pid=pid, program=program)
-
-
-def _named_by(slot: Slot, places: list[Position]) -> list[Position]:
-    """Return the items of the sorted `places` in a slot of a journal. A damaged journal may have a range of any
-    length."""
-    start, end = (bisect_left(places, Position(slot.number, slot.first + length)) for length in (0, slot.length))
-    return places[start:end]
 
 
 def typed(kind: type[T], value: object) -> T | None:

@@ -148,7 +148,9 @@ class TaskWorker:
         except BaseException as error:
             if limit.expired():
                 return self._late(attempt)
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            # (If the function waited for another task or future, a cancellation of that one does not count.)
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0:
                 raise
             return partial(attempt.conclude, attempt.failure(error))
         # If the time is over, the function has caught its cancellation.
@@ -166,10 +168,3 @@ class TaskWorker:
         late = attempt.finish_withdrawn
         value = call() if self._is_coroutine else await call_in_thread(self._name, call, give_up, late)
         return await value if inspect.isawaitable(value) else value
-
-
-def _is_cancelled() -> bool:
-    """Return whether this task is cancelled. If the function waited for another task or future, a cancellation of that
-    task or future does not count."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -189,10 +189,8 @@ class Arrivals:
 
     def announce_all(self) -> None:
         """Wake all calls, because any message may have become free."""
-        if not self.wakes:
-            return
         there = self._memory[self._first : self._first + self._count * FUTEX_BYTES]
-        for at in range(0, len(there), FUTEX_BYTES):
+        for at in range(0, len(there), FUTEX_BYTES) if self.wakes else ():
             if there[at : at + WORD_BYTES] != CLEAR:
                 self._memory.change(self._first + at + WORD_BYTES, _with_parity(time_word(), 1))
 

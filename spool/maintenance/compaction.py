@@ -33,7 +33,7 @@ from spool.log.commit import commit, own_file
 from spool.log.deciding import Overtaken
 from spool.log.visibility import catch_up, list_prepared
 from spool.log.write_set import WriteSet
-from spool.maintenance.tombstones import MOST_MERGED, merge_tombstones
+from spool.maintenance import tombstones
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.parts import View
@@ -171,6 +171,14 @@ class Compactor:
         yield from self._merge_all()
         yield from self._compact_all(served)
 
+    def has_work(self) -> bool:
+        """Return whether ``steps`` may write a file. A round that finds no work need not take the reclaim lock."""
+        index = self.store.view.index
+        with self.store.view.mutex:
+            entries = sum(queue.entries for queue in index.messages.queues.values())
+            many = entries >= MIN_MESSAGES or len(index.idle) >= tombstones.MERGED_COMMITS
+            return many or bool(fragmented(index.files, index.applied))
+
     def rewrite_wasteful(self, most: int) -> Iterator[int]:
         """Rewrite files that are kept for a few messages or facts, without the wasted bytes. The steps are as in
         ``steps``.
@@ -197,8 +205,8 @@ class Compactor:
             None, lambda files, newest: wasteful(files, newest, disk.file_system().free_bytes // 2)
         )
 
-    def _merge_all(self, most: int = MOST_MERGED, wasted: int | None = None) -> Iterator[int]:
-        while merged := merge_tombstones(self.store, most, wasted):
+    def _merge_all(self, most: int = tombstones.MOST_MERGED, wasted: int | None = None) -> Iterator[int]:
+        while merged := tombstones.merge_tombstones(self.store, most, wasted):
             yield merged
             self._catch_up()
 
@@ -231,8 +239,7 @@ class Compactor:
         with self.store.view.mutex:
             index = self.store.view.index
             fragmented_files = choose(index.files, newest)
-            few = sum(queue.entries for queue in index.messages.queues.values()) < MIN_MESSAGES
-            if not fragmented_files and (few or served is None):
+            if not fragmented_files and served is None:
                 return 0
             held = self._held()
             queues = list(index.messages.queues.values())

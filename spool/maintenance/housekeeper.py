@@ -99,8 +99,8 @@ class Housekeeper:
                 if not self._store.shared.open_lock.has_others():
                     self._flush(due=True, most=schedule.FLUSHED_AT_THE_END)
             self._check_marks()
-            index = self._store.view.index
-            if len(index.idle) >= schedule.TIDY_FROM or self._is_large(schedule.TIDY_BYTES):
+            least = schedule.RECLAIM_EVERY_COMMITS if self._store.shared.open_lock.has_others() else schedule.TIDY_FROM
+            if len(self._store.view.index.idle) >= least or self._is_large(schedule.TIDY_BYTES):
                 self._reclaim(0)
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
 
@@ -173,7 +173,7 @@ class Housekeeper:
         quiet = elected and self._is_quiet()
         compacted, refused = False, None
         try:
-            compacted = elected and self.compact() > 0
+            compacted = elected and self._compactor.has_work() and self.compact() > 0
         except OSError as error:
             raise_unless_full(error)
             refused = error  # the reclaim may make room

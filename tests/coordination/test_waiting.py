@@ -367,13 +367,8 @@ def test_a_message_reaches_another_call_if_the_woken_process_is_killed_or_stoppe
     path: Path, pool: ThreadPoolExecutor, number: int
 ) -> None:
     def get(ready: Callable[[], object]) -> None:
-        def wait(woken: Callable[[float], bool], _: float) -> bool:
-            ready()
-            assert woken(LONG)
-            os.kill(os.getpid(), number)
-            raise AssertionError("it goes on")
-
-        spool.open(timed(path, Acting(wait))).get("orders", timeout=None)
+        clock = Acting(lambda woken, _: ready() and woken(LONG) and os.kill(os.getpid(), number))  # type: ignore
+        spool.open(timed(path, clock)).get("orders", timeout=None)
 
     asleep = threading.Event()
     clock = Acting(lambda woken, seconds: bool(asleep.set()) or woken(seconds))  # type: ignore[func-returns-value]
@@ -413,11 +408,10 @@ def test_other_processes_poll_for_a_call_unless_it_is_far_behind(
     simulated: tuple[spool.Space, Recorded, Machine], monkeypatch: pytest.MonkeyPatch, most_behind: int, attempts: int
 ) -> None:
     """Otherwise reclaim would remove the files of the next commits, and the process would have to list the others."""
-    claim = mock.Mock(side_effect=Hold.claim)
-    monkeypatch.setattr(Hold, "claim", lambda *args: claim(*args))
     monkeypatch.setattr(Arrivals, "poll", lambda *_: [])
     monkeypatch.setattr(hold, "RETAINED_FOR_READERS", most_behind)
-    with pytest.raises(spool.Empty):
+    claims = mock.patch.object(Hold, "claim", autospec=True, side_effect=Hold.claim)
+    with claims as claim, pytest.raises(spool.Empty):
         simulated[0].get("orders", timeout=1.0)
     assert claim.call_count == attempts
 

@@ -120,7 +120,7 @@ def test_the_housekeeping_reclaims_although_a_compaction_has_no_room(
         space.put("a", 1)
         space.get("a")
         housekeeper, reclaims = door.housekeeper(space), list[int]()
-        monkeypatch.setattr(housekeeper, "compact", no_room)
+        monkeypatch.setattr(housekeeper._compactor, "has_work", no_room)
         monkeypatch.setattr(housekeeper, "_reclaim", lambda behind, _: reclaims.append(behind))
         monkeypatch.setattr("spool.maintenance.schedule.is_reclaim_due", lambda *_, **__: True)
         assert door.housekeep(space)

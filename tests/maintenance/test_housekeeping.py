@@ -2,7 +2,6 @@
 once."""
 
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import spool
 from spool.maintenance import housekeeper, schedule
 from spool.model import layout
 from tests import door
-from tests.held import PATIENT_SECONDS
+from tests.clocks import until
 from tests.meanwhile import Processes
 
 
@@ -50,11 +49,22 @@ def test_a_space_that_is_busy_is_compacted_all_the_same(tmp_path: Path, monkeypa
     monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.1)
     compacted = threading.Event()
     with spool.create(tmp_path / "space") as space:
-        monkeypatch.setattr(door.housekeeper(space), "compact", lambda: compacted.set() or 0)
-        until = time.monotonic() + PATIENT_SECONDS
-        while not compacted.wait(0.01):
-            door.housekeeper(space)._wake.set()
-            assert time.monotonic() < until
+        monkeypatch.setattr(door.housekeeper(space)._compactor, "has_work", lambda: compacted.set() or False)
+        until(lambda: door.housekeeper(space)._wake.set() or compacted.is_set())
+
+
+def test_a_process_takes_the_reclaim_lock_only_for_much_work() -> None:
+    """The lock takes longer than the rest of a round, and many processes may wait for messages."""
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+    for _ in range(schedule.TIDY_FROM):
+        other.put("orders", "new")
+        other.get("orders")
+    disk.before("exclusively", lambda: None, layout.RECLAIM_LOCK)
+    door.housekeep(other)
+    other.close()
+    assert disk.waits_for("exclusively")
+    assert door.reclaim(space)
 
 
 def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,9 +123,7 @@ SCENARIOS = (
                 "the time is read after the last search": Setting(options={**_UNPOLLED, "kept": "later"}),
                 "the time is even although no call was woken": Setting(options={**_UNPOLLED, "even": "always"}),
             },
-            "comes to an end": {
-                "a poll counts for ever": Setting(1, options={"ages": False}),
-            },
+            "comes to an end": {"a poll counts for ever": Setting(1, options={"ages": False})},
         },
     ),
 )
