@@ -12,7 +12,9 @@ RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
 # While other processes have the space open, this many of the newest commit files remain. If a reader's next file was
 # deleted, the reader must list the whole directory again, which costs far more than these files.
 RETAINED_FOR_READERS = 512
-TIDY_FROM, TIDY_BYTES = 64, 1 << 20  # an ending process reclaims if at least so many idle files or bytes exist
+# The last process that closes the space reclaims if at least so many idle files or bytes exist. An earlier one leaves
+# fewer than ``RECLAIM_EVERY_COMMITS`` files to the others.
+TIDY_FROM, TIDY_BYTES = 64, 1 << 20
 CHECKPOINT_FROM = 256  # a checkpoint is due if an opener would read this many files, and as many commits are new
 _SEGMENT_COSTS = 256  # one segment's table takes as long to read as this many small files
 
