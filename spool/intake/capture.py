@@ -65,7 +65,7 @@ class Capture:
             for name, seen in arrivals
             if name not in batch.left_to_others
         )
-        with self._disk.keeping(*self._directories.current(queue)):
+        with self._disk.keeping(*self._directories.newest(queue)):
             self._disk.durability.move(arrived, partial(self._alone_at, queue, batch))
         return batch.captured
 

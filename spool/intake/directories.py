@@ -88,7 +88,7 @@ class CaptureDirectories:
         self._current[queue], self._used[directory] = directory, set()
         return directory
 
-    def current(self, queue: str) -> list[str]:
+    def newest(self, queue: str) -> list[str]:
         """Return the path of the directory for the queue's next file, if there is one."""
         return [f"{layout.ACTIVE}/{self._current[queue]}"] if queue in self._current else []
 
