@@ -149,13 +149,13 @@ def branch(space: spool.Space, **options: Any) -> CoordinatedTransaction:
 
 def batch(transaction: Any) -> WriteSet:
     """Return the commit that the transaction has gathered so far."""
-    found: WriteSet = transaction._writes
+    found: WriteSet = transaction.writes
     return found
 
 
 def add(transaction: Any, *actions: tuple[Any, ...]) -> None:
     """Add to the commit of a transaction. actions: the name of a method of the commit, and its arguments."""
-    act(transaction._writes, actions)
+    act(transaction.writes, actions)
 
 
 def act(batch: Any, actions: Iterable[tuple[Any, ...]]) -> Any:

@@ -109,7 +109,7 @@ class Branch:
         if found is not None:
             return found
         if self.state is BranchState.ACTIVE and call in ENDINGS:
-            self.transaction.bar(
+            self.transaction.barred = (
                 f"the branch {self.transaction.xid} takes no work: {call.value} was called before xa_end and was "
                 "refused; call end(xid, TMFAIL), then rollback(xid)"
             )

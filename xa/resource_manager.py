@@ -191,9 +191,9 @@ class ResourceManager:
         if call is Call.END_FAIL:
             branch.transaction.set_rollback_only("its transaction manager said TMFAIL")
         if branch.state is BranchState.ROLLBACK_ONLY:
-            branch.transaction.bar(f"the branch {xid} is rollback-only: call end(xid, TMFAIL), then rollback(xid)")
+            branch.transaction.barred = f"the branch {xid} is rollback-only: call end(xid, TMFAIL), then rollback(xid)"
         else:
-            branch.transaction.bar(None)
+            branch.transaction.barred = None
         if self._engine.joined() is branch.transaction:
             self._engine.join(None)
         return XA_OK

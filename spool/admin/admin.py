@@ -443,7 +443,7 @@ class Administration(Closing):
         Returns the changed message. Raises BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
-        bulk.act_on(self._core, message_id, bulk.move_to(queue))
+        bulk.act_on(self._core, message_id, lambda run: bulk.moved(run, queue))
         return find_message(self._store, message_id)
 
     @public_call("changing a message")
@@ -469,7 +469,7 @@ class Administration(Closing):
             raise InvalidArgument("name a field to change: priority, not_before or expires_at")
         given = {name: value for name, value in changes.items() if value is not None}
         changes |= attributes_of(**given)
-        bulk.act_on(self._core, message_id, bulk.change_to(changes))
+        bulk.act_on(self._core, message_id, lambda run: changes)
         message = find_message(self._store, message_id)
         config = self._store.settings.known.config.queues.get(message.queue)
         if config is not None:
@@ -509,7 +509,7 @@ class Administration(Closing):
         pauses within a second. Other delayed messages are not changed. Raises QueueNotFound.
         """
         chosen = bulk.Bulk(queue, Filter(), possible=bulk.waits_after_a_failure(self._store.clock.now()))
-        ready = bulk.act_on_all(self._store, chosen, bulk.change_to({"not_before": None}))
+        ready = bulk.act_on_all(self._store, chosen, lambda run: {"not_before": None})
         request_resumption(self._store.files.disk, queue)
         return ready
 

@@ -41,25 +41,13 @@ def delete(run: Run) -> None:
     """Delete the messages of a run. Deleted messages count neither as dequeued nor as failed."""
 
 
-def change_to(changes: Mapping[str, Any]) -> Edit:
-    return lambda run: changes
-
-
-def move_to(queue: str) -> Edit:
-    """Move messages to the queue, with their delay. All attempts are permitted again."""
-    return lambda run: _moved(run, queue)
-
-
 def redrive_to(queue: str | None) -> Edit:
     """Move messages to the queue; if `queue` is None, each to its original queue. All attempts are permitted again."""
-
-    def edit(run: Run) -> Mapping[str, Any]:
-        return _moved(run, queue or run.attributes["origin_queue"], "origin_attempts") | {"not_before": None}
-
-    return edit
+    return lambda run: moved(run, queue or run.attributes["origin_queue"], "origin_attempts") | {"not_before": None}
 
 
-def _moved(run: Run, queue: str, *counts: str) -> dict[str, Any]:
+def moved(run: Run, queue: str, *counts: str) -> dict[str, Any]:
+    """Move messages to the queue, with their delay. All attempts are permitted again."""
     cleared = {count: 0 for count in ("deaths", *counts) if run.attributes.get(count)}
     return {"queue": queue, "attempts": 0, **cleared}
 

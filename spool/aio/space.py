@@ -45,7 +45,7 @@ from spool.space import enclosing
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
 from spool.transactions.requests import PendingRequest, check_request
-from spool.transactions.transaction import end_block, enter, leave, mark_lost
+from spool.transactions.transaction import end_block, enter, leave
 from spool.transactions.validation import body_list, put_request
 from spool.workers.handler import Handler
 from spool.workers.pauses import PAUSE_AFTER
@@ -128,7 +128,7 @@ class Transaction:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            mark_lost(self.sync, "a get in it was cancelled")
+            self.sync.lost = "a get in it was cancelled"
             taking.add_done_callback(asyncio.Future.exception)  # no task asks for the result any more
             raise
 

@@ -291,6 +291,8 @@ class ClaimLocks:
     a process that gets a claim of a dead owner finds the owner's byte free.
 
     held: by commit number, the ordinals of the messages that this process has claimed.
+    releases: the number of released claims whose messages may be free now. A thread that reads the same number before
+        and after has missed no such release.
     """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
@@ -303,6 +305,7 @@ class ClaimLocks:
         self.owner = 0
         self._files: dict[int, LockFile] = {}
         self.held: dict[int, set[int]] = {}
+        self.releases = 0
         self._mutex = threading.Lock()
 
     def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
@@ -358,14 +361,15 @@ class ClaimLocks:
                 return left + self._lock_range(handle, number, end, stop)
         return []
 
-    def release(self, number: int, first: int, count: int) -> None:
-        """Release a range, exactly as ``claim`` returned it."""
+    def release(self, number: int, first: int, count: int, *, removed: bool = False) -> None:
+        """Release a range, exactly as ``claim`` returned it. ``removed``: whether a commit has removed its messages."""
         with self._mutex:
             self.disk.unlock(self._files[number % CLAIM_FILES].handle, (number << ORDINAL_BITS) + first, count)
             held = self.held[number]
             held.difference_update(range(first, first + count))
             if not held:
                 del self.held[number]
+            self.releases += not removed  # (last: see ``releases``)
 
     def release_all(self, ranges: PositionRanges) -> None:
         """Release exactly these ranges: (number, first, count). Claims that lie between them remain."""

@@ -47,7 +47,7 @@ from spool.transactions.claims import Claims
 from spool.transactions.coordinated import CoordinatedTransaction, Coordinator, lock_coordinator
 from spool.transactions.core import Core
 from spool.transactions.delivery import set_aside, stored_body
-from spool.transactions.transaction import Transaction, mark_lost
+from spool.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from spool.admin.doctor import Proof
@@ -80,9 +80,14 @@ class BranchExists(SpoolError):
 class Engine:
     """An open space, for packages that are built upon the library.
 
+    path: the directory of the space, as an absolute path.
+    space_id: the id of the space: 32 hex digits.
+    original: an identity that the space keeps when it is moved, and that no copy has; see ``is_same_original``.
     meters: this process's counts, for monitoring.
     call: a context manager that makes several verbs one call, so that the space is not closed between the verbs. The
         blocks may be nested. Entering a block raises NotOpen if the space is closed.
+    coordinate: ``coordinate()`` begins a coordinator, which claims messages, and commits the branches of processes
+        without an index. This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
     joined: ``joined()`` returns the transaction that the caller's puts and gets join, or None. The caller is a thread
         or an asyncio task.
     join: ``join(transaction)``: from now on, the caller's puts and gets join this transaction of this space. After
@@ -96,9 +101,11 @@ class Engine:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._store = store = core.store
+        self.path, self.space_id, self.original = store.files.disk.root, store.files.id, store.files.original
         # (attributes, not methods, because a method call would cost more than the work)
         self.meters: Meters = store.meters
         self.call = store.guard.step
+        self.coordinate: Callable[[], Coordinator] = partial(Coordinator, core)
         self.joined: Callable[[], Joinable | None] = partial(associated, store)
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
         self.before_close: Callable[[Callable[[], None]], object] = store.before_end.setdefault
@@ -109,21 +116,6 @@ class Engine:
         return Resumptions(self._store.files.disk, queue)
 
     # -- the space and its calls --------------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> str:
-        """The directory of the space, as an absolute path."""
-        return self._store.files.disk.root
-
-    @property
-    def space_id(self) -> str:
-        """The id of the space: 32 hex digits."""
-        return self._store.files.id
-
-    @property
-    def original(self) -> str:
-        """An identity that the space keeps when it is moved, and that no copy has; see ``is_same_original``."""
-        return self._store.files.original
 
     @property
     def closed(self) -> bool:
@@ -238,7 +230,7 @@ class Engine:
 
         This method takes no lock and touches no file, so a ``__del__`` may call it.
         """
-        mark_lost(transaction, reason)
+        transaction.lost = reason
         if associated(self._store) is transaction:
             associate(self._store, None)
 
@@ -358,13 +350,6 @@ class Engine:
         return in_doubt.forget(self._store, xid, self._store.deadline())
 
     # -- coordinators of ours ------------------------------------------------------------------------------------------
-
-    def coordinate(self) -> Coordinator:
-        """Begin a coordinator, which claims messages, and commits the branches of processes without an index.
-
-        This process holds the lock on the coordinator's id until ``Coordinator.close`` (Rule 6).
-        """
-        return Coordinator(self._core)
 
     @contextmanager
     def locked_coordinator(self, gtrid: bytes) -> Iterator[tuple[int, int]]:

@@ -90,6 +90,8 @@ class FileCache:
 
     def keys(self, file: FileRef, section: SectionEntry) -> tuple[bytes, bytes]:
         """Return the search keys of a compacted section. The table is checked, but not decoded."""
+        if isinstance(table := self._tables.get((file, section)), CompactedTable):
+            return table.ids, table.correlations
         return search_keys(self._proven_table(file, section))
 
     def remember(self, file: FileRef, contents: FileContents) -> None:

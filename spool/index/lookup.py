@@ -202,11 +202,11 @@ class MessageTable:
 
     def _pieces(self, segment: Segment, hashed: bytes | None) -> list[tuple[CompactedTable, Piece]]:
         """Return a segment's live messages, each with the table. ``hashed``: as in ``runs_of``."""
-        wanted = None if hashed is None else set(find_correlation(self._keys(segment, CORRELATIONS), hashed))
-        if wanted is not None and not wanted:
+        wanted = None if hashed is None else sorted(find_correlation(self._keys(segment, CORRELATIONS), hashed))
+        if wanted == []:
             return []
         table = self.table_of(segment)
-        return [(table, piece) for piece in segment.pieces(table) if wanted is None or piece.run in wanted]
+        return [(table, piece) for piece in segment.pieces(table, runs=wanted)]
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
         """Return all runs of the queue with this correlation id, even delayed runs, in order."""
@@ -242,7 +242,7 @@ class MessageTable:
             return run is not None and run.branch == branch and run.queue.name == queue
         known = self.queues.get(queue)
         return known is not None and (
-            known.live > 0 if correlation_id is None else known.has_correlated(correlation_id)
+            known.live > 0 if correlation_id is None else bool(known.correlated(correlation_id))
         )
 
     def table_of(self, segment: Segment) -> CompactedTable:

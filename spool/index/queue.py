@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sortedcontainers import SortedKeyList
 
@@ -18,6 +18,15 @@ from spool.model.settings import QueueConfig
 MOST_WAITING = 65_536  # the most runs in memory that wait for other runs of their groups
 
 
+class Passed(NamedTuple):
+    """The head of a queue, which this process has claimed: all ready runs before the run with this key, and the
+    messages of that run before ``ordinal``. ``releases``: the count of ``ClaimLocks`` at that time."""
+
+    key: Key
+    ordinal: int
+    releases: int
+
+
 class Queue:
     """The live messages of one queue.
 
@@ -27,7 +36,11 @@ class Queue:
     due, and then in ``segments``. ``expiring``: all runs and segments with an expiry time.
 
     ``refill``: the function of the message table that turns the next messages of a segment into runs.
+    ``passed``: the head of the queue, if this process holds many messages. While the count of releases is the same, a
+    search begins behind this head, so that n gets do not pass n claims.
     """
+
+    passed: Passed | None = None
 
     def __init__(self, config: QueueConfig, refill: Callable[[Segment], None]) -> None:
         self.name = config.name
@@ -60,6 +73,8 @@ class Queue:
 
     def add(self, run: Run) -> None:
         if run.due is None and not (run.attributes or self.order.ordered):
+            if self.passed is not None and run.key <= self.passed.key:
+                self.passed = None
             self.ready.add(run)
             return
         self._link(run)
@@ -82,7 +97,12 @@ class Queue:
             if run.due is None or run.attributes.get("attempts"):
                 self._join_group(group, run)
         elif run.due is None:
-            self.ready.add(run)
+            self._make_ready(run)
+
+    def _make_ready(self, run: Run) -> None:
+        if self.passed is not None and run.key <= self.passed.key:
+            self.passed = None
+        self.ready.add(run)
 
     def _unlink(self, run: Run) -> None:
         if run.due is not None:
@@ -105,7 +125,7 @@ class Queue:
         if members[0] is not run:
             first = run
         elif run.due is None:
-            self.ready.add(run)
+            self._make_ready(run)
         if first is not None and first.due is None:
             if first is not run:
                 self.ready.remove(first)
@@ -121,7 +141,7 @@ class Queue:
             del self._groups[group]
         elif was_first and members[0].due is None:
             self.waiting.remove(members[0])
-            self.ready.add(members[0])
+            self._make_ready(members[0])
 
     def _add_keys(self, run: Run) -> None:
         """Index a run by its correlation id, its expiry time and the message before which it was put."""
@@ -167,15 +187,21 @@ class Queue:
         """Return all runs with this correlation id, even delayed runs, in order."""
         return list(self._correlated.get(correlation_id, ()))
 
-    def has_correlated(self, correlation_id: str) -> bool:
-        """Return whether a run has this correlation id."""
-        return correlation_id in self._correlated
+    def in_order(self, now: float, releases: int | None = None) -> Iterable[Run]:
+        """Return the runs that can be delivered now, in order.
 
-    def in_order(self, now: float) -> Iterable[Run]:
-        """Return the runs that can be delivered now, in order. ``now``: seconds since the epoch."""
+        Args:
+            now: seconds since the epoch.
+            releases: the count of ``ClaimLocks``, to leave out the runs before ``passed``; None: all runs.
+        """
         if self._beside or self.order.ordered or now < self._promoted_until:
             return self._in_order(now)
-        return self.ready
+        if releases is None or self.passed is None:
+            return self.ready
+        if self.passed.releases != releases:
+            self.passed = None
+            return self.ready
+        return self.ready.islice(self.ready.bisect_key_left(self.passed.key))
 
     def _in_order(self, now: float) -> Iterator[Run]:
         """Yield the runs that can be delivered now. When a segment is next, turn some of its messages into runs.
@@ -280,7 +306,7 @@ class Queue:
         runs = list(self.runs())
         for kept in (self.ready, self.waiting, self.delayed, self.expiring, self._groups, self._correlated, self.cuts):
             kept.clear()
-        self._beside, self.may_expire = 0, False
+        self._beside, self.may_expire, self.passed = 0, False, None
         self.order = QueueOrder(config)
         for run in runs:
             run.queue = self.order

@@ -9,7 +9,7 @@ searches need not read the table of a segment without the key.
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from spool.format.header import SectionEntry
@@ -100,9 +100,9 @@ class Segment:
         self.live -= count
         self.bytes -= size
 
-    def pieces(self, table: CompactedTable, row: int = 0) -> Iterator[Piece]:
-        """Yield the live messages from ``row`` on, in order."""
-        return live_pieces(table, self.removed, row)
+    def pieces(self, table: CompactedTable, row: int = 0, runs: Iterable[int] | None = None) -> Iterator[Piece]:
+        """Yield the live messages from ``row`` on, in order; or those of some runs of the table."""
+        return live_pieces(table, self.removed, row, runs)
 
     def piece_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
         """Find the live messages from position ``number``/``ordinal`` on, up to but not including ordinal ``end``.
@@ -129,10 +129,13 @@ class Segment:
         return None, end
 
 
-def live_pieces(table: CompactedTable, removed: bytes | bytearray, row: int = 0) -> Iterator[Piece]:
-    """Yield the live messages from ``row`` on, in order. ``removed``: the bits of the segment's removed rows."""
+def live_pieces(
+    table: CompactedTable, removed: bytes | bytearray, row: int = 0, runs: Iterable[int] | None = None
+) -> Iterator[Piece]:
+    """Yield the live messages from ``row`` on, in order; or those of ``runs``. ``removed``: the bits of the segment's
+    removed rows."""
     starts = table.places().rows
-    for run in range(bisect_right(starts, row) - 1, len(table.runs)):
+    for run in range(bisect_right(starts, row) - 1, len(table.runs)) if runs is None else runs:
         number, first = table.origins.numbers[run], table.origins.ordinals[run]
         for at, count in _live_spans(removed, max(row, starts[run]), starts[run + 1]):
             yield Piece(run, at, number, first + at - starts[run], count)

@@ -10,7 +10,6 @@ began. The coordinator needs no log, because its decision is a commit of the spa
 """
 
 import os
-import threading
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,6 @@ from spool.coordination.locks import LockFile, OpenLock, coordinator_byte, xid_b
 from spool.disk.disk import Disk
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError
 from spool.index.stretch import Stretch
-from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
@@ -52,31 +50,13 @@ class CoordinatedTransaction(Transaction):
     on_lock_timeout: Callable[[Exception], bool] | None = None
 
     @property
-    def mutex(self) -> "threading.RLock":
-        """The lock that serialises calls of several threads."""
-        return self._lock
-
-    @property
-    def lost(self) -> str | None:
-        """The reason why the next call rolls the transaction back, or why an earlier call rolled it back.
-
-        None if no reason is set.
-        """
-        return self._lost
-
-    @property
     def is_prepared(self) -> bool:
         """Whether the branch is prepared, and this process has neither committed the branch nor rolled it back."""
         return self.state is TransactionState.PREPARED
 
-    @property
-    def writes(self) -> WriteSet:
-        """The messages and commands that the commit will have."""
-        return self._writes
-
     def stream(self) -> None:
         """Write the complete sections of ``writes`` to a file in ``active/``."""
-        self._hold.open_file(self._xid).stream(self._writes)
+        self._hold.open_file(self._xid).stream(self.writes)
 
     def lock_xid_now(self) -> bool:
         """Lock the xid of a new branch; returns False if another process holds the xid.
@@ -124,7 +104,7 @@ class CoordinatedTransaction(Transaction):
             self._check_active()
             check()
 
-        with self._lock:
+        with self.mutex:
             try:
                 got = self._hold.wait_for(wanted, self._store.clock.monotonic(), check_both)
             except (LockTimeout, WaitExpired) as error:
@@ -134,14 +114,14 @@ class CoordinatedTransaction(Transaction):
     @public_call("recording that a call begins")
     def begin_call(self) -> None:
         """Record that a call with the held messages begins. If this process dies in the call, an attempt is counted."""
-        with self._lock:
+        with self.mutex:
             self._hold.journal = self._core.journal
             self._hold.begin_attempts(self._hold.claims)
 
     @public_call("recording that a call has ended")
     def end_call(self) -> None:
         """Record that the call has ended. If this process dies afterwards, no attempt is counted."""
-        with self._lock:
+        with self.mutex:
             self._hold.end_attempts()
 
     @step("committing")
@@ -153,13 +133,13 @@ class CoordinatedTransaction(Transaction):
         ``failed``: whether the call failed. After a failure only the commands of ``record`` are committed, so even a
         transaction that was marked lost may commit these commands.
         """
-        with self._lock:
+        with self.mutex:
             if failed:
-                self._lost = None
+                self.lost = None
             self._check_active(ending=True)
             try:
                 result = record()
-                if self._writes.sections:
+                if self.writes.sections:
                     self.stream()
             except BaseException as error:
                 self._fail("recording the outcome of a call", error)
@@ -184,25 +164,21 @@ class CoordinatedTransaction(Transaction):
         with store.view.mutex:
             for position in positions(hold.claims):
                 if position != own:
-                    add_failure_outcome(self._writes, store, settings, position, reason)
-
-    def bar(self, reason: str | None) -> None:
-        """Make puts and gets raise ProtocolError with this reason; None allows them again. The messages remain held."""
-        self._barred = reason
+                    add_failure_outcome(self.writes, store, settings, position, reason)
 
     def work(self) -> tuple[int, int]:
         """Return how many messages the transaction has put and taken."""
-        return self._writes.messages, sum(count for _, _, count in self._hold.claims)
+        return self.writes.messages, sum(count for _, _, count in self._hold.claims)
 
     def delays_others(self) -> bool:
         """Return whether other callers can do more after the commit than before: get the messages that the transaction
         put, get messages of its groups, or put messages into a queue that was full. Called before the vote."""
-        return bool(self._writes.messages or self._hold.groups or self._store.settings.known.config.has_limits)
+        return bool(self.writes.messages or self._hold.groups or self._store.settings.known.config.has_limits)
 
     def refuse(self, reason: str) -> None:
         """Make later calls raise ProtocolError. A call in progress ends as soon as it checks the transaction."""
         self._left = True
-        self._lost = reason
+        self.lost = reason
 
     def _waits_on(self, error: Exception) -> bool:
         return self.on_lock_timeout is not None and self.on_lock_timeout(error)
@@ -226,9 +202,9 @@ class CoordinatedTransaction(Transaction):
 
         Raises like ``commit``; the transaction is then rolled back.
         """
-        with self._lock:
+        with self.mutex:
             try:
-                request = self._writes
+                request = self.writes
                 request.page, request.is_vote = self._check_active(ending=True), True
                 if request.is_empty and self._hold.file is None:
                     self._end(TransactionState.COMMITTED)
@@ -265,13 +241,13 @@ class CoordinatedTransaction(Transaction):
             within(Transaction.commit)(self)
             return
         store = self._store
-        with self._lock:
+        with self.mutex:
             try:
                 self._check_active(ending=True)
                 file = self._hold.open_file(self._xid)
                 if record is not None:
                     record()
-                self.number = two_phase.adopt(store, file, self._writes, adopt, store.deadline(), check, copied)
+                self.number = two_phase.adopt(store, file, self.writes, adopt, store.deadline(), check, copied)
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
                 self._fail("committing", error)
@@ -314,14 +290,14 @@ class Coordinator(CoordinatedTransaction):
         If all processes die, the next process counts an attempt for each message whose mark is set. If the disk is
         full, this returns None, and no attempt is counted later.
         """
-        with self._lock:
+        with self.mutex:
             self._hold.marks = Journal(self._store)
             return self._hold.marks.reserve(self._hold.claims)
 
     @public_call("recording that calls have ended")
     def clear_marks(self, marks: CallMarks, count: int) -> None:
         """Unset the marks of ``count`` calls whose process has ended."""
-        with self._lock:
+        with self.mutex:
             if self._hold.marks is not None:
                 self._hold.marks.clear_marks(marks, count)
 

@@ -25,6 +25,7 @@ from itertools import repeat
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupName, group_byte, xid_byte
 from spool.errors import CorruptedFile, NotOpen, SpoolError, UnknownCodec
+from spool.index.queue import Passed
 from spool.log.commit_file import CommitFileWriter
 from spool.log.standing import look_at_standing
 from spool.log.visibility import apply_up_to, catch_up, list_prepared, revalidate
@@ -50,6 +51,7 @@ log = logging.getLogger("spool")
 
 PositionSet = set[tuple[int, int]]
 _NOTHING: Set[int] = frozenset()
+MANY_OWN, _NOT_OWN = 64, -(1 << 40)  # see ``Hold._candidates``
 
 
 class Hold:
@@ -250,15 +252,21 @@ class Hold:
         mutex."""
         found: PositionRanges = []
         store, view = self.store, self.store.view
-        here, held, now = store.shared.claims.held, view.prepared.held, store.clock.now()
-        queues, only = view.index.messages.queues, None
+        claims, held, now = store.shared.claims, view.prepared.held, store.clock.now()
+        here, releases, queues = claims.held, claims.releases, view.index.messages.queues  # (the releases first)
         by_key = wanted.message_id is not None or wanted.correlation_id is not None
+        if wanted.queue not in queues:
+            return found
+        queue, only, passed = queues[wanted.queue], None, None
         if by_key:
             runs, only = asked_for(view, wanted, now)
         else:
-            runs = queues[wanted.queue].in_order(now) if wanted.queue in queues else ()
+            runs, passed = queue.in_order(now, releases), queue.passed
+        # The number of messages before the next one, if this process has claimed all of them.
+        own = _NOT_OWN if by_key or skip or held else 0
         for run in runs:
             if run.expires is not None and run.expires <= now:
+                own = _NOT_OWN
                 continue
             try:
                 claimed: Set[int] = here[run.number]
@@ -267,25 +275,33 @@ class Hold:
             group, backwards = None, False
             if run.attributes or not run.queue.is_plain:
                 group, backwards = run.group, run.is_backwards
-            elif run.first in claimed and run.first + 1 == run.end:
-                continue
-            first, count = (run.first, run.end - run.first) if only is None else (only, 1)
+            first, end = (run.first, run.end) if only is None else (only, only + 1)
+            if own >= 0 and group is None and not backwards:
+                if passed is not None and passed.key == run.key and passed.ordinal > first:
+                    first = passed.ordinal
+                while first < end and first in claimed:
+                    first += 1
+                    own += 1
+                if first == end:
+                    continue
+                if own > MANY_OWN:
+                    queue.passed = Passed(run.key, first, releases)
+            own = _NOT_OWN
             if group is not None:
                 if self._lock_group((wanted.queue, group)):
-                    asked: Iterable[tuple[int, int]] = zip(repeat(run.number), range(first, first + count))
+                    asked: Iterable[tuple[int, int]] = zip(repeat(run.number), range(first, end))
                     if not by_key:
                         asked = in_group_order(view, store.clock, wanted.queue, group)
                     missing -= self._add_of_group(asked, wanted, missing, skip, found)
             elif not (claimed or skip or held or backwards):
-                added = count if count < missing else missing
+                added = end - first if end - first < missing else missing
                 if found:
                     append_range(found, run.number, first, added)
                 else:
                     found = [(run.number, first, added)]
                 missing -= added
             else:
-                ordinals = range(first, first + count)
-                for ordinal in reversed(ordinals) if backwards else ordinals:
+                for ordinal in range(end - 1, first - 1, -1) if backwards else range(first, end):
                     position = (run.number, ordinal)
                     if not (ordinal in claimed or position in skip or position in held):
                         if found:
@@ -494,11 +510,10 @@ class Hold:
         if self.slots and self.journal is not None:  # (like ``end_attempts``, without a call)
             self.journal.end(self.slots, removed=removed)
             self.slots = []
-        claims = self.claims[:]
-        self.claims.clear()
+        claims, self.claims = self.claims, []
         locks = self.store.shared.claims
         for number, first, count in claims:  # (like ``release_all``, without a call)
-            locks.release(number, first, count)
+            locks.release(number, first, count, removed=removed)
         if self.groups or not taken:
             queues = Counter(queue for queue, _ in self.groups)  # the next messages of the groups are free now
             self._unlock_groups()
@@ -559,27 +574,19 @@ def get_alone(core: Core, wanted: Wanted, before_commit: Callable[[], object]) -
         request = WriteSet(page=hold.page)
         for number, first, count in got:
             request.remove(number, first, count, "dequeued")
-        try:
-            core.leader.commit(request)
-        except (LockTimeout, WaitExpired) as error:
-            _take_later(core, wanted, begun, request, error)
+        while True:
+            try:
+                core.leader.commit(request)
+                break
+            except (LockTimeout, WaitExpired):
+                late = wanted.timeout is not None and store.clock.monotonic() >= begun + wanted.timeout
+                if late or request.number is not None:
+                    raise
+                request.renew()
         taken = True
         return found
     except WaitExpired as error:
         raise LockTimeout(f"{error}; the transaction was rolled back") from None
     finally:
         if not store.guard.closed:  # else the descriptors may be closed, and their locks released
-            hold.end(taken=taken)
-
-
-def _take_later(core: Core, wanted: Wanted, begun: float, request: WriteSet, error: LockTimeout | WaitExpired) -> None:
-    """Repeat a removal that did not get the locks of the space. Raise the last error when the time of the get is
-    over."""
-    clock = core.store.clock
-    while request.number is None and (wanted.timeout is None or clock.monotonic() < begun + wanted.timeout):
-        request.renew()
-        try:
-            return core.leader.commit(request)
-        except (LockTimeout, WaitExpired) as again:
-            error = again
-    raise error
+            hold.end(taken=taken, removed=taken)

@@ -94,10 +94,10 @@ class Transaction:
         self._xid = self._begin_branch(xid)
         self._timeout = timeout
         self._until = inf if timeout is None else store.clock.monotonic() + timeout
-        self._lock = RLock()
+        self.mutex = RLock()
         self._rollback_only: str | None = None
-        self._lost: str | None = None
-        self._barred: str | None = None  # why puts and gets are refused; see ``CoordinatedTransaction.bar``
+        self.lost: str | None = None  # why the next call rolls the transaction back, or an earlier call did
+        self.barred: str | None = None  # why puts and gets are refused; the messages remain held
         self._keys: DeduplicationKeys | None = None
         self._replacements: Replacements | None = None
         self.ended_elsewhere: Block | None = None
@@ -108,9 +108,9 @@ class Transaction:
 
     def _begin_branch(self, xid: Xid | None) -> Xid:
         """Begin an empty branch with a new id of its messages; return its xid, a new one if left out."""
-        self._writes = WriteSet()
-        self._writes.begin_branch(xid, os.urandom(BRANCH_ID_BYTES))
-        return self._writes.branches[0].xid
+        self.writes = WriteSet()
+        self.writes.begin_branch(xid, os.urandom(BRANCH_ID_BYTES))
+        return self.writes.branches[0].xid
 
     @property
     def xid(self) -> Xid:
@@ -139,9 +139,9 @@ class Transaction:
     @public_call("putting into queue {queue}")
     def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """Add a message; returns its id. Options and errors: see ``Space.put``."""
-        with self._lock:
+        with self.mutex:
             self._check_queue(queue)
-            settings, writes = self._store.settings.known, self._writes
+            settings, writes = self._store.settings.known, self.writes
             config = settings.config
             of_queue = config.queues[queue]
             if (
@@ -166,13 +166,13 @@ class Transaction:
 
     @public_call("putting into queue {queue}")
     def _put_list(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
-        with self._lock:
+        with self.mutex:
             self._check_queue(queue)
             return self._put(self._store.settings.known, queue, bodies, **options)
 
     def _put(self, settings: Settings, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages to an existing queue, according to these settings. The caller holds the lock."""
-        store, writes = self._store, self._writes
+        store, writes = self._store, self.writes
         groups = encode_bodies(store, settings, queue, bodies, options)
         key = options.get("deduplication_key")
         if key is not None:
@@ -204,12 +204,12 @@ class Transaction:
     def _tables(self) -> list[Table]:
         """All tables of contents of the transaction."""
         file = self._hold.file
-        return [*(file.tables if file is not None else ()), *self._writes.tables]
+        return [*(file.tables if file is not None else ()), *self.writes.tables]
 
     def _stream(self) -> None:
         """Write the complete sections to a file in ``active/``, because the transaction has become large."""
         try:
-            self._hold.open_file(self._xid).stream(self._writes)
+            self._hold.open_file(self._xid).stream(self.writes)
         except BaseException as error:
             self._fail("writing the transaction's messages", error)
 
@@ -223,7 +223,7 @@ class Transaction:
         """
         future = Future[str]()
         future.set_running_or_notify_cancel()
-        with self._lock:
+        with self.mutex:
             self._promises = self._promises or Promises(self._store.at_end)
             if self._guard is not None:
                 self._guard.promises = self._promises
@@ -236,9 +236,9 @@ class Transaction:
         begun, wanted = self._store.clock.monotonic(), check_replace(queue, timeout, options)
         at = None if wanted.timeout is None else begun + wanted.timeout
         deadline = Deadline(self._store.clock, wanted.timeout, at, self._check_active)
-        with self._lock:
+        with self.mutex:
             self._check_queue(wanted.queue)
-            settings, writes = self._store.settings.known, self._writes
+            settings, writes = self._store.settings.known, self.writes
             [(raws, fields)] = encode_bodies(self._store, settings, wanted.queue, [body], options)
             self._replacements = replacements = self._replacements or Replacements(self._hold)
             own = replacements.own(wanted, writes)
@@ -273,14 +273,14 @@ class Transaction:
     def _get(self, wanted: Wanted) -> list[Message]:
         # (the timeout includes the wait for another thread's call in this transaction)
         begun = self._store.clock.monotonic() if wanted.timeout else 0.0
-        with self._lock:
+        with self.mutex:
             page = self._check_queue(wanted.queue)
             try:
                 found, got = self._hold.take(wanted, begun, self._check_active, page)
             except (LockTimeout, WaitExpired) as error:
                 raise self._give_up(error) from None
             for number, first, count in got:
-                self._writes.remove(number, first, count, "dequeued")
+                self.writes.remove(number, first, count, "dequeued")
             return found
 
     def _give_up(self, error: LockTimeout | WaitExpired) -> LockTimeout:
@@ -297,8 +297,8 @@ class Transaction:
         if (
             self.state is not TransactionState.ACTIVE
             or store.clock.monotonic() >= self._until
-            or self._lost is not None
-            or self._barred is not None
+            or self.lost is not None
+            or self.barred is not None
             or page.is_stopped
             or store.guard.closed
             or store.misplaced
@@ -319,8 +319,8 @@ class Transaction:
                 held a lock of the space for too long, no attempt is counted for the messages of the transaction.
             CommitUnknown: the transaction may or may not have been committed.
         """
-        with self._lock:
-            store, request = self._store, self._writes
+        with self.mutex:
+            store, request = self._store, self.writes
             try:
                 request.page = self._check_active(ending=True)
                 if (file := self._hold.file) is not None:  # a part of the messages is written
@@ -351,13 +351,13 @@ class Transaction:
     def _commit_async(self, result: T) -> "Future[T]":
         future = Future[T]()
         future.set_running_or_notify_cancel()
-        with self._lock:
+        with self.mutex:
             page = self._check_active(ending=True)
-            if self._hold.file is not None or self._writes.is_empty:
+            if self._hold.file is not None or self.writes.is_empty:
                 within(Transaction.commit)(self)
                 future.set_result(result)
                 return future
-            request = self._writes
+            request = self.writes
             request.page, request.future, request.on_done = page, future, partial(self._on_committed, result)
             self.state = TransactionState.COMMITTING
             try:
@@ -371,7 +371,7 @@ class Transaction:
         [request] = requests
         self.number = request.number
         failed: BaseException | None = None
-        with self._lock:
+        with self.mutex:
             try:
                 if request.error is not None:
                     self._fail("committing", request.error)
@@ -393,7 +393,7 @@ class Transaction:
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
         """Undo all gets and puts. The messages that the transaction held are available again after the retry delay of
         their queue, with one more attempt counted."""
-        with self._lock:
+        with self.mutex:
             if self.state is not TransactionState.ACTIVE:
                 raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
             self._undo(reason)
@@ -405,7 +405,7 @@ class Transaction:
         opens the space rolls the transaction back.)
         """
         if self.state is TransactionState.ACTIVE:
-            with suppress(NotOpen), self._store.guard.step, self._lock:
+            with suppress(NotOpen), self._store.guard.step, self.mutex:
                 self._drop("")
 
     def _drop(self, reason: str) -> None:
@@ -456,7 +456,7 @@ class Transaction:
             else:
                 self._undo(f"{doing} failed: {storable(seen, LONGEST_REASON)}")
         if isinstance(seen, CommitUnknown):
-            seen.ids = tuple(f"{self._writes.branch}{place:08x}" for place in range(self._writes.messages))
+            seen.ids = tuple(f"{self.writes.branch}{place:08x}" for place in range(self.writes.messages))
         if isinstance(seen, WaitExpired):
             raise LockTimeout(f"{seen}; the transaction was rolled back") from None
         if seen is error:
@@ -489,11 +489,11 @@ class Transaction:
                 raise TransactionTimeout(
                     f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
                 )
-            if self._lost is not None:
-                self._undo(self._lost)
-                raise TransactionRolledBack(f"the transaction was rolled back: {self._lost}; begin a new one")
-            if self._barred is not None:
-                raise ProtocolError(self._barred)
+            if self.lost is not None:
+                self._undo(self.lost)
+                raise TransactionRolledBack(f"the transaction was rolled back: {self.lost}; begin a new one")
+            if self.barred is not None:
+                raise ProtocolError(self.barred)
             if ending and (reason := self._rollback_only) is not None:
                 self._undo(reason)
                 raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
@@ -591,20 +591,15 @@ def end_block(transaction: Transaction, kind: type[BaseException] | None, error:
             transaction.rollback(_reason(kind, error) if kind is not None else str(transaction._rollback_only))
 
 
-def mark_lost(transaction: Transaction, reason: str) -> None:
-    """Make the next call roll the transaction back, and raise an error with this reason."""
-    transaction._lost = reason
-
-
 @public_call("taking dropped files")
 def record_captured_file(transaction: Transaction, directory: str, name: bytes) -> None:
     """Record in the commit the dropped file from which the messages come.
 
     The file now lies in ``directory``, which is below ``active/``.
     """
-    with transaction._lock:
+    with transaction.mutex:
         transaction._check_active()
-        transaction._writes.record_captured_file(directory, name)
+        transaction.writes.record_captured_file(directory, name)
 
 
 def _reason(kind: type[BaseException], error: BaseException | None) -> str:

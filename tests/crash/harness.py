@@ -260,16 +260,20 @@ class Explorer:
         """The contents allowed after a power cut, once ``shown`` was visible."""
         return frozenset([shown]) | (allowed if self.history.loses else allowed & self.history.may_return)
 
+    def _expect_contents(self, space: spool.Space, allowed: frozenset[Contents]) -> Contents:
+        contents = look(space)
+        self._expect(contents in allowed, f"found {contents}, allowed {sorted(map(str, allowed))}", space)
+        damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
+        self._expect(not damage, f"damage: {damage}", space)
+        return contents
+
     def _open_and_look(self, machine: Machine, allowed: frozenset[Contents], *, told: bool = False) -> Contents:
         """``told``: a coordinator lists the branches in doubt; the listed branches remain."""
         process = self.recovery_disk(machine)
         try:
             space = spool.open(process)
             self.history.finish(space)
-            contents = look(space)
-            self._expect(contents in allowed, f"found {contents}, allowed {sorted(map(str, allowed))}", space)
-            damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
-            self._expect(not damage, f"damage: {damage}", space)
+            contents = self._expect_contents(space, allowed)
             if told:
                 listed = tuple(map(str, in_doubt(door.store(space), deadline(space))))
                 self._expect(listed == contents.in_doubt, f"recover listed {listed}, found {contents}", space)
@@ -359,10 +363,7 @@ class Explorer:
                 space = mirrors.restore(restored, MIRROR)
                 unchanged = _kept(lost.image().beside) == _kept(image.beside)
                 self._expect(unchanged, "a restore has changed the mirror", space)
-            contents = look(space)
-            self._expect(contents in allowed, f"found {contents}, allowed {sorted(map(str, allowed))}", space)
-            damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
-            self._expect(not damage, f"damage: {damage}", space)
+            self._expect_contents(space, allowed)
 
     # -- the mirror's side --------------------------------------------------------------------------------------------
 

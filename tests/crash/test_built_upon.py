@@ -84,34 +84,33 @@ def test_a_number_that_an_opener_finished_stays_as_it_is(rules: Rules) -> None:
     assert kinds >= {Kind.FINISHED, Kind.TORN}
 
 
-@pytest.mark.every(3)
-@ALL_RULES
-def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
-    """The commit that adopted it is gone: damage, but no reason to lose the vote."""
-    machine, space = _opened(_with_one(rules), rules, 1)
-    prepare(space, XID, queue="a")
-    door.disk(space).rename(layout.prepared(XID), layout.committed(2, 1))
-    second, space = _opened(machine.image(), rules, 2)
-    assert Kind.RETURNED in {finding.kind for finding in space.recovery.findings}
-    for survivor in survivors(second, rules, limit=50, seed=1):
-        _, third = _opened(survivor.image, rules, 3)
-        assert third.recovery.in_doubt == [str(XID)], survivor.story
+ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 
 
 @pytest.mark.every(3)
 @ALL_RULES
-def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rules: Rules) -> None:
-    """The coordinator of the branch is dead as well: the messages of the branch are free after this opening."""
-    xid = Xid(FORMAT_ROUND, b"round", b"1")
+@pytest.mark.parametrize(
+    ("xid", "kinds", "in_doubt", "bodies"),
+    [
+        (XID, [Kind.RETURNED, Kind.IN_DOUBT], [str(XID)], ["one"]),
+        (ROUND, [Kind.RETURNED, Kind.ROLLED_BACK], [], ["one"]),
+    ],
+    ids=["in doubt", "of a round"],
+)
+def test_a_branch_that_an_opener_put_back_stays_in_doubt_and_that_of_a_round_is_rolled_back(
+    rules: Rules, xid: Xid, kinds: list[Kind], in_doubt: list[str], bodies: list[object]
+) -> None:
+    """The commit that adopted it is gone: damage, but no reason to lose the vote. The coordinator of a round is dead as
+    well, so the messages of its branch are free after this opening."""
     machine, space = _opened(_with_one(rules), rules, 1)
     prepare(space, xid, queue="a")
     door.disk(space).rename(layout.prepared(xid), layout.committed(2, 1))
     second, space = _opened(machine.image(), rules, 2)
     found = [finding.kind for finding in space.recovery.findings]
-    assert (found[-2:], space.recovery.in_doubt) == ([Kind.RETURNED, Kind.ROLLED_BACK], [])
+    assert (found[-len(kinds) :], space.recovery.in_doubt) == (kinds, in_doubt)
     for survivor in survivors(second, rules, limit=50, seed=1):
         _, third = _opened(survivor.image, rules, 3)
-        assert (third.recovery.in_doubt, _bodies(third)) == ([], ["one"]), survivor.story
+        assert (third.recovery.in_doubt, _bodies(third)) == (in_doubt, bodies), survivor.story
 
 
 def _gone(space: spool.Space) -> None:
@@ -206,15 +205,20 @@ def _directory(disk: Meanwhile) -> None:
     disk.remove_directory(f"{layout.DROP}/a")
 
 
-@pytest.mark.every(3)
-@ALL_RULES
-@pytest.mark.parametrize("damage", [_surplus, _number, _table, _directory])
-def test_a_repair_survives_every_power_cut(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
+def _damaged(rules: Rules, damage: Callable[[Meanwhile], None]) -> tuple[Machine, spool.Space]:
+    """A space with three messages, which is opened after a damage."""
     machine, space = _opened(_with_one(rules), rules, 1)
     for body in ("two", "three"):
         space.put("a", body)
     damage(Meanwhile(machine))
-    machine, space = _opened(machine.image(), rules, 1)
+    return _opened(machine.image(), rules, 1)
+
+
+@pytest.mark.every(3)
+@ALL_RULES
+@pytest.mark.parametrize("damage", [_surplus, _number, _table, _directory])
+def test_a_repair_survives_every_power_cut(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
+    machine, space = _damaged(rules, damage)
     assert [one for one in space.check(repair=True) if one.action]
     there = _bodies(space)
     assert there == (["two", "three"] if damage is _table else ["one", "two", "three"])
@@ -237,11 +241,7 @@ def _header(disk: Meanwhile) -> None:
 @pytest.mark.parametrize("damage", [_body, _header])
 def test_a_quarantined_file_survives_every_power_cut(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
     """A message without its body and a file without a header: the rest of each, with the reason."""
-    machine, space = _opened(_with_one(rules), rules, 1)
-    for body in ("two", "three"):
-        space.put("a", body)
-    damage(Meanwhile(machine))
-    machine, space = _opened(machine.image(), rules, 1)
+    machine, space = _damaged(rules, damage)
     space.check(repair=True)
     (kept,) = space.quarantined()
     for survivor in survivors(machine, rules, limit=100, seed=1):

@@ -29,11 +29,15 @@ def new_log(path: Path) -> DecisionLog:
 
 def a_log(path: Path) -> Path:
     """Let a coordinator die with a decision in the directory; return the file of its log."""
+    return path / log_name(closed_log(path).coordinator)
+
+
+def closed_log(path: Path) -> DecisionLog:
     log = new_log(path)
     log.register("space /a")
     log.record(1)
     log.close(remove=False)
-    return path / log_name(log.coordinator)
+    return log
 
 
 # -- creating --------------------------------------------------------------------------------------------------------
@@ -282,10 +286,7 @@ def test_x03_a_second_close_does_nothing(path: Path, remove: bool) -> None:
 
 
 def test_x03_a_closed_log_takes_no_calls(path: Path) -> None:
-    log = new_log(path)
-    log.register("space /a")
-    log.record(1)
-    log.close(remove=False)
+    log = closed_log(path)
     calls: list[Callable[[], object]] = [
         log.check, lambda: log.record(2), lambda: log.register("space /a"), lambda: log.register("space /b"),
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from tests.children import exit_code, exit_code_of, start
 from tests.decisions.cuts import end
 from tests.decisions.machines import Coordinator, new_machine, simulation
 from tests.decisions.waiting import HeldDisk, read_dead
-from tests.simdisk import SimulatedDisk
+from tests.simdisk import Machine, SimulatedDisk
 from tests.survivors import Rules
 
 
@@ -190,16 +190,21 @@ def test_x03_a_coordinator_lives_at_each_moment_of_a_rewrite(rules: Rules) -> No
         assert each_moment(rewrite) >= 12
 
 
+def asking(rules: Rules, at: int) -> tuple[Machine, Interrupted, Coordinator, LogDirectory]:
+    """A process that asks about a coordinator, and is interrupted at a call."""
+    machine = new_machine(rules)
+    disk, process = Interrupted(machine), Coordinator(SimulatedDisk(machine))
+    process.open()
+    directory = LogDirectory(disk)
+    disk.calls, disk.at = 0, at
+    return machine, disk, process, directory
+
+
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 def test_x03_a_rewrite_at_each_moment_of_the_question_hides_no_coordinator(rules: Rules) -> None:
     def ask(at: int) -> Interrupted:
-        machine = new_machine(rules)
-        disk = Interrupted(machine)
-        process = Coordinator(SimulatedDisk(machine))
-        process.open()
-        directory = LogDirectory(disk)
+        _, disk, process, directory = asking(rules, at)
         disk.meanwhile = lambda: process.register("space /a")
-        disk.calls, disk.at = 0, at
         assert directory.is_alive(process.log.coordinator)
         return disk
 
@@ -209,13 +214,8 @@ def test_x03_a_rewrite_at_each_moment_of_the_question_hides_no_coordinator(rules
 
 def test_x03_a_death_at_each_moment_of_the_question_is_noticed_by_the_next(path: Path) -> None:
     def ask(at: int) -> Interrupted:
-        machine = new_machine(Rules.ORDERED)
-        disk = Interrupted(machine)
-        process = Coordinator(SimulatedDisk(machine))
-        process.open()
-        directory = LogDirectory(disk)
+        machine, disk, process, directory = asking(Rules.ORDERED, at)
         disk.meanwhile = lambda: end(machine, process.disk)
-        disk.calls, disk.at = 0, at
         directory.is_alive(process.log.coordinator)
         found = disk.calls
         end(machine, process.disk)

@@ -49,6 +49,12 @@ class Scripted:
 attempts = itertools.count()
 
 
+def dies(chunks: list[Chunk]) -> list[Block]:
+    """Vote, and end before the commit."""
+    in_process(chunks)
+    raise KeyboardInterrupt
+
+
 def in_process(chunks: list[Chunk]) -> list[Block]:
     return [deliver(chunk, place, next(attempts)) for place, chunk in enumerate(chunks)]
 

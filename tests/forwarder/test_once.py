@@ -157,6 +157,14 @@ class Told(Forwarder):
         return self.told
 
 
+def _telling(monkeypatch: pytest.MonkeyPatch, space: spool.Space, summary: Summary) -> list[str]:
+    """Let the program end with this summary; return its words."""
+    monkeypatch.setattr(Told, "told", summary)
+    monkeypatch.setattr(forwarder, "Forwarder", Told)
+    monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
+    return ["-s", space.path, "--route", "work=it", "--once"]
+
+
 @pytest.mark.parametrize(
     ("summary", "code"),
     [
@@ -173,10 +181,7 @@ class Told(Forwarder):
 def test_the_exit_code_says_whether_something_is_left(
     space: spool.Space, summary: Summary, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Told, "told", summary)
-    monkeypatch.setattr(forwarder, "Forwarder", Told)
-    monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
-    words = ["-s", space.path, "--route", "work=it", "--once"]
+    words = _telling(monkeypatch, space, summary)
     assert CliRunner().invoke(main, words).exit_code == code
 
 
@@ -187,10 +192,7 @@ def test_the_summary_names_effects_and_reasons_for_people_and_for_programs(
     space.put_many("work", ["a", "b"])
     answers = iter([boom(None), Rejected("no such account")])
     summary = made(space, lambda request: next(answers)).run(once=True)
-    monkeypatch.setattr(Told, "told", summary)
-    monkeypatch.setattr(forwarder, "Forwarder", Told)
-    monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
-    words = ["-s", space.path, "--route", "work=it", "--once"]
+    words = _telling(monkeypatch, space, summary)
     assert CliRunner().invoke(main, words).stdout.splitlines() == [
         "work: 1 rejected, 1 moved to the error queue",
         "  1 rejected: no such account",

@@ -18,7 +18,7 @@ from spool.workers.effects import Effect
 from spool.workers.outcome import Rejected, Replied, Retried
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import SPARK, Scripted, answers, echo, forward, in_process, run_round
+from tests.forwarder.rounds import SPARK, Scripted, answers, dies, echo, forward, in_process, run_round
 from tests.shown import bodies
 
 
@@ -113,11 +113,6 @@ def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
 def test_q11_votes_of_a_dead_forwarder_s_tasks_do_not_fill_a_queue(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     space.put_many("work", [b"1", b"2"])
-
-    def dies(chunks: list[Chunk]) -> list[Block]:
-        in_process(chunks)
-        raise KeyboardInterrupt
-
     with spool.open(space.path) as other, pytest.raises(KeyboardInterrupt):
         answers["it"] = echo
         run_round(other, Route("work", Scripted("it")), dies, limit=9, tasks=2, timeout=0)

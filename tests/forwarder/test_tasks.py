@@ -19,7 +19,7 @@ from spool.transactions import two_phase
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.effects import Effect
 from tests import door
-from tests.forwarder.rounds import Scripted, answers, attempts, echo, forward, in_process, run_round
+from tests.forwarder.rounds import Scripted, answers, attempts, dies, echo, forward, in_process, run_round
 from tests.shown import bodies
 
 
@@ -147,11 +147,6 @@ def test_a_call_that_had_to_be_ended_with_its_worker_took_too_long(
 
 def test_a_round_that_dies_leaves_its_messages_to_the_next(space: spool.Space, tmp_path: Path) -> None:
     space.put_many("work", [b"1", b"2"])
-
-    def dies(chunks: list[Chunk]) -> list[Block]:
-        in_process(chunks)  # prepared, and never committed
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         forward(space, echo, job=dies)
     with spool.open(space.path) as other:

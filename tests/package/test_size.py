@@ -23,7 +23,7 @@ MOST = {
     "xa": 2_719,
     "forwarder": 4_902,
     "scripts": 9_361,
-    "tests": 70_423,
+    "tests": 70_422,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -52,7 +52,7 @@ PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_078),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/claim_journal.py"),
-        2_776,
+        2_771,
     ),
 }
 """The most lines of code of some parts of the engine."""

@@ -23,18 +23,27 @@ def quarantined(space: spool.Space) -> list[str]:
     return [finding.name for finding in space.quarantined()]
 
 
-def test_a_damaged_vote_is_left_to_its_live_owner(space: spool.Space, watched: Watched) -> None:
-    voting, disk = watched
+@pytest.mark.parametrize("is_vote", [True, False])
+def test_a_damaged_branch_is_left_to_its_live_owner_and_to_its_committer(
+    space: spool.Space, watched: Watched, is_vote: bool
+) -> None:
+    live, disk = watched
 
     def come_too_early() -> None:
         disk.damage(VOTE)
         assert repair(space) == [(Kind.DAMAGED, VOTE)]
 
-    disk.before("make_durable", come_too_early, layout.PREPARED)
-    prepare(voting)
-    assert quarantined(space) == []
-    repair(space)
-    assert quarantined(space) == [f"{layout.QUARANTINE}/prepared.{XID}.msgpack"]
+    if is_vote:
+        disk.before("make_durable", come_too_early, layout.PREPARED)
+        prepare(live)
+        assert quarantined(space) == []
+        repair(space)
+        assert quarantined(space) == [f"{layout.QUARANTINE}/prepared.{XID}.msgpack"]
+    else:
+        prepare(space)
+        disk.before("rename_new", come_too_early, layout.ACTIVE)
+        commit(live)
+        assert quarantined(space) == []
 
 
 @pytest.mark.parametrize(("call", "about"), [("rename_new", "prepared/"), ("make_durable", "committed")])
@@ -65,21 +74,6 @@ def test_a_damaged_branch_that_is_committed_during_its_repair_is_committed(
     assert not [name for name in quarantined(space) if name.startswith(f"{layout.QUARANTINE}/prepared")]
     repair(mending)
     assert space.check() == []
-
-
-def test_a_damaged_branch_that_is_just_being_committed_is_left_to_its_committer(
-    space: spool.Space, watched: Watched
-) -> None:
-    prepare(space)
-    committer, disk = watched
-
-    def come_too_early() -> None:
-        disk.damage(VOTE)
-        assert repair(space) == [(Kind.DAMAGED, VOTE)]
-
-    disk.before("rename_new", come_too_early, layout.ACTIVE)
-    commit(committer)
-    assert quarantined(space) == []
 
 
 def test_a_damaged_branch_leaves_the_list_of_prepared_ones_with_its_file(

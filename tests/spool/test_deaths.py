@@ -68,12 +68,15 @@ def test_deaths_use_up_no_retries_and_more_than_the_limit_move_the_message(path:
     assert message.failure_reason == "the process that held it died"
 
 
-def test_failures_use_up_no_deaths(path: Path) -> None:
-    change(path, retries=1, deaths=0)
+@pytest.mark.parametrize(("deaths", "end"), [(0, fail), (None, die)])
+def test_failures_use_up_no_deaths_and_without_the_option_a_death_counts_as_any_failure(
+    path: Path, deaths: int | None, end: Callable[[Path], object]
+) -> None:
+    change(path, retries=1, deaths=deaths)
     put(path)
-    fail(path)
+    end(path)
     assert (only(path).attempts, only(path).deaths) == (1, 0)
-    fail(path)
+    end(path)
     assert only(path, "errors").origin_attempts == 2
 
 
@@ -87,15 +90,6 @@ def test_a_failure_after_deaths_counts_for_the_retries_alone(path: Path) -> None
     fail(path)
     message = only(path, "errors")
     assert (message.origin_attempts, message.deaths) == (4, 0)
-
-
-def test_without_the_option_a_death_counts_as_any_failure(path: Path) -> None:
-    change(path, retries=1, deaths=None)
-    put(path)
-    die(path)
-    assert (only(path).attempts, only(path).deaths) == (1, 0)
-    die(path)
-    assert only(path, "errors").origin_attempts == 2
 
 
 def test_without_an_error_queue_the_message_is_dropped_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -279,7 +279,7 @@ def test_an_ended_transaction_is_freed_at_once(space: spool.Space, end: Callable
         tx.get("q")
         tx.put("q", b"two")
         end(tx)
-        gone = weakref.ref(tx._writes)  # which has its bodies
+        gone = weakref.ref(tx.writes)  # which has its bodies
         del tx
         assert gone() is None
     finally:

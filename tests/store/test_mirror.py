@@ -63,6 +63,13 @@ def branch(space: spool.Space) -> CoordinatedTransaction:
     return door.branch(space, xid=XID, timeout=30.0)
 
 
+def commit_a_branch(space: spool.Space) -> None:
+    tx = branch(space)
+    tx.put("orders", "voted")
+    tx.prepare()
+    space.engine.commit_branch(XID, vote_known=True)
+
+
 def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "a")
     expect_same(tmp_path)
@@ -77,10 +84,7 @@ def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp
     expect_same(tmp_path)
     space.get("orders")
     expect_same(tmp_path)
-    tx = branch(space)
-    tx.put("orders", "voted")
-    tx.prepare()
-    space.engine.commit_branch(XID, vote_known=True)
+    commit_a_branch(space)
     assert any("-1" in name for name in files(tmp_path / "mirror"))
     expect_same(tmp_path)
     space.close()
@@ -153,10 +157,7 @@ def test_the_first_opener_copies_earlier_commits_to_the_mirror(tmp_path: Path) -
         space.create_queue("orders")
         space.put_many("orders", ["a", "b"])
         space.get("orders")
-        tx = branch(space)
-        tx.put("orders", "voted")
-        tx.prepare()
-        space.engine.commit_branch(XID, vote_known=True)
+        commit_a_branch(space)
     with mirrors.begin(tmp_path / "space", tmp_path / "mirror"):
         expect_same(tmp_path)
     (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
@@ -199,10 +200,7 @@ class Told(Disk):
 @pytest.fixture
 def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
     """A commit that adopted a branch: its number, and the mirror, which no other process uses now."""
-    tx = branch(space)
-    tx.put("orders", "voted")
-    tx.prepare()
-    space.engine.commit_branch(XID, vote_known=True)
+    commit_a_branch(space)
     space.close()
     (number,) = (int(name[:16]) for name in commits(tmp_path / "mirror") if "-1." in name)
     side = Told(str(tmp_path / "mirror"))

@@ -1,6 +1,8 @@
 """A get without a transaction: the conditions that it waits for, and the claims that it releases."""
 
 import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,7 @@ def test_the_time_in_which_another_thread_has_the_transaction_counts(space: spoo
             ended.append(clock.time)
 
         other = threading.Thread(target=get)
-        lock, waits = tx._lock, threading.Event()
+        lock, waits = tx.mutex, threading.Event()
 
         class Held:
             def __enter__(self) -> None:
@@ -74,12 +76,12 @@ def test_the_time_in_which_another_thread_has_the_transaction_counts(space: spoo
                 lock.release()
 
         with lock:
-            tx._lock = Held()  # type: ignore[assignment]
+            tx.mutex = Held()  # type: ignore[assignment]
             other.start()
             assert waits.wait(PATIENT_SECONDS)
             clock.time += 8.0
         other.join(PATIENT_SECONDS)
-        tx._lock = lock
+        tx.mutex = lock
     assert 10.0 <= ended[0] - begun < 11.0
 
 
@@ -137,3 +139,41 @@ def test_large_files_come_back_as_soon_as_there_are_many_bytes(
     assert schedule.RECLAIM_BYTES > 1000
     assert looks
     assert min(looks) >= 1000
+
+
+# -- gets of a process that holds many messages -----------------------------------------------------------------------
+
+MESSAGES, CLAIMS = 200, 100
+
+
+def _put(space: spool.Space, **options: Any) -> Iterator[None]:
+    yield
+    space.put("orders", b"first", **options)
+
+
+def _released(space: spool.Space) -> Iterator[None]:
+    space.put("orders", b"first", priority=90)
+    with space.claims() as claims:
+        claims.take("orders")
+        yield
+
+
+@pytest.mark.parametrize("change", [_put, partial(_put, priority=90), _released])
+@pytest.mark.parametrize("at_once", [1, MESSAGES])
+def test_a_message_that_becomes_free_before_many_held_ones_is_next(
+    space: spool.Space, change: Any, at_once: int
+) -> None:
+    """A search begins behind the messages that this process holds."""
+    space.change_queue("orders", order="priority", retry_delay=0.0)
+    for begin in range(0, MESSAGES, at_once):
+        space.put_many("orders", range(begin, begin + at_once), priority=40)
+    under_way = change(space)
+    next(under_way)
+    transaction = space.transaction(timeout=None)
+    assert [transaction.get("orders").body for _ in range(CLAIMS)] == list(range(CLAIMS))
+    passed = door.index(space).messages.queue("orders").passed
+    assert passed is not None
+    assert max(passed.key[1] - 2, passed.ordinal) >= CLAIMS - hold.MANY_OWN - 2
+    next(under_way, None)
+    assert [transaction.get("orders").body for _ in range(2)] == [b"first", CLAIMS]
+    transaction.rollback()

@@ -57,7 +57,7 @@ def stuck_in_its_transaction(
         called.append(threading.current_thread())
         found = associated(store)
         assert found is not None
-        with found._lock:
+        with found.mutex:
             go_on.wait(WAIT)
 
     return function

@@ -155,32 +155,21 @@ def test_a_worker_waits_for_messages_until_the_event_is_set(space: spool.Space) 
     assert counts(found[0]) == {"delivered": 1}
 
 
-def test_a_message_that_was_found_as_it_stopped_is_given_back_and_no_attempt(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("step", "end", "is_before"), [("take", "stop", False), ("begin", "end", True)])
+def test_an_end_before_the_call_begins_gives_the_message_back_and_counts_no_attempt(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, step: str, end: str, is_before: bool
 ) -> None:
     """The worker finds, for example, a message that another thread has just released because the service is down."""
-    take = Attempt.take
+    original = getattr(Attempt, step)
 
-    def find_and_stop(attempt: Attempt, *arguments: Any) -> Any:
-        found = take(attempt, *arguments)
-        worker.stop()
+    def ended(attempt: Attempt, *arguments: Any) -> Any:
+        if is_before:
+            getattr(worker, end)()
+        found = original(attempt, *arguments)
+        getattr(worker, end)()
         return found
 
-    monkeypatch.setattr(Attempt, "take", find_and_stop)
-    sent = space.put("orders", "x")
-    worker = Worker(space, "orders", fail)
-    assert counts(worker.run()) == {}
-    assert (space.stats("orders").ready, space.show(sent).attempts) == (1, 0)
-
-
-def test_an_end_before_the_call_begins_counts_no_attempt(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Attempt.begin
-
-    def end_and_begin(attempt: Attempt) -> bool:
-        worker.end()
-        return begin(attempt)
-
-    monkeypatch.setattr(Attempt, "begin", end_and_begin)
+    monkeypatch.setattr(Attempt, step, ended)
     sent = space.put("orders", "x")
     worker = Worker(space, "orders", fail)
     assert counts(worker.run()) == {}

@@ -12,7 +12,6 @@ import spool
 from spool.model import codecs
 from spool.runtime.context import associated
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.transaction import mark_lost
 from spool.workers import run as runs
 from spool.workers.attempt import Attempt
 from tests import door
@@ -51,7 +50,7 @@ def test_a_rejection_counts_although_the_transaction_of_the_function_is_lost(spa
     def function(message: spool.Message) -> None:
         found = associated(door.store(space))
         assert isinstance(found, CoordinatedTransaction)
-        mark_lost(found, "a get in it was cancelled")
+        found.lost = "a get in it was cancelled"
         raise spool.Reject("no such account")
 
     assert counts(space.work("orders", function, once=True)) == {"rejected": 1}

@@ -101,7 +101,7 @@ class DataManager:
         if not last.is_active:
             raise TransactionRolledBack("a failure has rolled back a branch: abort the zope transaction")
         if last.work() != (0, 0):
-            last.bar("the zope transaction has a new savepoint: call xa.zope.join(space) again in this thread")
+            last.barred = "the zope transaction has a new savepoint: call xa.zope.join(space) again in this thread"
             self._begin_part(coordinator)
         return Savepoint(self, len(self._parts) - 1)
 
@@ -133,7 +133,7 @@ class DataManager:
         """
         self._open_coordinator()
         for part in self._parts:
-            part.transaction.bar(None)
+            part.transaction.barred = None
             if part.transaction.prepare():
                 self._voted.append(part.transaction.xid)
 
