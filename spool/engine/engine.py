@@ -94,6 +94,7 @@ class Engine:
         ``join(None)``, they join no transaction.
     at_close: ``at_close(function)`` registers a function, which is called when the space is closed and the space's last
         call has ended. ``at_close`` takes no lock.
+    not_at_close: ``not_at_close(function)`` undoes ``at_close`` for a function. Other functions are ignored.
     before_close: ``before_close(function)`` registers a function, which is called when a program closes the space. The
         function may still commit.
     """
@@ -110,6 +111,7 @@ class Engine:
         self.join: Callable[[Joinable | None], object] = partial(associate, store)
         self.before_close: Callable[[Callable[[], None]], object] = store.before_end.setdefault
         self.at_close: Callable[[Callable[[], None]], object] = store.at_end.setdefault
+        self.not_at_close: Callable[[Callable[[], None]], object] = lambda function: store.at_end.pop(function, None)
 
     def resumptions(self, queue: str) -> Resumptions:
         """Return the requests of administrators to end the pauses of the queue's routes."""
@@ -188,10 +190,6 @@ class Engine:
         from spool.watch.live_tasks import held_messages
 
         return held_messages(self._store, most, preview)
-
-    def not_at_close(self, function: Callable[[], None]) -> None:
-        """Undo ``at_close`` for a function; a function that was not registered is ignored. Takes no lock."""
-        self._store.at_end.pop(function, None)
 
     # -- branches of a foreign coordinator: phase one ------------------------------------------------------------------
 

@@ -202,7 +202,7 @@ class MessageTable:
 
     def _pieces(self, segment: Segment, hashed: bytes | None) -> list[tuple[CompactedTable, Piece]]:
         """Return a segment's live messages, each with the table. ``hashed``: as in ``runs_of``."""
-        wanted = None if hashed is None else sorted(find_correlation(self._keys(segment, CORRELATIONS), hashed))
+        wanted = None if hashed is None else sorted(set(find_correlation(self._keys(segment, CORRELATIONS), hashed)))
         if wanted == []:
             return []
         table = self.table_of(segment)

@@ -135,7 +135,8 @@ def live_pieces(
     """Yield the live messages from ``row`` on, in order; or those of ``runs``. ``removed``: the bits of the segment's
     removed rows."""
     starts = table.places().rows
-    for run in range(bisect_right(starts, row) - 1, len(table.runs)) if runs is None else runs:
+    there = range(bisect_right(starts, row) - 1, len(table.runs))
+    for run in there if runs is None else filter(there.__contains__, runs):
         number, first = table.origins.numbers[run], table.origins.ordinals[run]
         for at, count in _live_spans(removed, max(row, starts[run]), starts[run + 1]):
             yield Piece(run, at, number, first + at - starts[run], count)

@@ -84,16 +84,13 @@ def test_a_number_that_an_opener_finished_stays_as_it_is(rules: Rules) -> None:
     assert kinds >= {Kind.FINISHED, Kind.TORN}
 
 
-ROUND = Xid(FORMAT_ROUND, b"round", b"1")
-
-
 @pytest.mark.every(3)
 @ALL_RULES
 @pytest.mark.parametrize(
     ("xid", "kinds", "in_doubt", "bodies"),
     [
         (XID, [Kind.RETURNED, Kind.IN_DOUBT], [str(XID)], ["one"]),
-        (ROUND, [Kind.RETURNED, Kind.ROLLED_BACK], [], ["one"]),
+        (Xid(FORMAT_ROUND, b"round", b"1"), [Kind.RETURNED, Kind.ROLLED_BACK], [], ["one"]),
     ],
     ids=["in doubt", "of a round"],
 )

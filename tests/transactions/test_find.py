@@ -188,7 +188,10 @@ def _recorded(method: Callable[..., object], read: list[object]) -> Callable[...
     return call
 
 
-def test_compacted_messages_are_found_and_remain_in_their_segments(space: spool.Space) -> None:
+def test_compacted_messages_are_found_and_remain_compacted(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search keys of a file may name a run twice, and runs that are not there."""
+    found_in = lookup.find_correlation
+    monkeypatch.setattr(lookup, "find_correlation", lambda *keys: [*found_in(*keys) * 2, 1 << 31])
     with small_compactions():
         fill(space)
         ids = [space.put("orders", n, correlation_id=str(n % 50)) for n in range(100)]
@@ -198,8 +201,7 @@ def test_compacted_messages_are_found_and_remain_in_their_segments(space: spool.
         entries = door.index(space).messages.queue("orders").entries
         for n in range(50):
             found = space.find("orders", correlation_id=str(n))
-            assert found is not None
-            assert (found.id, found.body) == (ids[n + 50], n + 50)
+            assert (found and found.id, found and found.body) == (ids[n + 50], n + 50)
         assert body(space, "50") is None
         assert door.index(space).messages.queue("orders").entries == entries
         assert space.get("orders", correlation_id="7").body == 7, "the older one is still there"
