@@ -208,10 +208,8 @@ def members(cls: type, *, inherited: bool = True) -> Iterator[tuple[str, Any]]:
                 is_member = _is_function(made) or isinstance(made, property | cached_property | enum.Enum)
                 if is_member and not (is_typeddict(cls) or isinstance(made, type)):
                     found[name] = made
-        # An attribute that is no argument, and has no word, is for the library itself.
-        told = set(re.findall(r"\w+", f"{one.__doc__} {one.__init__.__doc__} {inspect.signature(one.__init__)}"))
-        set_here = {name: source.Attribute(name, kind, None, "") for name, kind in source.set_in_init(one).items()}
-        found |= {name: made for name, made in set_here.items() if name in told - found.keys()}
+        for name, type_ in source.set_in_init(one).items():
+            found.setdefault(name, source.Attribute(name, type_, None, ""))
         yield from ((name, made) for name, made in found.items() if name not in seen)
         seen |= set(found)
 

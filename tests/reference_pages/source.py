@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -136,7 +137,10 @@ def _comment(module: str, node: ast.stmt) -> str:
 
 
 def set_in_init(cls: type) -> dict[str, str]:
-    """Return the types of the public attributes that ``__init__`` sets, by name."""
+    """Return the types of the public attributes that ``__init__`` sets, by name.
+
+    An attribute that is no argument, and has no word in the docstrings, is for the library itself.
+    """
     node = definition(cls.__module__, f"{cls.__qualname__}.__init__")
     found: dict[str, str] = {}
     if node is None:
@@ -145,6 +149,7 @@ def set_in_init(cls: type) -> dict[str, str]:
     arguments = {one.arg: type_text(one.annotation) for one in [*node.args.args, *node.args.kwonlyargs]}
     if node.args.vararg is not None:
         arguments[node.args.vararg.arg] = f"tuple[{type_text(node.args.vararg.annotation)}, ...]"
+    told = re.findall(r"\b[a-z]\w*", f"{cls.__doc__} {ast.get_docstring(node)} {ast.unparse(node.args)}")
     for child in ast.walk(node):
         pairs: list[tuple[ast.expr, str]] = []
         if isinstance(child, ast.AnnAssign):
@@ -157,7 +162,7 @@ def set_in_init(cls: type) -> dict[str, str]:
                     (one, arguments.get(ast.unparse(value), "")) for one, value in zip(targets, known, strict=True)
                 ]
         for target, annotation in pairs:
-            if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and target.attr[0] != "_":
+            if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and target.attr in told:
                 found[target.attr] = found.get(target.attr) or annotation
     return found
 

@@ -190,8 +190,7 @@ def _recorded(method: Callable[..., object], read: list[object]) -> Callable[...
 
 def test_compacted_messages_are_found_and_remain_compacted(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search keys of a file may name a run twice, and runs that are not there."""
-    found_in = lookup.find_correlation
-    monkeypatch.setattr(lookup, "find_correlation", lambda *keys: [*found_in(*keys) * 2, 1 << 31])
+    monkeypatch.setattr(lookup, "find_correlation", lambda *keys: [*segment.find_correlation(*keys) * 2, 1 << 31])
     with small_compactions():
         fill(space)
         ids = [space.put("orders", n, correlation_id=str(n % 50)) for n in range(100)]

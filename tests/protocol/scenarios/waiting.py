@@ -72,7 +72,7 @@ def waiting(rules: Rules, polls: bool = True, ages: bool = True, kept: str = "fi
             if (yield Load("m")) == "free":
                 yield Store("m", "taken")
             yield Unlock("claim m")
-        return (yield Ask(_is_over))
+        return bool((yield Ask(_is_over)))
 
     def poll() -> Steps[bool]:
         fresh = (yield Load("poll")) != 0
