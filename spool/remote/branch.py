@@ -157,8 +157,8 @@ class RemoteBranch:
         with calls.deferred(disk.close_all):
             self._store = _attached(disk)
             self._check_coordinator()
-            self._writes, self._file = WriteSet(), CommitFileWriter(disk, xid)
-            self._writes.begin_branch(xid, os.urandom(BRANCH_ID_BYTES))
+            self.writes, self._file = WriteSet(), CommitFileWriter(disk, xid)
+            self.writes.begin_branch(xid, os.urandom(BRANCH_ID_BYTES))
             if not self._store.shared.xids.try_lock(xid_byte(xid)):
                 raise ProtocolError(f"another process is writing the branch {xid}")
 
@@ -174,7 +174,7 @@ class RemoteBranch:
         adopted. Of several messages with one ``deduplication_key``, the branch keeps only the first. ``adoption``
         checks whether another commit has put the key. The option ``before`` needs an index, so it is refused.
         """
-        store, batch = self._store, self._writes
+        store, batch = self._store, self.writes
         settings = store.settings.known
         if queue not in settings.config.queues:
             settings = check_queue(store.settings, queue, store.shared.counters.read())
@@ -208,7 +208,7 @@ class RemoteBranch:
             The effect on the message, and the reason if the call failed.
         """
         outcome = effective_outcome(policy, found.message, found.raw, outcome)
-        return record(self._writes, policy, found.message, found.raw, outcome, at)
+        return record(self.writes, policy, found.message, found.raw, outcome, at)
 
     def conclude(
         self, policy: OutcomePolicy, calls: Iterable[EndedCall]
@@ -285,7 +285,7 @@ class RemoteBranch:
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
         """Vote yes, durably; returns the vote, or None if the branch is empty."""
-        store, file, request = self._store, self._file, self._writes
+        store, file, request = self._store, self._file, self.writes
         if request.is_empty:
             return None
         commit(store, file, request, into=PREPARED, check=lambda _: self._check_coordinator())
