@@ -369,7 +369,7 @@ class ClaimLocks:
             held.difference_update(range(first, first + count))
             if not held:
                 del self.held[number]
-            self.releases += not removed  # (last: see ``releases``)
+            self.releases += not removed  # (last: see the class)
 
     def release_all(self, ranges: PositionRanges) -> None:
         """Release exactly these ranges: (number, first, count). Claims that lie between them remain."""

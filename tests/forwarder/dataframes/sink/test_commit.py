@@ -164,7 +164,7 @@ def test_a_large_partition_goes_to_the_disk_while_it_is_written(
     def watched(self: RemoteBranch, *args: Any, **options: Any) -> None:
         nonlocal largest
         put(self, *args, **options)
-        largest = max(largest, self._writes.size)
+        largest = max(largest, self.writes.size)
 
     monkeypatch.setattr(RemoteBranch, "put", watched)
     writer = BatchWriter(job(space))
