@@ -22,7 +22,7 @@ MOST = {
     "get": (91, 139),
     "transaction of a get and a put": (139, 201),
     "the commit of such a transaction": (63, 103),
-    "two-phase commit of a put, all five calls": (208, 286),
+    "two-phase commit of a put, all five calls": (206, 286),
     "each further put of a transaction": (8, 10),
     "each further get of a transaction, of messages of one commit": (32, 36),
     "each further get of a transaction, of messages of a commit each": (30, 35),
