@@ -30,7 +30,7 @@ from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.claims import Claims
 from spool.transactions.core import Core
 from spool.transactions.hold import get_alone
-from spool.transactions.requests import PendingRequest, check_request, wait_for_reply
+from spool.transactions.request_reply import PendingRequest, check_request, wait_for_reply
 from spool.transactions.transaction import Transaction, submit_alone
 from spool.transactions.validation import body_list, check_time_limit, put_request
 

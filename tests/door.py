@@ -504,7 +504,7 @@ def compacted_table(**columns: Any) -> Any:
 def noted(owner: Owner, number: int) -> list[Any] | None:
     """Return the contents of the files of a commit, as its note has them; None if the files must be read."""
     found = owner._store.shared.feed.commit(number)
-    return found and [_readable(part.contents) for part in found.parts]
+    return found and [_readable(file.contents) for file in found.files]
 
 
 def commit_branches(space: spool.Space, xids: Sequence[Xid]) -> None:

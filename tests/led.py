@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.requests import RequestSlots
+from spool.coordination.request_slots import RequestSlots
 from spool.log import write
 from spool.log.ring import Ring
 from spool.log.write_set import WriteSet

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest import mock
 
-from spool.coordination import locks, requests
+from spool.coordination import locks, request_slots
 from spool.disk import Disk
 from spool.disk.durability import durability_of
 from spool.disk.kernel import ProcessLock, Unsupported
@@ -51,7 +51,7 @@ def few_claim_files() -> Iterator[None]:
 def few_slots() -> Iterator[None]:
     """The feed and the requests have few slots: a simulated disk copies a file at each write. A ring that is small is
     overrun."""
-    with mock.patch.object(feed, "SLOTS", 6), mock.patch.object(requests, "SLOTS", 6):
+    with mock.patch.object(feed, "SLOTS", 6), mock.patch.object(request_slots, "SLOTS", 6):
         yield
 
 

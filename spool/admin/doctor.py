@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Proof:
+class TrialResult:
     """The result of one trial.
 
     what: the tested property. detail: the finding, and advice unless the outcome is fine.
@@ -65,34 +65,34 @@ def _refuse_if(lacks: bool, text: str) -> None:
         raise _Refused(f"{text}: choose another file system")
 
 
-def examine(disk: Disk) -> list[Proof]:
+def examine(disk: Disk) -> list[TrialResult]:
     """Test every property of the directory's file system that a space needs. Return one result for each property."""
     first = (("space", _space), ("room", _room), ("owner", _owner))
-    proofs = [examine_kind(disk), *(_proof(what, partial(prove, disk)) for what, prove in first)]
+    results = [examine_kind(disk), *(_result_of(what, partial(prove, disk)) for what, prove in first)]
     try:
         with _trial_directory(disk) as trial:
-            proofs += [_proof(what, partial(prove, disk, trial)) for what, prove in _TRIALS]
+            results += [_result_of(what, partial(prove, disk, trial)) for what, prove in _TRIALS]
             existing = [name for name in layout.DIRECTORIES if disk.exists(name)]
-            proofs += [_proof(f"{name}/", partial(_space_directory, disk, trial, name)) for name in existing]
+            results += [_result_of(f"{name}/", partial(_space_directory, disk, trial, name)) for name in existing]
     except OSError as error:
-        proofs.append(Proof("writing", Outcome.REFUSED, _reason(error)))
-    return proofs
+        results.append(TrialResult("writing", Outcome.REFUSED, _reason(error)))
+    return results
 
 
-def examine_kind(disk: Disk) -> Proof:
+def examine_kind(disk: Disk) -> TrialResult:
     """Return the result for the kind of file system. This result needs no trial."""
-    return _proof("kind", partial(_kind, disk))
+    return _result_of("kind", partial(_kind, disk))
 
 
-def _proof(what: str, prove: Callable[[], str]) -> Proof:
+def _result_of(what: str, prove: Callable[[], str]) -> TrialResult:
     try:
-        return Proof(what, Outcome.FINE, prove())
+        return TrialResult(what, Outcome.FINE, prove())
     except _Warning as warning:
-        return Proof(what, Outcome.WARNING, str(warning))
+        return TrialResult(what, Outcome.WARNING, str(warning))
     except (_Refused, SpoolError) as refused:
-        return Proof(what, Outcome.REFUSED, str(refused))
+        return TrialResult(what, Outcome.REFUSED, str(refused))
     except OSError as error:
-        return Proof(what, Outcome.REFUSED, _reason(error))
+        return TrialResult(what, Outcome.REFUSED, _reason(error))
 
 
 def _reason(error: OSError) -> str:

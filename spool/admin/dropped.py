@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spool.disk.content import is_directory
 from spool.disk.stat import FileIdentity
 from spool.model import layout
-from spool.policies.dropped_states import MARK, TAKE, Step, by_kind, by_name, judge_named
+from spool.policies.dropped_states import MARK, TAKE, Action, by_kind, by_name, judge_named
 from spool.store.store import Store
 
 Version = tuple[int, int, int, int]  # of a file and its content (``FileIdentity.version``)
@@ -111,7 +111,7 @@ class DroppedFiles:
                 self._leave_out(path, "it is too large for a message")
                 return
             decision, identity = judge_named(self._store, path, queue, identity, lambda: is_declared)
-            if decision.step is Step.TAKE:
+            if decision.step is Action.TAKE:
                 yield DroppedFile(path, identity)
         if decision.why:
             self._leave_out(path, decision.why)

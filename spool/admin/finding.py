@@ -53,7 +53,7 @@ def no_message(wanted_id: str) -> BadMessageId:
     return BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
 
 
-class Seen(NamedTuple):
+class Peek(NamedTuple):
     """A message that was read without a claim, and the size of its stored body in bytes.
 
     is_cut: whether the body of ``message`` is only the beginning of the stored body.
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
     is_cut: bool
 
 
-def peek(store: Store, position: Position, preview: int | None = None) -> Seen | None:
+def peek(store: Store, position: Position, preview: int | None = None) -> Peek | None:
     """Return a message without a claim, or None if it was removed; raises CorruptedFile if the message is damaged.
 
     During the read, other processes may remove the message, and reclaim or recycle its file. If so, this process
@@ -75,7 +75,7 @@ def peek(store: Store, position: Position, preview: int | None = None) -> Seen |
     """
     problem: Exception | None = None
     for _ in range(_MOST_READS):
-        cut: Seen | None = None
+        cut: Peek | None = None
         with store.view.mutex:
             run = store.view.index.messages.find(position)
             if run is None:
@@ -85,8 +85,8 @@ def peek(store: Store, position: Position, preview: int | None = None) -> Seen |
                 length = store.files.cache.place(run, position.ordinal).length
                 if preview is None or length <= preview:
                     whole = read_messages(store, position.number, position.ordinal, 1, only_shown=True)[0]
-                    return Seen(whole, length, False)
-                cut = Seen(_beginning(store, run, position, preview), length, True)
+                    return Peek(whole, length, False)
+                cut = Peek(_beginning(store, run, position, preview), length, True)
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
         catch_up(store)

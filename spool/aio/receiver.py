@@ -21,7 +21,7 @@ from spool.store.sought import Sought
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
 from spool.transactions.hold import get_alone
-from spool.transactions.requests import PendingRequest, is_held, no_reply, reply_now
+from spool.transactions.request_reply import PendingRequest, is_held, no_reply, reply_now
 from spool.transactions.waiting import IDLE_SECONDS, Pause, Pauses, listen_for_all, pauses
 
 T = TypeVar("T")

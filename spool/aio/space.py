@@ -44,7 +44,7 @@ from spool.runtime.pickling import refuse_pickling
 from spool.space import enclosing
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
-from spool.transactions.requests import PendingRequest, check_request
+from spool.transactions.request_reply import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave
 from spool.transactions.validation import body_list, put_request
 from spool.workers.handler import Handler

@@ -25,9 +25,9 @@ from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
 from spool.workers.loop import Step
 from spool.workers.outcome import took_too_long
-from spool.workers.run import ENDED, Run, WorkSummary
 from spool.workers.states import Event
 from spool.workers.worker import AT_ONCE, check_work
+from spool.workers.worker_run import ENDED, WorkerRun, WorkSummary
 
 
 class TaskWorker:
@@ -45,7 +45,7 @@ class TaskWorker:
         stop: asyncio.Event | None,
         pause_after: int,
     ) -> None:
-        self._run = Run(receiver.core.store, queue, function, once=once, pause_after=pause_after, event=stop)
+        self._run = WorkerRun(receiver.core.store, queue, function, once=once, pause_after=pause_after, event=stop)
         self._under_way: dict[asyncio.Task[None], Attempt] = {}
         self._space = space
         self._receiver = receiver

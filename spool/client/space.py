@@ -33,12 +33,12 @@ from spool.policies.deduplication import check_single
 from spool.runtime.closing import Closing
 from spool.runtime.pickling import refuse_pickling
 from spool.transactions.claiming import check_wanted
-from spool.transactions.requests import IN_TRANSACTION
+from spool.transactions.request_reply import IN_TRANSACTION
 from spool.transactions.validation import body_list, check_timeout
 
 if TYPE_CHECKING:
     from spool.workers.handler import Handler
-    from spool.workers.run import WorkSummary
+    from spool.workers.worker_run import WorkSummary
 
 _REPEATS_SECONDS = 60.0
 _MOST_REPLY_SECONDS = 43_200.0

@@ -32,8 +32,8 @@ from spool.workers.attempt import Attempt, Attempts, working_in, works_in
 from spool.workers.conclusion import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Rejected, Retried
-from spool.workers.run import Run
 from spool.workers.states import ENDS, Event
+from spool.workers.worker_run import WorkerRun
 
 _CHECK_SECONDS = 0.2
 
@@ -57,7 +57,7 @@ class RemoteAttempts(Attempts):
         self.claims = claims
         self.passed: dict[tuple[int, int], Message] = {}
 
-    def new(self, run: Run) -> Attempt:
+    def new(self, run: WorkerRun) -> Attempt:
         return RemoteAttempt(self, run)
 
     def release(self, messages: list[Message]) -> None:
@@ -91,7 +91,7 @@ class RemoteAttempt(Attempt):
 
     most_bytes = MOST_BODY_BYTES
 
-    def __init__(self, attempts: RemoteAttempts, run: Run) -> None:
+    def __init__(self, attempts: RemoteAttempts, run: WorkerRun) -> None:
         self._begin(run)
         self._attempts, self._claims = attempts, attempts.claims
         self.transaction: Any = _Hold(self._abandon)

@@ -7,7 +7,7 @@ counter only while it holds the lock for this counter. The caller takes the lock
 
 Processes read the counters in shared memory, and write *issued* there. They write the other counters by system calls,
 because such a call wakes the processes that watch the file. A process that waits for messages must wake at publication,
-not earlier. Threads that wait for locks (``Futexes``) or for messages (``Arrivals``) sleep on the words at the end of
+not earlier. Threads that wait for locks (``Futexes``) or for messages (``Wakeups``) sleep on the words at the end of
 the file. The words before them have the times of the last polls.
 """
 
@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Self
 
 from spool.coordination.locks import open_shared
-from spool.coordination.wakeup import Arrivals
+from spool.coordination.wakeup import Wakeups
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
 from spool.disk.memory import FUTEX_BYTES, ByCalls, Futexes, SharedBytes
@@ -32,7 +32,7 @@ _STOP_OFFSET = _BOOT_BYTES
 _SUSPECT_OFFSET = _STOP_OFFSET + 1
 _CELLS_OFFSET = 128
 _SIZE = _CELLS_OFFSET + 6 * _PAIR.size
-_POLLS_AT, _FUTEXES_AT, _ARRIVALS_AT, _FILE_BYTES = _SIZE, 512, 1024, 2048
+_POLLS_AT, _FUTEXES_AT, _WAKEUPS_AT, _FILE_BYTES = _SIZE, 512, 1024, 2048
 _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = (
     slice(at, at + _PAIR.size) for at in range(_CELLS_OFFSET, _SIZE, _PAIR.size)
 )
@@ -77,7 +77,7 @@ class Counters:
         self.disk = disk
         self.handle = open_shared(disk, COUNTERS, make=make)
         self._memory: SharedBytes = ByCalls(disk, self.handle)  # the file may be empty until ``start``
-        self.arrivals = Arrivals(self._memory, _ARRIVALS_AT, 0)
+        self.wakeups = Wakeups(self._memory, _WAKEUPS_AT, 0)
         if not make:
             self._share()
         self._stopped_here = False
@@ -87,9 +87,9 @@ class Counters:
         if self.disk.handle_identity(self.handle).size >= _FILE_BYTES:
             self._memory = self.disk.map(self.handle, _FILE_BYTES)
             if self._memory.wakes:
-                self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_ARRIVALS_AT - _FUTEXES_AT) // FUTEX_BYTES)
+                self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_WAKEUPS_AT - _FUTEXES_AT) // FUTEX_BYTES)
         polls = _POLLS_AT, (_FUTEXES_AT - _POLLS_AT) // FUTEX_BYTES
-        self.arrivals = Arrivals(self._memory, _ARRIVALS_AT, (_FILE_BYTES - _ARRIVALS_AT) // FUTEX_BYTES, polls)
+        self.wakeups = Wakeups(self._memory, _WAKEUPS_AT, (_FILE_BYTES - _WAKEUPS_AT) // FUTEX_BYTES, polls)
 
     def read(self) -> CounterPage:
         """Return the current counters; while the bytes are unchanged, every call returns the same page."""
@@ -126,7 +126,7 @@ class Counters:
 
         Args:
             durable: whether the commit was flushed.
-            arrived: see ``Arrivals.announce``. None: any message may have become free.
+            arrived: see ``Wakeups.announce``. None: any message may have become free.
 
         Raises SpaceStopped if a flush failed in any process.
         """
@@ -143,9 +143,9 @@ class Counters:
         both = durable and data[_DURABLE] == before
         self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if both else stored)
         if arrived is None:
-            self.arrivals.announce_all()
+            self.wakeups.announce_all()
         elif arrived:
-            self.arrivals.announce(arrived)
+            self.wakeups.announce(arrived)
         return True
 
     def store_published(self, number: int, *, durable: bool) -> None:
@@ -155,7 +155,7 @@ class Counters:
         """
         stored = _with_checksum(number)
         self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if durable else stored)
-        self.arrivals.announce_all()
+        self.wakeups.announce_all()
 
     def store_durable(self, number: int) -> None:
         self._store(_DURABLE, number)
@@ -171,7 +171,7 @@ class Counters:
 
     def bump_settings(self) -> None:
         self._store(_SETTINGS, self.read().settings + 1)
-        self.arrivals.announce_all()
+        self.wakeups.announce_all()
 
     def store_owner(self, number: int) -> None:
         """Store the highest owner number. The caller holds the number lock and the owner's bytes."""
@@ -181,7 +181,7 @@ class Counters:
         """Stop the space after a failed flush: no process may publish or commit until the next ``start``."""
         self._stopped_here = True  # set before the write, which may fail; the flag remains set while this space is open
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
-        self.arrivals.announce_all()
+        self.wakeups.announce_all()
 
     def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:
         """Store the counters that the first opener found, and clear the stop flag.

@@ -268,7 +268,7 @@ def group_byte(queue: str, group: str) -> int:
 
 
 def request_slot_byte(slot: int) -> int:
-    """Return the byte of run/xids that a slot's owner holds. The slot is in run/requests (see ``requests``).
+    """Return the byte of run/xids that a slot's owner holds. The slot is in run/requests (see ``request_slots``).
 
     A process locks the bytes of its keys, groups and slots by one descriptor, so the kernel releases all these locks at
     once.

@@ -1,6 +1,6 @@
 """When any process commits, wake the calls that wait for a message.
 
-A call that waits for the head of a queue sleeps on a word of shared memory (``Arrivals``). So a commit wakes at most
+A call that waits for the head of a queue sleeps on a word of shared memory (``Wakeups``). So a commit wakes at most
 one waiting call for each message. All other calls watch the file ``run/counters``: a process that publishes a commit
 writes to this file, and the kernel notifies the watchers (``CommitNotifier``).
 
@@ -107,7 +107,7 @@ def _bucket_of(queue: str, first: int, count: int) -> tuple[int, bytes]:
     return first + checksum % count * FUTEX_BYTES, (checksum % (_WORDS - 2) + 1).to_bytes(WORD_BYTES, sys.byteorder)
 
 
-class Arrivals:
+class Wakeups:
     """Wakes the calls of all processes that wait for the head of a queue.
 
     Many queues share a bucket of two words: a mark, and a time. A waiting call stores the mark of its queue; if another

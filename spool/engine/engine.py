@@ -50,7 +50,7 @@ from spool.transactions.delivery import set_aside, stored_body
 from spool.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
-    from spool.admin.doctor import Proof
+    from spool.admin.doctor import TrialResult
     from spool.admin.listing import QueueEntry
     from spool.policies.applications import BatchOf
     from spool.reading.backlog import Backlog
@@ -538,8 +538,8 @@ class Engine:
         return subscriptions.advance(self._store, name, since, after, seconds, directory)
 
 
-def examine(path: str) -> "list[Proof]":
-    """Try every operation that a space needs from a directory's file system. Return a ``Proof`` for each operation.
+def examine(path: str) -> "list[TrialResult]":
+    """Try every operation that a space needs from a directory's file system. Return a ``TrialResult`` for each.
 
     The directory exists, and may be a space that is in use. The files of the trials are removed.
     """
@@ -548,8 +548,8 @@ def examine(path: str) -> "list[Proof]":
     return doctor.examine(Disk(path))
 
 
-def examine_kind(path: str) -> "Proof":
-    """Return the ``Proof`` about the kind of a directory's file system, without a trial. The directory exists."""
+def examine_kind(path: str) -> "TrialResult":
+    """Return the ``TrialResult`` about a directory's file system, without a trial. The directory exists."""
     from spool.admin import doctor
 
     return doctor.examine_kind(Disk(path))

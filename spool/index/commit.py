@@ -27,7 +27,7 @@ class FileRef(NamedTuple):
     checksum: int
 
 
-class Part(NamedTuple):
+class CommitFile(NamedTuple):
     """One file of a commit: the header and tables, without bodies. ``first``: the ordinal in the commit of the file's
     first message."""
 
@@ -56,13 +56,13 @@ class Commit(NamedTuple):
     """
 
     number: int
-    parts: list[Part]
+    files: list[CommitFile]
     damage: list[tuple[str, str]]
 
     @property
     def time(self) -> float:
         """The time of the commit, in seconds since the epoch."""
-        return self.parts[0].contents.header.time
+        return self.files[0].contents.header.time
 
 
 # -- the facts that the index keeps -----------------------------------------------------------------------------------

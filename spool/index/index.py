@@ -28,8 +28,8 @@ from spool.index.commit import (
     FAILED,
     SUBSCRIPTION_FACT,
     Commit,
+    CommitFile,
     FileRef,
-    Part,
     Retention,
     Subscription,
     add_target,
@@ -100,20 +100,20 @@ class Index:
         ``is_new``: whether claims of its messages may follow soon, so that the tables of its files are kept in the
         cache. (The tables of a compaction are always kept.)
         """
-        number, parts, damage = commit
-        header = parts[0].contents.header
+        number, files, damage = commit
+        header = files[0].contents.header
         state = self.files[number] = Retention()
         if header.adopts:
             state.adopted = tuple(map(_xid_of, header.adopts))
             self.adopted.update(dict.fromkeys(state.adopted, number))
         for name, wrong in damage:
             self.mark_damaged(number, name, wrong)
-        for part in parts:
-            if part.contents.header.branches:
-                self._add_messages(number, header.time, part, state, is_new or bool(header.supersedes))
-        mergeable = bool(parts[0].contents.tables) and not header.adopts
-        for part in parts:
-            for table in part.contents.tables:
+        for file in files:
+            if file.contents.header.branches:
+                self._add_messages(number, header.time, file, state, is_new or bool(header.supersedes))
+        mergeable = bool(files[0].contents.tables) and not header.adopts
+        for file in files:
+            for table in file.contents.tables:
                 for command in table.commands:
                     if command.name == "remove":
                         what, first = _COUNTED_AS.get(command.why), command.first
@@ -138,19 +138,19 @@ class Index:
         if number > self.applied:
             self.applied = number
 
-    def _add_messages(self, number: int, time: float, part: Part, state: Retention, is_kept: bool) -> None:
+    def _add_messages(self, number: int, time: float, read: CommitFile, state: Retention, is_kept: bool) -> None:
         """Add the messages of one file of commit ``number``.
 
         ``time``: the time of the commit. ``is_kept``: whether to keep the file's tables in the cache.
         """
-        adoption, xid, ordinal, (header, tables) = part
+        adoption, xid, ordinal, (header, tables) = read
         messages, file = self.messages, tuple.__new__(FileRef, (number, adoption, xid, header.checksum))
         compacted = has_several = False
         for table in tables:
             compacted = compacted or type(table) is CompactedTable
             has_several = has_several or len(table.lengths) > 1
         if is_kept and has_several:
-            self._cache.remember(file, part.contents)
+            self._cache.remember(file, read.contents)
         begins, ids = list[int](), list[bytes]()  # the first ordinals and the ids of the branches with messages
         for branch in header.branches:
             if branch.count and not compacted:
@@ -162,7 +162,7 @@ class Index:
             if not table.runs:
                 continue  # the table has no messages, or is damaged
             if type(table) is CompactedTable:
-                self._add_compacted(file, entry, table, part.left(base, entry.messages), state)
+                self._add_compacted(file, entry, table, read.left(base, entry.messages), state)
                 continue
             runs = messages.runs.setdefault(number, [])
             bodies: BodyPlace | SectionEntry = entry
@@ -208,7 +208,7 @@ class Index:
             self.captured.add((command.directory, command.file))
             return
         if command.name != "update":
-            return  # ``Part.left`` has read the command "left" already
+            return  # ``CommitFile.left`` has read the command "left" already
         target, first, messages = command.number, command.first, self.messages
         if target != number:
             add_target(state, target)

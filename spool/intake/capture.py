@@ -29,7 +29,7 @@ from spool.intake.late_writes import LateWrites
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.policies.dropped_states import REMOVE, WATCH, Decision, Proof, Seen, Step, committed, committed_by_the_dead
+from spool.policies.dropped_states import REMOVE, WATCH, Action, Proof, Seen, Verdict, committed, committed_by_the_dead
 from spool.runtime.calls import step
 from spool.store.store import Store
 
@@ -42,7 +42,7 @@ class Capture:
     end: a function that does the step of a decision about a file at a path, whose queue is the third argument.
     """
 
-    def __init__(self, store: Store, end: Callable[[Decision, str, str], None]) -> None:
+    def __init__(self, store: Store, end: Callable[[Verdict, str, str], None]) -> None:
         self.late_writes = LateWrites(store, end)
         self._store = store
         self._disk = store.files.disk
@@ -94,7 +94,7 @@ class Capture:
                 self._locked_folders.remove(queue)
 
     def _report(self, path: str, queue: str, why: str) -> None:
-        self._end(Decision(Step.REPORT, why), path, queue)
+        self._end(Verdict(Action.REPORT, why), path, queue)
 
     def _copied_names(self, queue: str) -> set[str]:
         directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.names(queue)]
@@ -135,7 +135,7 @@ class Capture:
         identity = None if seen is None or seen.proof is not Proof.DECLARED else self._disk.identity(file.path)
         self._finish(file, REMOVE if seen is None else committed(seen, identity))
 
-    def _finish(self, file: CapturedFile, decision: Decision) -> None:
+    def _finish(self, file: CapturedFile, decision: Verdict) -> None:
         try:
             if decision is REMOVE:
                 self._disk.unlink(file.path)

@@ -16,7 +16,7 @@ from spool.errors import InvalidArgument, SpoolError
 from spool.model import codecs
 from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
 from spool.model.settings import AS_BYTES
-from spool.policies.dropped_states import Decision, Step
+from spool.policies.dropped_states import Action, Verdict
 
 STREAM_SUFFIX = ".msgpack"
 TYPES: Mapping[str, str] = {".json": codecs.JSON_TYPE, ".txt": "text/plain"}  # for every queue; other files are bytes
@@ -29,9 +29,9 @@ _ARGUMENTS = ("body", *PUT_OPTIONS)
 class NotTaken(InvalidArgument):
     """A captured file is not taken, by this decision."""
 
-    def __init__(self, why: str, cause: Cause = Cause.REFUSED, step: Step = Step.QUARANTINE) -> None:
+    def __init__(self, why: str, cause: Cause = Cause.REFUSED, step: Action = Action.QUARANTINE) -> None:
         super().__init__(why)
-        self.decision = Decision(step, why, cause)
+        self.decision = Verdict(step, why, cause)
 
 
 class PutArguments(NamedTuple):

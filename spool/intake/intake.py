@@ -19,10 +19,10 @@ from spool.disk.content import is_directory, opened, protect_files
 from spool.disk.quarantine import Cause, Reason, quarantine
 from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen, SpoolError, TransactionTimeout
-from spool.intake.arrivals import Arrivals
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
 from spool.intake.dropfile import NotTaken, PutArguments, least_body_bytes, puts_of, type_of
+from spool.intake.folder_watcher import FolderWatcher
 from spool.intake.full_queues import FullQueues, Room
 from spool.intake.markers import Markers
 from spool.log.quota import Usage
@@ -31,10 +31,10 @@ from spool.model.settings import QueueConfig
 from spool.policies.dropped_states import (
     MARK,
     TAKE,
-    Decision,
+    Action,
     Proof,
     Seen,
-    Step,
+    Verdict,
     by_kind,
     by_name,
     judge,
@@ -86,7 +86,7 @@ class Intake:
         self._store = store = core_of(space).store
         self._disk = store.files.disk
         self._progress = progress
-        self._arrivals = Arrivals(self._disk, store.clock)
+        self._watcher = FolderWatcher(self._disk, store.clock)
         self._capture = Capture(store, self._do)
         self._markers = Markers(store, self._capture)
         self._waiting: dict[str, CapturedFile] = {}  # the captured files that are in no commit, by path
@@ -115,7 +115,7 @@ class Intake:
                     self._begin_look()
                     self._watch()
                     self.take_all()
-                    self._arrivals.wait(0.0 if self._stop else _RESCAN_SECONDS)
+                    self._watcher.wait(0.0 if self._stop else _RESCAN_SECONDS)
         finally:
             with suppress(NotOpen):  # the close of the space has already released the folders
                 self._release_folders()
@@ -135,21 +135,21 @@ class Intake:
     def stop(self) -> None:
         """End ``run`` after the commit under way. A signal handler, or another thread, may call this method."""
         self._stop = True
-        self._arrivals.wake()
+        self._watcher.wake()
 
     @step("watching the folders")
     def _watch(self) -> None:
         """Watch the folders before the intake lists them. For a file from before the watch, no rename proves that the
         file is complete."""
         self._store.check_usable()  # (a commit would notice the same, but without a dropped file there is none)
-        self._store.at_end[self._arrivals.close] = None  # the space may be closed before ``run`` ends
+        self._store.at_end[self._watcher.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
-            self._arrivals.watch(queue)
+            self._watcher.watch(queue)
 
     @step("finishing dropped files")
     def _release_folders(self) -> None:
-        self._store.at_end.pop(self._arrivals.close, None)
-        self._arrivals.close()
+        self._store.at_end.pop(self._watcher.close, None)
+        self._watcher.close()
         self._capture.close()
 
     def take_all(self) -> None:
@@ -251,9 +251,9 @@ class Intake:
         with self._disk.keeping(layout.DROP, folder):
             for name, identity in files:
                 path = f"{folder}/{name}"
-                declared = partial(bool, True) if is_marked else partial(self._arrivals.is_renamed, queue, name)
+                declared = partial(bool, True) if is_marked else partial(self._watcher.is_renamed, queue, name)
                 decision, identity = judge_named(self._store, path, queue, identity, declared)
-                if decision.step is Step.TAKE:
+                if decision.step is Action.TAKE:
                     complete.append((name, Seen(decision.proof, identity)))
                 else:
                     self._do(decision, path, queue)
@@ -339,7 +339,7 @@ class Intake:
         except NotTaken as error:
             decision = error.decision
         except InvalidArgument as error:
-            decision = Decision(Step.QUARANTINE, str(error))
+            decision = Verdict(Action.QUARANTINE, str(error))
         except OSError as error:
             if isinstance(error, SpoolError):  # not of the file, but of the space
                 raise
@@ -351,7 +351,7 @@ class Intake:
             room.add(file.queue, needed)
             return len(puts)
         self._do(decision, file.path, file.queue, file.first)
-        if decision.step not in (Step.LEAVE, Step.REPORT):
+        if decision.step not in (Action.LEAVE, Action.REPORT):
             self._waiting.pop(file.path, None)  # (None: an earlier attempt has moved the file to quarantine)
         return 0
 
@@ -394,29 +394,29 @@ class Intake:
             if seen is None or seen.proof in (None, Proof.NO_WRITER) or not seen.is_still(identity):
                 decision = judge(self._store, handle, file.queue, identity)
                 file.seen = seen = Seen(decision.proof, identity)
-                if decision.step is not Step.TAKE:
+                if decision.step is not Action.TAKE:
                     raise NotTaken(decision.why, step=decision.step)
             if identity.size > config.max_dropped_bytes:
                 raise NotTaken(f"it is larger than max_body_bytes, {config.max_body_bytes}", Cause.TOO_LARGE)
             data = disk.read_at(handle, 0, identity.size)
             if not seen.is_still(disk.handle_identity(handle)):
-                raise NotTaken("a program has just written to it: it waits", step=Step.LEAVE)
+                raise NotTaken("a program has just written to it: it waits", step=Action.LEAVE)
             return data
 
     # -- files that remain, and files in quarantine --------------------------------------------------------------------
 
-    def _do(self, decision: Decision, path: str, queue: str, first: str = "") -> None:
+    def _do(self, decision: Verdict, path: str, queue: str, first: str = "") -> None:
         """Do the step of a decision about a file that is not taken. ``first``: its path in ``drop/``, if another."""
         match decision.step:
-            case Step.LEAVE:
+            case Action.LEAVE:
                 self._left[first or path] = decision.why
-            case Step.REPORT:
+            case Action.REPORT:
                 self._report(first or path, decision.why)
-            case Step.IGNORE:
+            case Action.IGNORE:
                 self._ignore(path, decision.why)
-            case Step.REMOVE:
+            case Action.REMOVE:
                 self._disk.unlink(path)
-            case Step.QUARANTINE:
+            case Action.QUARANTINE:
                 name = path.rpartition("/")[2].removeprefix(layout.FIRST_PREFIX)
                 text = f"dropped for queue {queue}: {decision.why}"
                 quarantine(self._disk, path, Reason(text, decision.cause, queue, name))

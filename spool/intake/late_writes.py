@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from spool.disk.content import directory_of, is_directory
 from spool.disk.stat import FileIdentity
-from spool.policies.dropped_states import WATCH, Decision, late
+from spool.policies.dropped_states import WATCH, Verdict, late
 from spool.runtime.calls import step
 from spool.store.store import Store
 
@@ -42,7 +42,7 @@ class LateWrites:
     ``end``: a function that does the step of a decision about a file at a path, whose queue is the third argument.
     """
 
-    def __init__(self, store: Store, end: Callable[[Decision, str, str], None]) -> None:
+    def __init__(self, store: Store, end: Callable[[Verdict, str, str], None]) -> None:
         self._store = store
         self._disk = store.files.disk
         self._end = end

@@ -103,6 +103,6 @@ def _is_near(store: Store, page: CounterPage) -> bool:
             commit = store.shared.feed.commit(number)
             if commit is None:
                 return False  # the commit is too large for the feed
-            for table in (table for part in commit.parts for table in part.contents.tables):
+            for table in (table for file in commit.files for table in file.contents.tables):
                 messages += len(table.lengths) + sum(command.length for command in addressing(table.commands))
     return messages <= MOST_MESSAGES

@@ -12,7 +12,7 @@ from spool.errors import CorruptedFile
 from spool.format.header import Adoption, Header
 from spool.format.reader import FileContents, contents_of, read_contents, readable_contents
 from spool.format.schema import TOTALS_FACT
-from spool.index.commit import Commit, Part
+from spool.index.commit import Commit, CommitFile
 from spool.index.index import Index
 from spool.model import layout
 from spool.model.xid import Xid
@@ -66,7 +66,7 @@ def read_commit(
         if wrong is None:
             return None
         contents = FileContents(Header(0, store.clock.now(), {}), ())
-    commit = Commit(number, [Part(0, None, 0, contents)], [] if wrong is None else [(name, wrong)])
+    commit = Commit(number, [CommitFile(0, None, 0, contents)], [] if wrong is None else [(name, wrong)])
     for table, section in zip(contents.tables, contents.header.sections, strict=True):
         if len(table.lengths) != section.messages and not is_quarantined(store.files.disk, name):
             commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
@@ -74,7 +74,7 @@ def read_commit(
     for place, adoption in enumerate(contents.header.adopts, 1):
         branch = _adopted_contents(store.files.disk, number, place, adoption)
         if branch is not None:
-            commit.parts.append(Part(place, adoption.xid, adoption.first, branch))
+            commit.files.append(CommitFile(place, adoption.xid, adoption.first, branch))
         elif listing is not None and not listing.has_branch(number, place, adoption.xid):
             continue
         elif not last_resort:
@@ -121,9 +121,9 @@ def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -
 
 def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
     """Mark missing adopted branches as damage, unless their commit is being reclaimed."""
-    there = {part.adoption for part in commit.parts}
+    there = {file.adoption for file in commit.files}
     named = {name for name, _ in commit.damage}
-    for place, adoption in enumerate(commit.parts[0].contents.header.adopts, 1):
+    for place, adoption in enumerate(commit.files[0].contents.header.adopts, 1):
         name = layout.committed(commit.number, place)
         if (
             place in there

@@ -16,7 +16,7 @@ from functools import partial
 import msgpack
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.requests import ANSWER_BYTES, BODY_BYTES, DONE, JOINED, POSTED, TAKEN, RemovedSpan
+from spool.coordination.request_slots import ANSWER_BYTES, BODY_BYTES, DONE, JOINED, POSTED, TAKEN, RemovedSpan
 from spool.errors import CommitUnknown, SpaceStopped
 from spool.format.header import UNREADABLE
 from spool.log.adoption import find_adopted, move_adopted

@@ -5,7 +5,7 @@ message, or has locked a key, looks at the standing requests first. A request th
 a dead process, because a live process keeps its claims and its keys until it knows the outcome.
 """
 
-from spool.coordination.requests import DAMAGED, DONE, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
+from spool.coordination.request_slots import DAMAGED, DONE, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
 from spool.errors import CorruptedFile
 from spool.format.reader import contents_of
 from spool.log.sequence import settle_to

@@ -176,7 +176,7 @@ def apply_up_to(store: Store, published: int) -> None:
             except _RECLAIMED as error:
                 log.info("the index is rebuilt: %s", error)
                 rebuild(store)
-            for adoption in commit.parts[0].contents.header.adopts:
+            for adoption in commit.files[0].contents.header.adopts:
                 view.prepared.forget(adoption.xid)
 
 
@@ -303,7 +303,7 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
                 except _RECLAIMED as error:
                     log.info("the index is rebuilt: %s", error)
                     return False
-                heads += [commit] if alone and commit.parts[0].contents.header.adopts else []
+                heads += [commit] if alone and commit.files[0].contents.header.adopts else []
         if stuck is None:
             index.applied = last
             for head in heads:

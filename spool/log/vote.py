@@ -42,7 +42,7 @@ def unlist(store: Store, xid: Xid, deadline: Deadline) -> None:
         store.shared.counters.bump_prepared(store.shared.counters.read())
         store.files.copies.withdraw_vote(xid)
         store.files.disk.unlink(layout.prepared(xid))
-    store.shared.counters.arrivals.announce_all()  # the messages that the branch took are free
+    store.shared.counters.wakeups.announce_all()  # the messages that the branch took are free
 
 
 def unmark(store: Store, xid: Xid) -> None:

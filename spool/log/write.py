@@ -45,7 +45,7 @@ from spool.errors import CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, Sy
 from spool.format.header import VOTE, stamp
 from spool.format.reader import FileContents
 from spool.format.table import CompactedTable, Table
-from spool.index.commit import Commit, Part
+from spool.index.commit import Commit, CommitFile
 from spool.log import quota
 from spool.log.adoption import move_adopted, refuse_decided
 from spool.log.commit_file import CommitFileWriter
@@ -528,7 +528,7 @@ def _as_read(number: int, own: FileContents, adopted: Sequence[FileContents]) ->
     ``own``: the contents of the numbered file. ``adopted``: those of the branches that it adopts.
     """
     new = tuple.__new__  # (NamedTuple's own ``__new__`` runs Python code)
-    parts: list[Part] = [new(Part, (0, None, 0, own))]
+    files: list[CommitFile] = [new(CommitFile, (0, None, 0, own))]
     for place, (adoption, contents) in enumerate(zip(own.header.adopts, adopted, strict=True), 1):
-        parts += (new(Part, (place, adoption.xid, adoption.first, contents)),)
-    return new(Commit, (number, parts, []))
+        files += (new(CommitFile, (place, adoption.xid, adoption.first, contents)),)
+    return new(Commit, (number, files, []))

@@ -11,7 +11,7 @@
 
 Only the file's owner and root can ask the kernel whether a program has the file open for writing (a lease, fcntl(2)).
 For another user's file, the evidence is weaker. Either the writer declared the file complete, by a rename into place
-(``arrivals``) or by a marker, or the file has not changed for ``drop_settle`` seconds. If the queue has a
+(``folder_watcher``) or by a marker, or the file has not changed for ``drop_settle`` seconds. If the queue has a
 ``drop_settle``, each of its files must also be unchanged for this time.
 
 A writer may pause for more than ``drop_settle`` seconds. So the intake also watches an unchanged file after it has
@@ -35,7 +35,7 @@ from spool.model.text import plural
 from spool.store.store import Store
 
 
-class Step(enum.Enum):
+class Action(enum.Enum):
     """The step that a decision names."""
 
     NONE = enum.auto()  # the file was removed
@@ -57,21 +57,21 @@ class Proof(enum.Enum):
     UNCHANGED = enum.auto()  # the file has not changed for ``drop_settle`` seconds
 
 
-class Decision(NamedTuple):
+class Verdict(NamedTuple):
     """A decision about one file.
 
     why: the reason, for the log or for quarantine.
     proof: the evidence that the file is complete, if the step is TAKE.
     """
 
-    step: Step
+    step: Action
     why: str = ""
     cause: Cause = Cause.REFUSED
     proof: Proof | None = None
 
 
-NOTHING, TAKE, MARK, REMOVE, WATCH = map(Decision, (Step.NONE, Step.TAKE, Step.MARK, Step.REMOVE, Step.WATCH))
-_NO_WRITER, _DECLARED, _UNCHANGED = (Decision(Step.TAKE, proof=proof) for proof in Proof)
+NOTHING, TAKE, MARK, REMOVE, WATCH = map(Verdict, (Action.NONE, Action.TAKE, Action.MARK, Action.REMOVE, Action.WATCH))
+_NO_WRITER, _DECLARED, _UNCHANGED = (Verdict(Action.TAKE, proof=proof) for proof in Proof)
 
 
 class Seen(NamedTuple):
@@ -88,22 +88,22 @@ class Seen(NamedTuple):
 # -- in the queue's folder --------------------------------------------------------------------------------------------
 
 
-def by_name(name: str, names: Container[str], queue: QueueConfig) -> Decision:
+def by_name(name: str, names: Container[str], queue: QueueConfig) -> Verdict:
     """Decide by the name in the folder of a queue.
 
     ``names``: all names in the folder. A marker that an intake has already captured counts as a name in the folder.
     """
     if layout.is_unfinished(name):
-        return Decision(Step.IGNORE, "by its name, its writer has not completed it")
+        return Verdict(Action.IGNORE, "by its name, its writer has not completed it")
     marker = queue.drop_marker
     if marker is not None and name.endswith(marker):
         file = name.removesuffix(marker)
-        return MARK if file in names else Decision(Step.LEAVE, f"it is a marker, and waits for {file}")
+        return MARK if file in names else Verdict(Action.LEAVE, f"it is a marker, and waits for {file}")
     if _matching(queue.drop_ignore)(name):
         [pattern, *_] = [pattern for pattern in queue.drop_ignore if _matching((pattern,))(name)]
-        return Decision(Step.IGNORE, f"its name matches {pattern} (drop_ignore)")
+        return Verdict(Action.IGNORE, f"its name matches {pattern} (drop_ignore)")
     if marker is not None and name + marker not in names:
-        return Decision(Step.LEAVE, f"it waits for its marker, {name}{marker}")
+        return Verdict(Action.LEAVE, f"it waits for its marker, {name}{marker}")
     return TAKE
 
 
@@ -113,20 +113,20 @@ def _matching(patterns: tuple[str, ...]) -> Callable[[str], object]:
     return re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)", re.IGNORECASE).match
 
 
-def by_kind(identity: FileIdentity | None, active: FileIdentity | None) -> Decision:
+def by_kind(identity: FileIdentity | None, active: FileIdentity | None) -> Verdict:
     """Decide by the kind of the file. ``active``: the directory to which captured files are moved."""
     if identity is None:
         return NOTHING
     if not identity.is_regular:
-        return Decision(Step.REPORT, "it is no regular file, and is left alone")
+        return Verdict(Action.REPORT, "it is no regular file, and is left alone")
     if active is not None and identity.device != active.device:
-        return Decision(Step.REPORT, "it lies on another device, and is left alone: copy it into the folder")
+        return Verdict(Action.REPORT, "it lies on another device, and is left alone: copy it into the folder")
     return TAKE
 
 
 def by_writer(
     writer: bool | None, owner: int, settle: float, *, declared: bool, settled: bool, must_settle: bool = False
-) -> Decision:
+) -> Verdict:
     """Decide whether a regular file is complete.
 
     Args:
@@ -138,18 +138,18 @@ def by_writer(
         must_settle: whether the file is in the folder of a queue that has a ``drop_settle``.
     """
     if must_settle and not settled:
-        return Decision(Step.LEAVE, f"it waits until it has not changed for {settle:g} s (drop_settle of the queue)")
+        return Verdict(Action.LEAVE, f"it waits until it has not changed for {settle:g} s (drop_settle of the queue)")
     if writer:
-        return Decision(Step.LEAVE, "a program has it open for writing: it waits")
+        return Verdict(Action.LEAVE, "a program has it open for writing: it waits")
     if writer is None and not (declared or settled):
         unsure = f"user {owner} may still be writing it: it waits until it has not changed for "
-        return Decision(Step.LEAVE, f"{unsure}{settle:g} s (drop_settle)")
+        return Verdict(Action.LEAVE, f"{unsure}{settle:g} s (drop_settle)")
     return _NO_WRITER if writer is not None else _DECLARED if declared else _UNCHANGED
 
 
 def judge_named(
     store: Store, path: str, queue: str, identity: FileIdentity, declared: Callable[[], bool]
-) -> tuple[Decision, FileIdentity]:
+) -> tuple[Verdict, FileIdentity]:
     """Decide whether a regular file in the folder of a queue is complete. Return also the file's identity now.
 
     Args:
@@ -166,7 +166,7 @@ def judge_named(
 
 def judge(
     store: Store, handle: int, queue: str, identity: FileIdentity, declared: Callable[[], bool] | None = None
-) -> Decision:
+) -> Verdict:
     """Decide whether an open file is complete.
 
     ``declared``: None for a captured file. No program can open the file by its name, so it need not settle again.
@@ -181,16 +181,16 @@ def judge(
     return by_writer(writer, identity.owner, settle, declared=is_declared, settled=settled, must_settle=must)
 
 
-def unreadable(identity: FileIdentity | None, error: OSError) -> Decision:
+def unreadable(identity: FileIdentity | None, error: OSError) -> Verdict:
     """Decide about a file that cannot be opened or read."""
     if identity is None or isinstance(error, FileNotFoundError):
         return NOTHING
     if not identity.is_regular:  # a captured entry that was replaced after drop/ was listed
-        return Decision(Step.QUARANTINE, "it is no regular file")
+        return Verdict(Action.QUARANTINE, "it is no regular file")
     if not isinstance(error, PermissionError):
-        return Decision(Step.REPORT, f"it cannot be read ({error.strerror}), and waits")
-    return Decision(
-        Step.REPORT,
+        return Verdict(Action.REPORT, f"it cannot be read ({error.strerror}), and waits")
+    return Verdict(
+        Action.REPORT,
         f"it belongs to user {user_name(identity.owner)}, and this user may not read it: let its group read "
         "it (chmod g+r, or a umask of 027 or 022 for the program that drops files)",
     )
@@ -199,7 +199,7 @@ def unreadable(identity: FileIdentity | None, error: OSError) -> Decision:
 # -- captured, and in a commit ----------------------------------------------------------------------------------------
 
 
-def committed(seen: Seen, identity: FileIdentity | None) -> Decision:
+def committed(seen: Seen, identity: FileIdentity | None) -> Verdict:
     """Decide about a file whose messages are committed. ``seen``: the file when it was read."""
     if seen.proof is Proof.UNCHANGED:
         return WATCH
@@ -208,17 +208,17 @@ def committed(seen: Seen, identity: FileIdentity | None) -> Decision:
     return REMOVE
 
 
-def committed_by_the_dead(identity: FileIdentity | None, writer: bool | None) -> Decision:
+def committed_by_the_dead(identity: FileIdentity | None, writer: bool | None) -> Verdict:
     """Decide about a file that a commit of a dead intake names. It is not known in which state the intake read it."""
     if identity is None or not identity.is_regular or writer is False:
         return REMOVE
     if identity.modified_ns < identity.changed_ns:  # the rename of the capture came after the last write
         return WATCH
     reason = "it became messages, its intake died, and it may have changed since: compare it with them"
-    return Decision(Step.QUARANTINE, reason, Cause.CHANGED)
+    return Verdict(Action.QUARANTINE, reason, Cause.CHANGED)
 
 
-def late(size: int, modified_ns: int, identity: FileIdentity | None, is_over: bool) -> Decision:
+def late(size: int, modified_ns: int, identity: FileIdentity | None, is_over: bool) -> Verdict:
     """Decide about a watched file. ``size``, ``modified_ns``: of the file when it was read."""
     if identity is None:
         return NOTHING
@@ -227,7 +227,7 @@ def late(size: int, modified_ns: int, identity: FileIdentity | None, is_over: bo
     return REMOVE if is_over else WATCH
 
 
-def _changed(read: int, identity: FileIdentity) -> Decision:
+def _changed(read: int, identity: FileIdentity) -> Verdict:
     reason = f"it became messages when it had {plural(read, 'byte')}, and was changed since: compare it with them"
     if identity.size > read:
         reason = (
@@ -235,4 +235,4 @@ def _changed(read: int, identity: FileIdentity) -> Decision:
             f"{plural(identity.size - read, 'byte')} after those are only in this file; tail -c +{read + 1} FILE "
             "prints them"
         )
-    return Decision(Step.QUARANTINE, reason, Cause.CHANGED)
+    return Verdict(Action.QUARANTINE, reason, Cause.CHANGED)

@@ -26,7 +26,7 @@ from spool.disk.memory import SharedBytes
 from spool.format.header import UNREADABLE, Adoption, BranchEntry, Header, SectionEntry
 from spool.format.reader import FileContents
 from spool.format.table import Table, table_of
-from spool.index.commit import Commit, Part
+from spool.index.commit import Commit, CommitFile
 from spool.model.layout import FEED
 from spool.model.position import PositionRanges
 from spool.model.xid import FORMAT_LOCAL, Xid
@@ -192,14 +192,14 @@ def addresses(note: bytes | None, ranges: PositionRanges) -> bool | None:
 
 def commit_of(number: int, note: bytes) -> Commit | None:
     """Return the commit of a note, without the names of the writers; None if the note lacks the content."""
-    parts: list[Part] = []
+    files: list[CommitFile] = []
     adopts: list[Adoption] = []
     end = 0  # the ordinal after the last message
     try:
-        _, files = msgpack.unpackb(note, strict_map_key=False)
-        if files is None:
+        _, packed = msgpack.unpackb(note, strict_map_key=False)
+        if packed is None:
             return None
-        for time, durable_mark, flushed, length, checksum, packed_branches, packed_sections in files:
+        for time, durable_mark, flushed, length, checksum, packed_branches, packed_sections in packed:
             branches: list[BranchEntry] = []
             first = 0
             for id_, count, *xid in packed_branches:
@@ -214,17 +214,17 @@ def commit_of(number: int, note: bytes) -> Commit | None:
                 sections.append(SectionEntry(size, table_bytes, table_checksum, bodies_bytes, messages))
                 size += table_bytes + bodies_bytes
                 tables.append(table_of(encoded))
-            of_branch = branches[0].xid if parts else None
+            of_branch = branches[0].xid if files else None
             if of_branch is not None:
                 adopts.append(Adoption(of_branch, size, checksum, end, first))
             begun, places = tuple(branches), tuple(sections)
-            stamped = 0 if parts else number  # a branch carries no number
+            stamped = 0 if files else number  # a branch carries no number
             header = Header(stamped, time, {}, begun, (), (), places, durable_mark, flushed, length, size, checksum)
-            parts.append(Part(len(parts), of_branch, end, FileContents(header, tuple(tables))))
+            files.append(CommitFile(len(files), of_branch, end, FileContents(header, tuple(tables))))
             end += first
         if adopts:
-            head = parts[0].contents
-            parts[0] = parts[0]._replace(contents=head._replace(header=head.header._replace(adopts=tuple(adopts))))
-        return Commit(number, parts, []) if parts else None
+            head = files[0].contents
+            files[0] = files[0]._replace(contents=head._replace(header=head.header._replace(adopts=tuple(adopts))))
+        return Commit(number, files, []) if files else None
     except UNREADABLE:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from spool.coordination import locks
 from spool.coordination.counters import Counters
 from spool.coordination.locks import ClaimLocks, OpenLock
-from spool.coordination.requests import RequestSlots
+from spool.coordination.request_slots import RequestSlots
 from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
 from spool.disk.durability import SingleCopy

@@ -60,8 +60,8 @@ class QueueArrivals(Closing):
         page = store.check_usable()
         for queue in self._ready:
             check_queue(store.settings, queue, page)
-        arrivals = store.shared.counters.arrivals
-        self._words = {queue: arrivals.watch(queue) for queue in self._ready}
+        wakeups = store.shared.counters.wakeups
+        self._words = {queue: wakeups.watch(queue) for queue in self._ready}
         self._published = page.published
         self._check_at = 0.0
         self._watch: int | None = None  # the number of the kernel's watch of this space, once the thread has one

@@ -398,7 +398,7 @@ class Hold:
             # (A call that is far behind applies the commits while their files still exist.)
             counters, takes_any = store.shared.counters, not (self.groups or wanted.passed)
             if is_poll and takes_any and counters.read().published - store.view.index.applied < RETAINED_FOR_READERS:
-                return counters.arrivals.poll(wanted.queue, partial(self.claim, wanted), store.clock.monotonic())
+                return counters.wakeups.poll(wanted.queue, partial(self.claim, wanted), store.clock.monotonic())
             return self.claim(wanted)
 
         got = waiting.attempt(look, deadline) or []
@@ -421,10 +421,10 @@ class Hold:
                 polling.release()
 
     def _wait_alone(self, wanted: Wanted, look: Callable[..., PositionRanges], deadline: Deadline) -> PositionRanges:
-        store, arrivals = self.store, self.store.shared.counters.arrivals
-        if arrivals.wakes and not wanted.by_key:  # even the release of a claim ends a pause
+        store, wakeups = self.store, self.store.shared.counters.wakeups
+        if wakeups.wakes and not wanted.by_key:  # even the release of a claim ends a pause
             steps = waiting.pauses(store, wanted.queue, lambda: False, deadline, longest=waiting.UNHEARD_SECONDS)
-            listen = partial(waiting.wait, store, arrivals.expect(wanted.queue))
+            listen = partial(waiting.wait, store, wakeups.expect(wanted.queue))
             return waiting.repeat(store, steps, look, deadline, listen) or []
         held = partial(is_there, store.view, store.clock, wanted)
         return waiting.repeat_when_arrived(store, (wanted.sought,), held, look, deadline, wanted.head) or []
@@ -540,7 +540,7 @@ class Hold:
 
     def _announce(self, queues: Counter[str]) -> None:
         with suppress(ValueError):  # the space was closed meanwhile; waiting calls notice without an announcement
-            self.store.shared.counters.arrivals.announce(queues)
+            self.store.shared.counters.wakeups.announce(queues)
 
     def _lock_group(self, name: GroupName) -> bool:
         """Lock a group; return False if another hold has the group."""

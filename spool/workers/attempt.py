@@ -38,8 +38,8 @@ from spool.workers.conclusion import Conclusion, kept, without_room
 from spool.workers.effects import Effect, OutcomePolicy, effect_of_failure, effective_outcome, record
 from spool.workers.outcome import Outcome, Passed, Reject, Rejected, Retried, Retry, describe, of_error, of_value
 from spool.workers.room import room_for_answers
-from spool.workers.run import Run
 from spool.workers.states import ENDS, Event, State, end_of_call, next_state
+from spool.workers.worker_run import WorkerRun
 
 log = logging.getLogger("spool")
 
@@ -70,14 +70,14 @@ class Attempt:
         the body was damaged.
     """
 
-    def __init__(self, core: Core, run: Run) -> None:
+    def __init__(self, core: Core, run: WorkerRun) -> None:
         self._begin(run)
         self.transaction = CoordinatedTransaction(core, journaled=False)
         self.transaction.on_full = lambda full: self._hold_back(self._without_room(full))
         self.transaction.on_lock_timeout = self._waits_on
         self._store = core.store
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: WorkerRun) -> None:
         self.message: Message | None = None
         self.unreadable = ""
         self.state = State.CLAIMED
@@ -345,7 +345,7 @@ class Attempts:
     def __init__(self, core: Core) -> None:
         self.store, self._core = core.store, core
 
-    def new(self, run: Run) -> Attempt:
+    def new(self, run: WorkerRun) -> Attempt:
         return Attempt(self._core, run)
 
     def close(self) -> None:

@@ -26,9 +26,9 @@ from spool.workers.handler import Handler
 from spool.workers.loop import Step
 from spool.workers.outcome import Outcome, took_too_long
 from spool.workers.pauses import PAUSE_AFTER
-from spool.workers.run import ENDED, Run
-from spool.workers.run import WorkSummary as WorkSummary
 from spool.workers.states import Event
+from spool.workers.worker_run import ENDED, WorkerRun
+from spool.workers.worker_run import WorkSummary as WorkSummary
 
 _POLL_SECONDS = 0.2
 
@@ -97,7 +97,7 @@ class Worker:
         self._space = space
         self._attempts = attempts_of(space)
         self._threads = threads
-        self._run = Run(self._attempts.store, queue, function, once=once, pause_after=pause_after, event=stop)
+        self._run = WorkerRun(self._attempts.store, queue, function, once=once, pause_after=pause_after, event=stop)
         self._clock = self._run.clock
         self.summary = self._run.summary
         self._timeout = timeout

@@ -133,8 +133,8 @@ def test_x14_calls_that_wait_for_the_error_queue_are_woken_once_the_message_is_f
     space: spool.Space, claims: spool.Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken = dict[str, int]()
-    arrivals = door.store(space).shared.counters.arrivals
-    monkeypatch.setattr(arrivals, "announce", woken.update)
+    wakeups = door.store(space).shared.counters.wakeups
+    monkeypatch.setattr(wakeups, "announce", woken.update)
     space.put_many("orders", range(3))
     claims.reject(claims.take("orders", 3)[1:], "no").result(PATIENT_SECONDS)
     assert woken["errors"] == 2

@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 
 import spool
-from spool.coordination.wakeup import Arrivals
+from spool.coordination.wakeup import Wakeups
 from spool.disk import kernel
 from spool.transactions import arrivals as watching
 from tests import alarms, children, door
@@ -154,12 +154,12 @@ def no_notifications(*_: spool.Space) -> Any:
 
 def no_announcements(*_: spool.Space) -> Any:
     """A process dies before it announces its messages."""
-    return mock.patch.multiple(Arrivals, announce=mock.DEFAULT, announce_all=mock.DEFAULT)
+    return mock.patch.multiple(Wakeups, announce=mock.DEFAULT, announce_all=mock.DEFAULT)
 
 
 def no_shared_memory(*spaces: spool.Space) -> Any:
     for one in spaces:
-        door.store(one).shared.counters.arrivals.wakes = False
+        door.store(one).shared.counters.wakeups.wakes = False
     return nullcontext()
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import spool
 import xa
-from spool.coordination.wakeup import Arrivals
+from spool.coordination.wakeup import Wakeups
 from spool.disk import Disk
 from spool.disk.memory import ALL_THREADS, ByCalls, Mapped, SharedBytes
 from spool.disk.stat import overwrites_in_place
@@ -121,7 +121,7 @@ def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: T
         manager, xid = xa.ResourceManager(other), xa.Xid(7, b"1", b"")
         with voting(manager, xid):
             other.get("orders")
-        woken = door.store(space).shared.counters.arrivals.expect("orders")
+        woken = door.store(space).shared.counters.wakeups.expect("orders")
         found = pool.submit(clock.wait, woken, LONG)
         assert clock.waits.wait(LONG)
         manager.rollback(xid)
@@ -132,10 +132,10 @@ def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: T
 def test_queues_that_share_a_bucket_wake_each_other(asked: list[int]) -> None:
     """The kernel could otherwise wake the call that waits for the other queue, and no call takes the message."""
     with Mapped(-1, 4096) as memory:
-        arrivals = Arrivals(memory, 0, 1)
+        wakeups = Wakeups(memory, 0, 1)
         for queue, threads in (("one", 1), ("two", ALL_THREADS), ("one", ALL_THREADS)):
-            arrivals.expect(queue)
-            arrivals.announce({"one": 1})
+            wakeups.expect(queue)
+            wakeups.announce({"one": 1})
             assert asked[-1] == threads
 
 
@@ -396,7 +396,7 @@ def test_a_poll_that_finds_nothing_counts_for_a_moment_for_all_calls_that_wait_f
         return search.called
 
     with Mapped(-1, 4096) as memory:
-        arrivals = Arrivals(memory, 0, 1)
+        arrivals = Wakeups(memory, 0, 1)
         assert [searches("orders", 1.0), searches("orders", 1.0)] == [True, True], "the queue may have more messages"
         search.return_value = []
         assert [searches("orders", now) for now in (1.1, 1.34, 1.36, 0.5)] == [True, False, True, True]
@@ -408,7 +408,7 @@ def test_other_processes_poll_for_a_call_unless_it_is_far_behind(
     simulated: tuple[spool.Space, Recorded, Machine], monkeypatch: pytest.MonkeyPatch, most_behind: int, attempts: int
 ) -> None:
     """Otherwise reclaim would remove the files of the next commits, and the process would have to list the others."""
-    monkeypatch.setattr(Arrivals, "poll", lambda *_: [])
+    monkeypatch.setattr(Wakeups, "poll", lambda *_: [])
     monkeypatch.setattr(hold, "RETAINED_FOR_READERS", most_behind)
     claims = mock.patch.object(Hold, "claim", autospec=True, side_effect=Hold.claim)
     with claims as claim, pytest.raises(spool.Empty):
@@ -434,7 +434,7 @@ def test_a_get_about_to_sleep_searches_only_for_messages_that_no_woken_get_takes
 ) -> None:
     """Otherwise each of many waiting processes applies each commit, and finds that the message was taken."""
     with Sleepers(-1, 4096) as memory:
-        arrivals, memory.sleepers = Arrivals(memory, 0, 1), sleepers
+        arrivals, memory.sleepers = Wakeups(memory, 0, 1), sleepers
         waits = arrivals.expect("orders")
         arrivals.announce({"orders": messages})
         assert waits(0.0) is searches

@@ -20,7 +20,7 @@ from spool.format.reader import contents_of, prove
 from spool.format.table import bodies_bytes, decode_table
 from spool.index import Index
 from spool.index.body_files import read_bodies
-from spool.index.commit import Commit, Part
+from spool.index.commit import Commit, CommitFile
 from spool.intake import dropfile
 from spool.model import codecs, layout
 from spool.model import settings_file as space_settings
@@ -134,7 +134,7 @@ def try_index(table: Any, entry: SectionEntry) -> None:
     contents = door.contents_with(table, entry)
     index = Index(mock.Mock(table=lambda source, section: table), {})
     for number in (3, 5):
-        index.apply(Commit(number, [Part(0, None, 0, contents)], []))
+        index.apply(Commit(number, [CommitFile(0, None, 0, contents)], []))
     for queue in table.queues:
         list(index.messages.in_order(queue, 1e9))
     index.totals()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spool.coordination.requests import SLOTS, RequestSlots
+from spool.coordination.request_slots import SLOTS, RequestSlots
 from spool.disk.memory import WORD_BYTES
 from spool.log import adoption, standing, write
 from tests.crash.interleave import Interleaver

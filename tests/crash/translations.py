@@ -14,7 +14,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote import branch as remote
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
-from spool.workers.run import Run
+from spool.workers.worker_run import WorkerRun
 from tests import door
 from tests.crash.contents import EMPTY, Expectation, History
 from tests.machine import PowerCut
@@ -56,7 +56,7 @@ def _translated(expected: Expectation) -> AbstractContextManager[None]:
 
 
 def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
-    attempt = Attempt(door.core(space), Run(door.store(space), "a", print, once=True))
+    attempt = Attempt(door.core(space), WorkerRun(door.store(space), "a", print, once=True))
     attempt.take("a", 0.0)
     assert attempt.message is not None
     outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))

@@ -345,9 +345,9 @@ def test_an_earlier_rename_is_no_evidence_after_events_were_lost(space: spool.Sp
     intake._watch()
     (folder(space) / ".one").write_bytes(b"one")
     (folder(space) / ".one").rename(folder(space) / "one")
-    assert intake._arrivals.is_renamed("orders", "one")
-    intake._arrivals.on_queue_overflow()
-    assert not intake._arrivals.is_renamed("orders", "one")
+    assert intake._watcher.is_renamed("orders", "one")
+    intake._watcher.on_queue_overflow()
+    assert not intake._watcher.is_renamed("orders", "one")
     intake._release_folders()
 
 

@@ -154,9 +154,9 @@ def test_a_rename_says_nothing_of_the_next_file_of_that_name(path: Path, end: st
 
     with acting_as(OWNER), spool.open(path) as space:
         intake = Intake(space)
-        intake._arrivals.watch("q")
+        intake._watcher.watch("q")
         in_a_process_of(DROPPER, rename)
-        assert intake._arrivals.is_renamed("q", "x")
+        assert intake._watcher.is_renamed("q", "x")
         in_a_process_of(DROPPER, write_in_place)
         intake.take_all()
         assert intake.counts == IntakeCounts(left=1)
@@ -178,7 +178,7 @@ def test_bytes_added_after_a_rename_are_kept_and_named(path: Path) -> None:
         disk = WrittenOn(str(path))
     with acting_as(OWNER), spool.open(disk) as space:
         intake = Intake(space)
-        intake._arrivals.watch("q")
+        intake._watcher.watch("q")
         disk.file = opened_by_another(path, ".x")
         disk.file.write(b"1")
         in_a_process_of(DROPPER, lambda: (path / "drop/q/.x").rename(path / "drop/q/x"))

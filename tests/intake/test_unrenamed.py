@@ -11,7 +11,7 @@ import pytest
 import spool
 from spool.intake.intake import Intake
 from spool.model.settings import QUEUE_OPTIONS, QueueConfig
-from spool.policies.dropped_states import MARK, TAKE, Decision, Proof, Step, by_name, by_writer
+from spool.policies.dropped_states import MARK, TAKE, Action, Proof, Verdict, by_name, by_writer
 from tests.clocks import MovedClock, timed
 from tests.intake.test_intake import folder, intake_dies_at
 from tests.spaces import space_with
@@ -314,9 +314,9 @@ def test_the_name_decides() -> None:
     names = ["a", "a.ok", "b", "c.ok"]
     assert by_name("a", names, queue) == TAKE
     assert by_name("a.ok", names, queue) == MARK
-    assert by_name("b", names, queue).step is Step.LEAVE
-    assert by_name("c.ok", names, queue).step is Step.LEAVE
-    assert by_name("x.lock", names, queue) == Decision(Step.IGNORE, "its name matches *.lock (drop_ignore)")
+    assert by_name("b", names, queue).step is Action.LEAVE
+    assert by_name("c.ok", names, queue).step is Action.LEAVE
+    assert by_name("x.lock", names, queue) == Verdict(Action.IGNORE, "its name matches *.lock (drop_ignore)")
     assert by_name("x.lock.ok", ["x.lock"], queue) == MARK, "a marker is never a message"
 
 

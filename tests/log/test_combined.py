@@ -13,9 +13,9 @@ import pytest
 
 import spool
 import xa
-from spool.coordination import requests
+from spool.coordination import request_slots
 from spool.coordination.locks import request_slot_byte
-from spool.coordination.requests import DONE, EMPTY, POSTED, TAKEN, RequestSlots
+from spool.coordination.request_slots import DONE, EMPTY, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import ring
 from spool.log.ring import _APART_COMMITS, _TRIAL_COMMITS
@@ -569,10 +569,10 @@ def test_a_claim_waits_for_the_leader_that_may_commit_a_request(
 
 def test_one_process_at_a_time_looks_for_a_slot(leader: spool.Space, owner: spool.Space) -> None:
     """Rule 20."""
-    assert slots_of(owner)._locks.try_lock(requests._SEARCH)
+    assert slots_of(owner)._locks.try_lock(request_slots._SEARCH)
     clock = Clock()
     assert slots_of(leader).own(Deadline(clock, 0.01, clock.monotonic() + 0.01)) is None
-    slots_of(owner)._locks.unlock(requests._SEARCH)
+    slots_of(owner)._locks.unlock(request_slots._SEARCH)
     assert slots_of(leader).own(A_MOMENT) == 0
 
 
@@ -611,7 +611,7 @@ def test_a_process_alone_takes_no_lead(leader: spool.Space, monkeypatch: pytest.
 
 def test_all_owned_slots_are_left_out(leader: spool.Space) -> None:
     slots = slots_of(leader)
-    assert [slots.own(A_MOMENT) for _ in range(requests.SLOTS)] == list(range(requests.SLOTS))
+    assert [slots.own(A_MOMENT) for _ in range(request_slots.SLOTS)] == list(range(request_slots.SLOTS))
     assert slots.own(A_MOMENT) is None
     slots.disown(2)
     slots.post(3, b"", span_of([]))

@@ -10,8 +10,8 @@ import msgpack
 import pytest
 
 import spool
-from spool.coordination import requests
-from spool.coordination.requests import DAMAGED, DONE, EMPTY, JOINED, POSTED, SLOTS, TAKEN, RequestSlots
+from spool.coordination import request_slots
+from spool.coordination.request_slots import DAMAGED, DONE, EMPTY, JOINED, POSTED, SLOTS, TAKEN, RequestSlots
 from spool.errors import CommitUnknown
 from tests import door
 from tests.held import PATIENT_SECONDS
@@ -21,13 +21,13 @@ from tests.shown import bodies
 __all__ = ["leader", "owner"]  # fixtures
 
 STATES = {"empty": EMPTY, "posted": POSTED, "joined": JOINED, "taken": TAKEN, "done": DONE}
-WORD_BITS, ROW_BITS = 8 * requests.WORD_BYTES, 8 * requests._ROW_END
+WORD_BITS, ROW_BITS = 8 * request_slots.WORD_BYTES, 8 * request_slots._ROW_END
 
 
 def bits_of(slot: int) -> list[tuple[int, int]]:
     """The bits of a slot's word and row, as the offset of a byte and the value of the bit."""
-    word, row = requests._state_at(slot), requests._ROWS_AT + slot * requests._ROW_BYTES
-    offsets = [*range(word, word + requests.WORD_BYTES), *range(row, row + requests._ROW_END)]
+    word, row = request_slots._state_at(slot), request_slots._ROWS_AT + slot * request_slots._ROW_BYTES
+    offsets = [*range(word, word + request_slots.WORD_BYTES), *range(row, row + request_slots._ROW_END)]
     return [(offset, 1 << bit) for offset in offsets for bit in range(8)]
 
 
@@ -38,7 +38,7 @@ def flip(slots: RequestSlots, offset: int, bit: int) -> None:
 
 def store_state(slots: RequestSlots, slot: int, state: int) -> None:
     """Store another state as another program would: without its checksum, but with the bits of a standing request."""
-    at = requests._state_at(slot)
+    at = request_slots._state_at(slot)
     high = 0x80 if state & 0x80 else 0
     word = slots.word(slot)
     slots._shared()[at : at + len(word)] = bytes([state, *(byte & 0x7F | high for byte in word[1:])])
@@ -71,10 +71,10 @@ class Ring:
             self.slots.clear(slot)
         assert self.slots.state(slot) == STATES[state]
         self.was_committed = bodies(space)
-        self._saved = self.slots._shared()[0 : requests._CONTENT_AT]
+        self._saved = self.slots._shared()[0 : request_slots._CONTENT_AT]
 
     def restore(self) -> None:
-        self.slots._shared()[0 : requests._CONTENT_AT] = self._saved
+        self.slots._shared()[0 : request_slots._CONTENT_AT] = self._saved
 
     def judge(self) -> None:
         """A process leads: it commits no request of the slot, and leaves no request that stands."""
@@ -90,7 +90,7 @@ def test_one_changed_bit_commits_no_request_of_a_slot(leader: spool.Space, state
     ring = Ring(leader, state)
     proven = bits_of(ring.slot)
     if state in ("posted", "joined"):
-        proven = proven[: WORD_BITS + 8 * requests._TAKEN_ROW_AT]
+        proven = proven[: WORD_BITS + 8 * request_slots._TAKEN_ROW_AT]
     for offset, bit in proven:
         ring.restore()
         flip(ring.slots, offset, bit)
@@ -120,20 +120,20 @@ def test_a_whole_request_of_a_dead_process_is_committed(leader: spool.Space) -> 
 def test_no_changed_bit_makes_another_valid_word() -> None:
     numbers = random.Random(1)
     for slot in range(SLOTS):
-        row = numbers.randbytes(requests._ROW_END)
+        row = numbers.randbytes(request_slots._ROW_END)
         for state in (POSTED, JOINED, TAKEN, DONE):
-            word = requests._word(slot, state, row)
+            word = request_slots._word(slot, state, row)
             assert word.isascii() == (state == DONE)
             assert {byte < 0x80 for byte in word} == {state == DONE}
             for bit in range(WORD_BITS):
                 wrong = (int.from_bytes(word, "little") ^ 1 << bit).to_bytes(len(word), "little")
-                assert wrong != requests._word(slot, wrong[0], row)
-            covered = 8 * requests._TAKEN_ROW_AT if state in (POSTED, JOINED) else ROW_BITS
+                assert wrong != request_slots._word(slot, wrong[0], row)
+            covered = 8 * request_slots._TAKEN_ROW_AT if state in (POSTED, JOINED) else ROW_BITS
             for bit in range(covered):
                 wrong = (int.from_bytes(row, "little") ^ 1 << bit).to_bytes(len(row), "little")
-                assert word != requests._word(slot, state, wrong)
+                assert word != request_slots._word(slot, state, wrong)
             for other in (POSTED, JOINED, TAKEN, DONE):
-                assert other == state or word[1:] != requests._word(slot, other, row)[1:]
+                assert other == state or word[1:] != request_slots._word(slot, other, row)[1:]
 
 
 # -- the owner waits --------------------------------------------------------------------------------------------------
@@ -200,11 +200,11 @@ def test_an_owner_believes_no_changed_answer(leader: spool.Space, owner: spool.S
 @pytest.mark.parametrize("place", ["request", "answer"])
 def test_an_owner_and_a_leader_believe_no_changed_content(leader: spool.Space, owner: spool.Space, place: str) -> None:
     """A changed request is left to its owner. A changed answer leaves the outcome unknown."""
-    content = requests._content_at(0)
+    content = request_slots._content_at(0)
 
     def change() -> None:
         if place == "answer":
-            flip(slots_of(owner), content + requests.BODY_BYTES + 1, 1)
+            flip(slots_of(owner), content + request_slots.BODY_BYTES + 1, 1)
 
     with ThreadPoolExecutor(1) as pool, door.before_step(owner, "read", change):
         with door.leading(leader):

@@ -19,7 +19,7 @@ from unittest import mock
 import spool
 import xa
 from spool.admin.findings import Kind
-from spool.coordination.requests import RequestSlots
+from spool.coordination.request_slots import RequestSlots
 from tests import door
 from tests.clocks import MovedClock, timed
 from tests.conftest import in_memory

@@ -13,7 +13,7 @@ import pytest
 
 import spool
 import spool.aio
-from spool.transactions import requests
+from spool.transactions import request_reply
 from tests.held import PATIENT_SECONDS
 from tests.meanwhile import elsewhere
 from tests.spaces import path_with
@@ -120,7 +120,7 @@ def test_a_failure_during_the_search_for_the_reply_is_told_with_its_reply(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service in a thread of the same process rejects the request when the search has found no reply."""
-    search, services = requests.get_alone, [lambda: space.work("orders", serve, once=True)]
+    search, services = request_reply.get_alone, [lambda: space.work("orders", serve, once=True)]
 
     def search_and_serve(*arguments: Any) -> list[spool.Message]:
         try:
@@ -130,7 +130,7 @@ def test_a_failure_during_the_search_for_the_reply_is_told_with_its_reply(
                 with elsewhere():
                     services.pop()()
 
-    monkeypatch.setattr(requests, "get_alone", search_and_serve)
+    monkeypatch.setattr(request_reply, "get_alone", search_and_serve)
     with pytest.raises(spool.RequestFailed) as failed:
         space.request("orders", "stone", timeout=PATIENT_SECONDS)
     assert failed.value.reply.body == "we have soup"

@@ -55,7 +55,7 @@ def test_the_note_of_an_adopting_commit_has_the_effects_of_a_small_branch() -> N
     prepare(space, take=True)
     number = commit(space)
     noted = door.store(other).shared.feed.commit(number)
-    assert [part.xid for part in noted.parts] == [None, XID]
+    assert [part.xid for part in noted.files] == [None, XID]
     assert door.store(other).shared.feed.may_address(number, [(taken, 0, 1)])
     assert not door.store(other).shared.feed.may_address(number, [(taken, 1, 1)])
     assert other.get("orders").body == "new"

@@ -15,7 +15,7 @@ import spool
 from spool.policies.claim_journal import Journal
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import attempt
-from spool.workers import run as runs
+from spool.workers import worker_run as runs
 from spool.workers.attempt import Attempt
 from spool.workers.outcome import Retried
 from spool.workers.worker import Worker

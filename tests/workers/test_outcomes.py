@@ -12,7 +12,7 @@ import spool
 from spool.model import codecs
 from spool.runtime.context import associated
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.workers import run as runs
+from spool.workers import worker_run as runs
 from spool.workers.attempt import Attempt
 from tests import door
 from tests.workers.conftest import WAIT, counts, fail

@@ -19,8 +19,8 @@ from spool.workers.effects import Effect
 from spool.workers.loop import Step, next_step
 from spool.workers.outcome import Rejected, Replied, Retried
 from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Breaker
-from spool.workers.run import Run
 from spool.workers.states import ENDS, Event, State, end_of_call, next_state
+from spool.workers.worker_run import WorkerRun
 from tests.clocks import SimulatedClock
 
 possible = {state: [event for event in Event if (state, event) in states._NEXT] for state in State}
@@ -143,7 +143,7 @@ def test_q12_a_run_claims_nothing_during_a_pause_and_a_call_from_before_does_not
     clock = SimulatedClock(100.0)
     disk = Disk("/nowhere")
     disk.clock = clock
-    run = Run(mock.Mock(clock=clock, **{"files.disk": disk}), "work", print, once=False)
+    run = WorkerRun(mock.Mock(clock=clock, **{"files.disk": disk}), "work", print, once=False)
     position, refused = Position(7, 0), Conclusion(Effect.KEPT, "refused", "the service was not reached (refused)")
     with mock.patch.object(run.handler, "paused") as told:
         run.hold_back(position, refused)

@@ -36,18 +36,18 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
     path = directory if directory is not None else space_path(context, otherwise=os.curdir)
     if not is_directory(path):
         raise Failure(f"{printable(path)} is no directory: name one that exists, e.g. the one to make the space in")
-    proofs = examine(path)
-    rows = [(proof.what, proof.outcome.value, proof.detail) for proof in proofs]
-    write_all(proofs, as_json, ("what", "outcome", "found"), rows, "no test was made")
-    refused = [proof for proof in proofs if proof.outcome == "refused"]
-    warned = sum(proof.outcome == "warning" for proof in proofs)
+    trials = examine(path)
+    rows = [(trial.what, trial.outcome.value, trial.detail) for trial in trials]
+    write_all(trials, as_json, ("what", "outcome", "found"), rows, "no test was made")
+    refused = [trial for trial in trials if trial.outcome == "refused"]
+    warned = sum(trial.outcome == "warning" for trial in trials)
     shared = ownership.sentence()
     if shared:
         note(shared)
     if refused:
-        reason = refused[0].detail if all(proof.what in _USE or proof.what.endswith("/") for proof in refused) else ""
+        reason = refused[0].detail if all(trial.what in _USE or trial.what.endswith("/") for trial in refused) else ""
         verdict = f"cannot be used: {reason}" if reason else "would lose messages"
-        note(f"refused: {', '.join(proof.what for proof in refused)}; a queue space in {printable(path)} {verdict}")
+        note(f"refused: {', '.join(trial.what for trial in refused)}; a queue space in {printable(path)} {verdict}")
         context.exit(FAILED)
     if ownership.damaged():
         context.exit(FAILED)

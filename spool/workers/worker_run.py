@@ -80,7 +80,7 @@ class WorkSummary:
             self.reasons[name] = reason
 
 
-class Run:
+class WorkerRun:
     """One run of a worker over a queue.
 
     Args:

@@ -1,4 +1,4 @@
-"""Arrivals in drop folders, which watchdog reads from inotify(7). Arrivals wake the intake, and prove renames.
+"""Watch the drop folders by watchdog's reader of inotify(7). Events wake the intake, and prove renames.
 
 A rename is evidence that a file is complete, because the writer gave the file its name at the end. No other change is
 such evidence. For example, a ``chmod`` or a second name can change the file's status while the writer continues. If a
@@ -33,7 +33,7 @@ _FENCE_SECONDS = 10.0  # a reader that takes longer is considered dead
 _WAKE, _LOST = "wake", "lost"
 
 
-class Arrivals:
+class FolderWatcher:
     """The files that arrive in the watched folders of one space.
 
     Only one thread uses an object of this class; any thread may call ``wake``.
