@@ -17,7 +17,7 @@ from forwarder.routes.loop import RouteLoop
 from forwarder.routes.workers import check_workers
 from forwarder.services import Service
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
-from forwarder.task import Block, Chunk, run
+from forwarder.task import Chunk, TaskResult, run
 from forwarder.web.endpoint import Endpoint
 from spool import open as open_space
 from spool.model.text import one_line
@@ -35,7 +35,7 @@ _STOPPED = "Spark was stopped: start the forwarder again"
 _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
 
 
-class _Stopped(BaseException):
+class _StoppedEarly(BaseException):
     """Raised if the forwarder is stopped while Spark starts. No call is in progress, so the run ends at once."""
 
 
@@ -126,7 +126,7 @@ class Forwarder(BaseForwarder):
             check_routes(space, self.routes)
             try:
                 spark = self._start(server)
-            except _Stopped:
+            except _StoppedEarly:
                 return self.summary
             try:
                 self._forward(space, once, partial(self._loop, spark.sparkContext, server))
@@ -162,17 +162,17 @@ class Forwarder(BaseForwarder):
         if not self._is_stopping:
             super().stop()
             if self._is_starting and threading.current_thread() is threading.main_thread():
-                raise _Stopped
+                raise _StoppedEarly
 
     def _start(self, server: "OfferServer | None") -> "SparkSession":
         def java_is_up() -> None:
             self._is_starting = True
             if self._is_stopping:
-                raise _Stopped
+                raise _StoppedEarly
 
         try:
             if self._is_stopping:
-                raise _Stopped
+                raise _StoppedEarly
             master = with_places(self._master, len(self.routes) - 1)
             spark = self._spark or start(master, progress=self._say, java_is_up=java_is_up, conf=self._conf)
             java_is_up()
@@ -195,7 +195,7 @@ class Forwarder(BaseForwarder):
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
-        def job(chunks: list[Chunk]) -> list[Block]:
+        def job(chunks: list[Chunk]) -> list[TaskResult]:
             if server is None:
                 return spark_job(context, chunks, tasks())
             with server.offering(chunks) as offered:
@@ -204,7 +204,7 @@ class Forwarder(BaseForwarder):
         return RouteLoop(job=job, tasks=tasks, **options)
 
 
-def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:
+def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[TaskResult]:
     """Run the chunks in one Spark job with at most `tasks` tasks.
 
     Raises:

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Mapping
 
 
-class Kind(enum.Enum):
+class ColumnKind(enum.Enum):
     """The kind of a column's values."""
 
     TEXT = enum.auto()
@@ -16,33 +16,33 @@ class Kind(enum.Enum):
 
 
 BODY = "body"
-COLUMN_KINDS: Mapping[str, tuple[Kind, bool]] = {
-    "id": (Kind.TEXT, False),
-    "queue": (Kind.TEXT, False),
-    "number": (Kind.LONG, False),
-    "ordinal": (Kind.INT, False),
-    BODY: (Kind.BYTES, False),
-    "body_bytes": (Kind.LONG, False),
-    "codec": (Kind.TEXT, True),
-    "content_type": (Kind.TEXT, False),
-    "priority": (Kind.INT, False),
-    "enqueued_at": (Kind.TIME, False),
-    "not_before": (Kind.TIME, True),
-    "expires_at": (Kind.TIME, True),
-    "correlation_id": (Kind.TEXT, True),
-    "reply_queue": (Kind.TEXT, True),
-    "failure_queue": (Kind.TEXT, True),
-    "user_code": (Kind.LONG, False),
-    "client_id": (Kind.TEXT, True),
-    "application_key": (Kind.TEXT, True),
-    "headers": (Kind.HEADERS, False),
-    "group": (Kind.TEXT, True),
-    "attempts": (Kind.INT, False),
-    "deaths": (Kind.INT, False),
-    "origin_queue": (Kind.TEXT, True),
-    "origin_attempts": (Kind.INT, False),
-    "failure_reason": (Kind.TEXT, True),
-    "failed_at": (Kind.TIME, True),
+COLUMN_KINDS: Mapping[str, tuple[ColumnKind, bool]] = {
+    "id": (ColumnKind.TEXT, False),
+    "queue": (ColumnKind.TEXT, False),
+    "number": (ColumnKind.LONG, False),
+    "ordinal": (ColumnKind.INT, False),
+    BODY: (ColumnKind.BYTES, False),
+    "body_bytes": (ColumnKind.LONG, False),
+    "codec": (ColumnKind.TEXT, True),
+    "content_type": (ColumnKind.TEXT, False),
+    "priority": (ColumnKind.INT, False),
+    "enqueued_at": (ColumnKind.TIME, False),
+    "not_before": (ColumnKind.TIME, True),
+    "expires_at": (ColumnKind.TIME, True),
+    "correlation_id": (ColumnKind.TEXT, True),
+    "reply_queue": (ColumnKind.TEXT, True),
+    "failure_queue": (ColumnKind.TEXT, True),
+    "user_code": (ColumnKind.LONG, False),
+    "client_id": (ColumnKind.TEXT, True),
+    "application_key": (ColumnKind.TEXT, True),
+    "headers": (ColumnKind.HEADERS, False),
+    "group": (ColumnKind.TEXT, True),
+    "attempts": (ColumnKind.INT, False),
+    "deaths": (ColumnKind.INT, False),
+    "origin_queue": (ColumnKind.TEXT, True),
+    "origin_attempts": (ColumnKind.INT, False),
+    "failure_reason": (ColumnKind.TEXT, True),
+    "failed_at": (ColumnKind.TIME, True),
 }
 """The kind of each column, and whether the column may be null.
 

@@ -20,7 +20,7 @@ BODY, QUEUE, CODEC, KEY = "body", "queue", "codec", "deduplication_key"
 _MICROSECONDS = 1_000_000
 
 
-class Kind(NamedTuple):
+class ColumnType(NamedTuple):
     """The kind of a column's values. ``name``: the name for errors. ``accepts``: tests whether a type fits."""
 
     name: str
@@ -43,16 +43,16 @@ def _is_number(found: Any) -> bool:
     return types.is_integer(found) or types.is_floating(found) or types.is_decimal(found)
 
 
-_TEXT = Kind("string", _is_text)
-_WHOLE = Kind("a whole number", types.is_integer)
-_SECONDS = Kind("a number of seconds", _is_number)
-_TIME = Kind(
+_TEXT = ColumnType("string", _is_text)
+_WHOLE = ColumnType("a whole number", types.is_integer)
+_SECONDS = ColumnType("a number of seconds", _is_number)
+_TIME = ColumnType(
     "a timestamp, or a number of seconds since 1970",
     lambda found: _is_number(found) or (types.is_timestamp(found) and found.tz is not None),
 )
 
-COLUMNS: Mapping[str, Kind] = {
-    BODY: Kind("binary or string", _is_body),
+COLUMNS: Mapping[str, ColumnType] = {
+    BODY: ColumnType("binary or string", _is_body),
     QUEUE: _TEXT,
     CODEC: _TEXT,
     "content_type": _TEXT,
@@ -67,9 +67,9 @@ COLUMNS: Mapping[str, Kind] = {
     "user_code": _WHOLE,
     "client_id": _TEXT,
     "application_key": _TEXT,
-    "headers": Kind("map<string,string>", _is_map_of_texts),
+    "headers": ColumnType("map<string,string>", _is_map_of_texts),
     "group": _TEXT,
-    "top": Kind("boolean", types.is_boolean),
+    "top": ColumnType("boolean", types.is_boolean),
     KEY: _TEXT,
 }
 """The columns of rows that are put: ``body``, ``queue``, ``codec``, and the options of ``put``.
@@ -78,7 +78,7 @@ COLUMNS: Mapping[str, Kind] = {
 """
 
 
-class Put(NamedTuple):
+class PutOfRows(NamedTuple):
     """The arguments of one ``put``: messages with the same options.
 
     row: the number of the first message's row in the partition, counted from 0.
@@ -118,7 +118,7 @@ class RowsAsPuts:
             raise InvalidArgument(f"this table cannot be written to a space: {'; '.join(wrong)}"[:4000])
         return cls(names, queue)
 
-    def puts(self, batch: pa.RecordBatch, first: int) -> Iterator[Put]:
+    def puts(self, batch: pa.RecordBatch, first: int) -> Iterator[PutOfRows]:
         """Return the puts for the rows of a batch, in order. Neighbouring rows with the same options become one put.
 
         A row with a deduplication key is always a separate put, even next to a row with the same key. ``first``: the
@@ -130,7 +130,7 @@ class RowsAsPuts:
             bodies = list(map(_encoded, bodies, columns.pop(CODEC)))
         if not columns:
             if bodies:
-                yield Put(first, self.queue, bodies, {})
+                yield PutOfRows(first, self.queue, bodies, {})
             return
         own = (None if key is None else row for row, key in enumerate(columns.get(KEY, [None] * len(bodies))))
         start = 0
@@ -138,7 +138,7 @@ class RowsAsPuts:
             stop = start + sum(1 for _ in same)
             options = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
             queue = options.pop(QUEUE, self.queue)
-            yield Put(first + start, queue, bodies[start:stop], options)
+            yield PutOfRows(first + start, queue, bodies[start:stop], options)
             start = stop
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forwarder.message_columns import BODY, COLUMN_KINDS, Kind
+from forwarder.message_columns import BODY, COLUMN_KINDS, ColumnKind
 from spool.engine.tasks import ReadMessages, Stretch
 from spool.model.message import Message, message_id
 from spool.model.position import Position
@@ -17,10 +17,10 @@ _MICROSECONDS = 1_000_000
 LARGEST_BODY = 2**31 - 1
 """The bytes of the largest body that a row can hold."""
 
-_TYPES: Mapping[Kind, pa.DataType] = {
-    Kind.TEXT: pa.string(), Kind.BYTES: pa.binary(), Kind.INT: pa.int32(), Kind.LONG: pa.int64(),
-    Kind.TIME: pa.timestamp("us", "UTC"),
-    Kind.HEADERS: pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),  # type: ignore[call-overload]
+_TYPES: Mapping[ColumnKind, pa.DataType] = {
+    ColumnKind.TEXT: pa.string(), ColumnKind.BYTES: pa.binary(), ColumnKind.INT: pa.int32(),
+    ColumnKind.LONG: pa.int64(), ColumnKind.TIME: pa.timestamp("us", "UTC"),
+    ColumnKind.HEADERS: pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),  # type: ignore[call-overload]
 }  # fmt: skip
 
 
@@ -33,7 +33,7 @@ class MessageRows:
     """Creates batches with the columns of a schema.
 
     In most columns, neighbouring messages have the same value. So such a column is created with one value for each
-    piece of neighbours, and the value is then repeated. A column with one value for the whole batch is kept and used
+    run of neighbours, and the value is then repeated. A column with one value for the whole batch is kept and used
     again, because the next batch mostly has the same column.
     """
 
@@ -81,7 +81,7 @@ def _value(message: Message, name: str) -> Any:
     if name == "number":
         return message.position.number
     value = getattr(message, name)
-    if COLUMN_KINDS[name][0] is Kind.TIME:
+    if COLUMN_KINDS[name][0] is ColumnKind.TIME:
         return None if value is None else round(value * _MICROSECONDS)
     return list(value.items()) if isinstance(value, Mapping) else value
 

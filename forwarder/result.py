@@ -21,7 +21,7 @@ _MAX_KINDS = 100
 _OTHERS = "others"
 
 
-class Failure(NamedTuple):
+class FailureKind(NamedTuple):
     """A kind of failure, with its last reason and the number of its messages."""
 
     effect: str
@@ -36,7 +36,7 @@ class Failures:
     Failures whose reasons differ only in digits are one kind. Beyond a hundred kinds, all other failures are one kind.
     """
 
-    kinds: dict[tuple[str, str], Failure] = field(default_factory=dict)
+    kinds: dict[tuple[str, str], FailureKind] = field(default_factory=dict)
 
     def add(self, effect: str, reason: str, messages: int = 1) -> bool:
         """Count a failure. Return whether it is the first failure of its kind."""
@@ -44,10 +44,10 @@ class Failures:
         if len(self.kinds) >= _MAX_KINDS and kind not in self.kinds:
             kind = str(effect), _OTHERS
         before = self.kinds.get(kind)
-        self.kinds[kind] = Failure(kind[0], reason, messages + (before.messages if before else 0))
+        self.kinds[kind] = FailureKind(kind[0], reason, messages + (before.messages if before else 0))
         return before is None
 
-    def merge(self, other: "Failures") -> list[Failure]:
+    def merge(self, other: "Failures") -> list[FailureKind]:
         """Add all failures of `other`. Return the failures that are the first of their kind."""
         return [failure for failure in other if self.add(*failure)]
 
@@ -55,7 +55,7 @@ class Failures:
         """Return the reason of the newest kind of failure with the given effect, or None."""
         return next((failure.reason for failure in reversed(list(self)) if failure.effect == effect), None)
 
-    def __iter__(self) -> Iterator[Failure]:
+    def __iter__(self) -> Iterator[FailureKind]:
         return iter(self.kinds.values())
 
 
@@ -176,7 +176,7 @@ class Summary:
     down: dict[str, str] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
-    _further: dict[tuple[str, str], Failure] = field(default_factory=dict, repr=False, compare=False)
+    _further: dict[tuple[str, str], FailureKind] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def handled(self) -> int:

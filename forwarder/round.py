@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from forwarder.result import RoundResult
 from forwarder.services import QueueService, Service
-from forwarder.task import Block, Chunk, count_of
+from forwarder.task import Chunk, TaskResult, count_of
 from forwarder.time_limits import GRACE_SECONDS
 from spool import Space
 from spool.engine import Engine
@@ -37,7 +37,7 @@ _COUNT_SECONDS = 2.0
 CALLING_SECONDS = 5.0
 """After this time a round begins no further call, and commits its results. The next round handles other messages."""
 
-Job = Callable[[list[Chunk]], list[Block]]
+Job = Callable[[list[Chunk]], list[TaskResult]]
 """Runs each chunk in a task and returns the blocks in any order. Raises TaskDied if a task died with its worker."""
 
 
@@ -104,7 +104,7 @@ class Round:
         self.claimed_at = 0.0
         self.result = RoundResult()
         self._engine: Engine = space.engine
-        self._blocks: list[Block] = []
+        self._blocks: list[TaskResult] = []
         self._coordinator: Coordinator = self._engine.coordinate()
 
     @property
@@ -164,7 +164,7 @@ class Round:
         for block in self._blocks:
             self.result.add(block)
 
-    def _deliver(self, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
+    def _deliver(self, job: Job, whole: Chunk, tasks: int, calling: float) -> list[TaskResult]:
         """Run tasks for all messages. When a task dies, halve the work until a chunk has only one message."""
         clock = self._engine.clock
         begun = clock.monotonic()
@@ -255,14 +255,14 @@ def queues_into(route: Route) -> list[str]:
     return [*([route.service.queue] if isinstance(route.service, QueueService) else []), *route.into]
 
 
-def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
+def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> TaskResult:
     """Count an attempt now for the only message of a chunk, whose task died after `seconds`."""
     held, limit = chunk.stretches[0], chunk.service.watched
     event, reason = Event.DIED, f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         event, reason = Event.LATE, f"{took_too_long(limit)}, and did not stop: its worker was ended"
     queue = engine.count_failure(held.position, reason, died=event is Event.DIED)
-    block = Block()
+    block = TaskResult()
     block.conclude(Conclusion(effect_of_failure(held.queue, queue), reason, event=event), held.position)
     return block
 

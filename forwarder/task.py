@@ -2,7 +2,7 @@
 
 This code runs in Spark's Python workers. On the space's machine, a worker reads the bodies from the space's files. A
 worker that does not see the space gets the bodies from the driver's process by HTTP. In both cases, the task
-returns only a small `Block` through Spark, which names the prepared branch.
+returns only a small `TaskResult` through Spark, which names the prepared branch.
 """
 
 import math
@@ -24,16 +24,7 @@ from forwarder.result import RoundResult
 from forwarder.services import MAX_REPLY, Caller, Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
 from spool.client.problems import Unreachable
-from spool.engine.tasks import (
-    CallMarks,
-    DamagedMessage,
-    EndedCall,
-    ReadMessage,
-    RemoteBranch,
-    Stretch,
-    Vote,
-    cut,
-)
+from spool.engine.tasks import CallMarks, DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Stretch, Vote, cut
 from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.model.text import one_line
@@ -98,7 +89,7 @@ def count_of(stretches: Iterable[Stretch]) -> int:
 
 
 @dataclass
-class Block(RoundResult):
+class TaskResult(RoundResult):
     """The result of a task.
 
     vote: the prepared branch; None if nothing was written.
@@ -111,7 +102,7 @@ class Block(RoundResult):
     error: str = ""
 
 
-def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
+def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[TaskResult]:
     """Run the chunks of a partition, one after the other. Spark calls this function by ``mapPartitions``.
 
     Args:
@@ -120,14 +111,14 @@ def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
     """
     if version != spool.__version__:
         why = f"xaspool is {spool.__version__} there, and {version} here: install the same"
-        yield Block(error=f"on {gethostname()}: {why}")
+        yield TaskResult(error=f"on {gethostname()}: {why}")
         return
     attempt = _attempt()
     for place, chunk in enumerate(chain.from_iterable(partition)):
         try:
             yield deliver(chunk, place, attempt)
         except (SpoolError, OSError) as error:
-            yield Block(error=f"on {gethostname()}: {error}")
+            yield TaskResult(error=f"on {gethostname()}: {error}")
 
 
 def _attempt() -> int:
@@ -138,7 +129,7 @@ def _attempt() -> int:
     return os.getpid() if context is None else context.taskAttemptId()
 
 
-def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
+def deliver(chunk: Chunk, place: int, attempt: int) -> TaskResult:
     """Call the service for each message, write the outcomes into a branch, and prepare the branch.
 
     Args:
@@ -151,7 +142,7 @@ def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
                 branch.record_calls(chunk.marks)
             return _call_service(chunk, branch)
     except Unreachable as error:  # nothing is wrong with the messages, so they remain in the queue
-        block = Block()
+        block = TaskResult()
         block.conclude(kept(Event.UNREACHED, one_line(f"on {gethostname()}: {error}")), messages=len(chunk))
         return block
 
@@ -164,9 +155,9 @@ def _branch(chunk: Chunk, place: int, attempt: int) -> "TaskBranch":
     return RemoteBranch(chunk.path, Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode()))
 
 
-def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
+def _call_service(chunk: Chunk, branch: "TaskBranch") -> TaskResult:
     """Call the service until the time is over, and write the outcomes in the order of the messages."""
-    block, ended, is_over = Block(streak=Streak(chunk.pause_after)), list[EndedCall](), False
+    block, ended, is_over = TaskResult(streak=Streak(chunk.pause_after)), list[EndedCall](), False
     try:
         threads = _threads(chunk.service)
     except Exception as error:  # a user's service may raise any error; no call can succeed now
@@ -177,7 +168,7 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> Block:
     def end_call(key: tuple[int, ReadMessage]) -> None:
         branch.end_call(key[0])
 
-    with Watchdog(chunk.service.watched) as watchdog, Calls(threads, chunk, end_call) as calls:
+    with Watchdog(chunk.service.watched) as watchdog, ChunkCalls(threads, chunk, end_call) as calls:
 
         def wait() -> None:
             nonlocal is_over
@@ -220,7 +211,7 @@ def _is_last(chunk: Chunk, found: ReadMessage, outcome: Outcome) -> bool:
     return chunk.policy.goes_back(found.message, effective)
 
 
-def _conclude(branch: "TaskBranch", policy: OutcomePolicy, ended: list[EndedCall], block: Block) -> None:
+def _conclude(branch: "TaskBranch", policy: OutcomePolicy, ended: list[EndedCall], block: TaskResult) -> None:
     """Write and count the effects of calls, and vote. An abandoned attempt writes no effects."""
     calls = []
     for call in ended:
@@ -278,7 +269,7 @@ class ServiceThreads:
         return of_error(error, MAX_REPLY)
 
 
-class Calls(Generic[Key]):
+class ChunkCalls(Generic[Key]):
     """The calls of one task, a chunk. ``wait`` returns the calls in the order in which the calls end.
 
     The exit of the context manager waits for all calls, because Python cannot end a thread.
@@ -326,7 +317,7 @@ class Calls(Generic[Key]):
             raise ended
         return key, ended
 
-    def __enter__(self) -> "Calls[Key]":
+    def __enter__(self) -> "ChunkCalls[Key]":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ from spool.admin.queues import add_queues
 from spool.coordination.locks import PREPARED_LIST, xid_byte
 from spool.disk.content import ensure_directory, opened, protect_files
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
-from spool.disk.quarantine import Cause, Reason, keep_copy, quarantine, quarantine_bytes
+from spool.disk.quarantine import FileCause, FileReason, keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
 from spool.format.reader import read_header
 from spool.log.deciding import settled
@@ -149,8 +149,8 @@ def _moved(store: Store, problem: Decision) -> str:
     return quarantine(store.files.disk, problem.name, _reason(problem))
 
 
-def _reason(problem: Decision) -> Reason:
-    return Reason(problem.detail, Cause.DAMAGED if problem.kind is Kind.DAMAGED else Cause.FOREIGN)
+def _reason(problem: Decision) -> FileReason:
+    return FileReason(problem.detail, FileCause.DAMAGED if problem.kind is Kind.DAMAGED else FileCause.FOREIGN)
 
 
 def _quarantine_number(store: Store, problem: Decision) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.disk.disk import FlushFailed
-from spool.disk.quarantine import Cause, Reason, quarantine
+from spool.disk.quarantine import FileCause, FileReason, quarantine
 from spool.errors import SpoolError
 from spool.index import Index
 from spool.log.adoption import UnknownBranch, heuristic_fact
@@ -168,7 +168,7 @@ class _Scan:
         store, name, xid = self._store, decision.name, decision.xid
         match decision.step:
             case Step.QUARANTINE:
-                quarantine(store.files.disk, name, Reason(decision.detail, Cause.UNFLUSHED))
+                quarantine(store.files.disk, name, FileReason(decision.detail, FileCause.UNFLUSHED))
             case Step.MOVE:
                 finish_moves(store)  # it moves every committed branch
             case Step.REMOVE:

@@ -35,7 +35,7 @@ class BranchState(enum.Enum):
     ENDED = "ended (S0)"
 
 
-class Call(enum.Enum):
+class XaCall(enum.Enum):
     """The calls of a transaction manager about one branch."""
 
     __hash__ = object.__hash__
@@ -51,33 +51,33 @@ class Call(enum.Enum):
     ROLLBACK = "xa_rollback"
 
 
-ENDINGS = frozenset({Call.PREPARE, Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK})
+ENDINGS = frozenset({XaCall.PREPARE, XaCall.COMMIT_ONE_PHASE, XaCall.COMMIT, XaCall.ROLLBACK})
 """The calls after which a branch takes no more work."""
 
-TRANSITIONS: dict[tuple[BranchState, Call], BranchState] = {
-    (BranchState.ACTIVE, Call.JOIN): BranchState.ACTIVE,
-    (BranchState.ACTIVE, Call.END_SUCCESS): BranchState.IDLE,
-    (BranchState.ACTIVE, Call.END_FAIL): BranchState.ROLLBACK_ONLY,
-    (BranchState.ACTIVE, Call.END_SUSPEND): BranchState.SUSPENDED,
-    (BranchState.SUSPENDED, Call.RESUME): BranchState.ACTIVE,
-    (BranchState.SUSPENDED, Call.END_SUCCESS): BranchState.IDLE,
-    (BranchState.SUSPENDED, Call.END_FAIL): BranchState.ROLLBACK_ONLY,
-    (BranchState.IDLE, Call.JOIN): BranchState.ACTIVE,
-    (BranchState.IDLE, Call.PREPARE): BranchState.PREPARED,
-    (BranchState.IDLE, Call.COMMIT_ONE_PHASE): BranchState.ENDED,
-    (BranchState.IDLE, Call.ROLLBACK): BranchState.ENDED,
-    (BranchState.PREPARED, Call.COMMIT): BranchState.ENDED,
-    (BranchState.PREPARED, Call.ROLLBACK): BranchState.ENDED,
-    (BranchState.ROLLBACK_ONLY, Call.END_SUCCESS): BranchState.ROLLBACK_ONLY,
-    (BranchState.ROLLBACK_ONLY, Call.END_FAIL): BranchState.ROLLBACK_ONLY,
-    (BranchState.ROLLBACK_ONLY, Call.ROLLBACK): BranchState.ENDED,
+TRANSITIONS: dict[tuple[BranchState, XaCall], BranchState] = {
+    (BranchState.ACTIVE, XaCall.JOIN): BranchState.ACTIVE,
+    (BranchState.ACTIVE, XaCall.END_SUCCESS): BranchState.IDLE,
+    (BranchState.ACTIVE, XaCall.END_FAIL): BranchState.ROLLBACK_ONLY,
+    (BranchState.ACTIVE, XaCall.END_SUSPEND): BranchState.SUSPENDED,
+    (BranchState.SUSPENDED, XaCall.RESUME): BranchState.ACTIVE,
+    (BranchState.SUSPENDED, XaCall.END_SUCCESS): BranchState.IDLE,
+    (BranchState.SUSPENDED, XaCall.END_FAIL): BranchState.ROLLBACK_ONLY,
+    (BranchState.IDLE, XaCall.JOIN): BranchState.ACTIVE,
+    (BranchState.IDLE, XaCall.PREPARE): BranchState.PREPARED,
+    (BranchState.IDLE, XaCall.COMMIT_ONE_PHASE): BranchState.ENDED,
+    (BranchState.IDLE, XaCall.ROLLBACK): BranchState.ENDED,
+    (BranchState.PREPARED, XaCall.COMMIT): BranchState.ENDED,
+    (BranchState.PREPARED, XaCall.ROLLBACK): BranchState.ENDED,
+    (BranchState.ROLLBACK_ONLY, XaCall.END_SUCCESS): BranchState.ROLLBACK_ONLY,
+    (BranchState.ROLLBACK_ONLY, XaCall.END_FAIL): BranchState.ROLLBACK_ONLY,
+    (BranchState.ROLLBACK_ONLY, XaCall.ROLLBACK): BranchState.ENDED,
 }
 
 
-def refusal(state: BranchState, call: Call) -> XAError:
+def refusal(state: BranchState, call: XaCall) -> XAError:
     """Return the XAER_PROTO error for a call that does not fit the state. Its text names the calls that fit."""
     if call in ENDINGS and state in (BranchState.ACTIVE, BranchState.SUSPENDED):
-        fitting = f"call xa_end({'TMFAIL' if call is Call.ROLLBACK else 'TMSUCCESS'}) first"
+        fitting = f"call xa_end({'TMFAIL' if call is XaCall.ROLLBACK else 'TMSUCCESS'}) first"
     else:
         fitting = f"call one of {', '.join(sorted(c.value for s, c in TRANSITIONS if s is state))}"
     return XAError(XAER_PROTO, f"{call.value} does not fit a branch that is {state.value}: {fitting}")
@@ -99,7 +99,7 @@ class Branch:
         self._at_close = partial(_name_at_close, engine.path, transaction)
         engine.at_close(self._at_close)
 
-    def after(self, call: Call) -> BranchState:
+    def after(self, call: XaCall) -> BranchState:
         """Return the state after a successful call; raises XAError with XAER_PROTO if the call does not fit the state.
 
         If the call would end a branch with which a caller is still associated, the branch refuses puts and gets until

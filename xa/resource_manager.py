@@ -17,7 +17,7 @@ from spool import Space
 from spool.engine import BranchExists, CoordinatedTransaction, Joinable, UnknownBranch, WaitExpired, deferred
 from spool.errors import CommitUnknown, NotOpen, SpaceStopped, SpoolError, TransactionRolledBack, TransactionTimeout
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from xa.branch import Branch, BranchState, Call
+from xa.branch import Branch, BranchState, XaCall
 from xa.codes import (
     TMENDRSCAN,
     TMFAIL,
@@ -46,7 +46,7 @@ from xa.codes import (
     XAError,
 )
 
-_END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
+_END_CALLS = {TMSUCCESS: XaCall.END_SUCCESS, TMFAIL: XaCall.END_FAIL, TMSUSPEND: XaCall.END_SUSPEND}
 
 log = logging.getLogger("spool")
 
@@ -158,7 +158,7 @@ class ResourceManager:
         elif branch is None:
             self._raise_not_here(xid)
         else:
-            branch.state = branch.after(Call.JOIN if flags == TMJOIN else Call.RESUME)
+            branch.state = branch.after(XaCall.JOIN if flags == TMJOIN else XaCall.RESUME)
             branch.associations += 1
         self._engine.join(branch.transaction)
         return XA_OK
@@ -183,12 +183,12 @@ class ResourceManager:
         if call is None:
             raise XAError(XAER_INVAL, f"xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND, not {flags:#x}")
         branch = self._branches.get(xid) or self._raise_not_here(xid)
-        if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is Call.END_SUCCESS:
+        if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is XaCall.END_SUCCESS:
             branch.associations -= 1  # other callers are still associated
         else:
             branch.state = branch.after(call)
             branch.associations = max(0, branch.associations - 1)
-        if call is Call.END_FAIL:
+        if call is XaCall.END_FAIL:
             branch.transaction.set_rollback_only("its transaction manager said TMFAIL")
         if branch.state is BranchState.ROLLBACK_ONLY:
             branch.transaction.barred = f"the branch {xid} is rollback-only: call end(xid, TMFAIL), then rollback(xid)"
@@ -213,7 +213,7 @@ class ResourceManager:
     def prepare(self, xid: Xid) -> int:
         """Phase one. XA_OK: the branch can commit, even after a power cut. XA_RDONLY: the empty branch has ended."""
         branch = self._branches.get(xid) or self._raise_not_here(xid)
-        state = branch.after(Call.PREPARE)
+        state = branch.after(XaCall.PREPARE)
         voted = False
         try:
             voted = branch.transaction.prepare()
@@ -233,7 +233,7 @@ class ResourceManager:
             raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
         branch = self._branches.get(xid)
         if branch is not None:
-            branch.after(Call.COMMIT)
+            branch.after(XaCall.COMMIT)
         try:
             self._engine.commit_branch(xid, vote_known=branch is not None)
         except UnknownBranch:
@@ -245,7 +245,7 @@ class ResourceManager:
     def _commit_one_phase(self, xid: Xid) -> int:
         try:
             branch = self._branches.get(xid) or self._raise_not_here(xid)
-            branch.after(Call.COMMIT_ONE_PHASE)
+            branch.after(XaCall.COMMIT_ONE_PHASE)
             try:
                 branch.transaction.commit()
             finally:
@@ -259,7 +259,7 @@ class ResourceManager:
         """Undo a branch, prepared or not. Raises XAER_PROTO while a caller is in the branch: call ``end`` first."""
         branch = self._branches.get(xid)
         if branch is not None:
-            branch.after(Call.ROLLBACK)
+            branch.after(XaCall.ROLLBACK)
             if branch.state is not BranchState.PREPARED:
                 try:
                     if branch.transaction.is_active:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from forwarder.message_columns import BODY, COLUMN_KINDS, Kind
+from forwarder.message_columns import BODY, COLUMN_KINDS, ColumnKind
 from spool.errors import InvalidArgument
 from spool.model.checks import SHORT_TEXT, ValueCheck, check, require, whole
 from spool.model.layout import MAX_NUMBER
@@ -31,9 +31,10 @@ from spool.model.text import did_you_mean, shortened
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
-_TYPES: Mapping[Kind, DataType] = {
-    Kind.TEXT: StringType(), Kind.BYTES: BinaryType(), Kind.INT: IntegerType(), Kind.LONG: LongType(),
-    Kind.TIME: TimestampType(), Kind.HEADERS: MapType(StringType(), StringType(), valueContainsNull=False),
+_TYPES: Mapping[ColumnKind, DataType] = {
+    ColumnKind.TEXT: StringType(), ColumnKind.BYTES: BinaryType(), ColumnKind.INT: IntegerType(),
+    ColumnKind.LONG: LongType(), ColumnKind.TIME: TimestampType(),
+    ColumnKind.HEADERS: MapType(StringType(), StringType(), valueContainsNull=False),
 }  # fmt: skip
 COLUMNS: Mapping[str, tuple[DataType, bool]] = {
     name: (_TYPES[kind], nullable) for name, (kind, nullable) in COLUMN_KINDS.items()

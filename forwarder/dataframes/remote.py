@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from forwarder.dataframes.columns import Options, ReadOptions, StreamOptions, check_columns
@@ -28,7 +23,7 @@ from forwarder.network import lease
 from forwarder.network.calls import act, packed_vote, read, vote_of, write
 from forwarder.network.options import connection_of, without_connection
 from forwarder.subscriber import NUMBER, Offset
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.engine.tasks import BatchOf
 from spool.errors import CommitUnknown, SystemFailure
 
@@ -128,7 +123,7 @@ class RemoteStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailab
 class RemoteJob(Job):
     """The counterpart of ``sink.Job``. The server holds the coordinator's lock. The coordinator's id is the session."""
 
-    connection: Connection
+    connection: HttpConnection
     schema: StructType
 
     def begin(self, key: str | None = None) -> Coordinator:

@@ -31,7 +31,7 @@ import spool
 from forwarder.dataframes.columns import Options, number_option, parse_options
 from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
-from forwarder.message_puts import Put, RowsAsPuts
+from forwarder.message_puts import PutOfRows, RowsAsPuts
 from spool.engine import UnknownBranch
 from spool.engine.tasks import BatchOf, RemoteBranch, Vote
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
@@ -289,7 +289,7 @@ def write_branch(
         branch.close()
 
 
-def _put(branch: RemoteBranch, put: Put) -> None:
+def _put(branch: RemoteBranch, put: PutOfRows) -> None:
     if put.queue is None:
         raise InvalidArgument("the row names no queue (null): give it one, or leave it out")
     if None in put.bodies:
@@ -297,7 +297,7 @@ def _put(branch: RemoteBranch, put: Put) -> None:
     branch.put(put.queue, put.bodies, **put.options)
 
 
-def _refused_row(branch: RemoteBranch, put: Put) -> int:
+def _refused_row(branch: RemoteBranch, put: PutOfRows) -> int:
     """Put the rows again, one by one; return the number of the refused row."""
     for one in put.of_each_row():
         try:

@@ -9,7 +9,7 @@ import httpcore
 import pyarrow as pa
 
 from forwarder.network.arrow import Received, pieces
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.client.fields import ARROW
 from spool.engine.tasks import Vote
 from spool.model.checks import whole
@@ -18,8 +18,8 @@ from spool.model.xid import FORMAT_ROUND, Xid
 _READ_AT_ONCE = 512 << 10  # httpcore reads 64 KiB at once, and needs as long for them as for more
 
 
-def act(connection: Connection, *path: str, **values: Any) -> dict[str, Any]:
-    """Make a call with one answer, and return the answer's values. Raises as ``Connection.call`` does.
+def act(connection: HttpConnection, *path: str, **values: Any) -> dict[str, Any]:
+    """Make a call with one answer, and return the answer's values. Raises as ``HttpConnection.call`` does.
 
     ``path``: the name of the call, behind the session of its write if it has one.
     """
@@ -27,7 +27,7 @@ def act(connection: Connection, *path: str, **values: Any) -> dict[str, Any]:
     return found
 
 
-def read(connection: Connection, request: bytes) -> Generator[pa.RecordBatch]:
+def read(connection: HttpConnection, request: bytes) -> Generator[pa.RecordBatch]:
     """Yield the batches that the request names, e.g. those of a ticket."""
     httpcore.HTTP11Connection.READ_NUM_BYTES = _READ_AT_ONCE
     with connection.calling("POST", "spark", "read", content=request) as response:
@@ -36,7 +36,7 @@ def read(connection: Connection, request: bytes) -> Generator[pa.RecordBatch]:
 
 
 def write(
-    connection: Connection, batches: Iterable[pa.RecordBatch], columns: pa.Schema, *path: str, **values: Any
+    connection: HttpConnection, batches: Iterable[pa.RecordBatch], columns: pa.Schema, *path: str, **values: Any
 ) -> dict[str, Any]:
     """Send rows, and return the values of the server's answer. The server has voted when this method returns."""
     sent = {"params": values, "headers": {"Content-Type": ARROW}, "content": pieces(columns, batches)}

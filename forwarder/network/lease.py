@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 from forwarder.network.calls import act
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.client.problems import Unreachable
 from spool.errors import SpoolError, SystemFailure
 
@@ -22,7 +22,7 @@ _RETRY_SECONDS = 1.0
 _START = f"import os; os.fork() and os._exit(0); from {__name__} import main; main()"
 
 
-def start(connection: Connection, session: str) -> None:
+def start(connection: HttpConnection, session: str) -> None:
     """Start the process. Raises SystemFailure if the process cannot be started."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     try:

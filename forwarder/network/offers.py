@@ -20,7 +20,7 @@ from forwarder.network.arrow import batches
 from forwarder.network.calls import act, read, vote_of, write
 from forwarder.network.outcomes import sendable
 from forwarder.network.place import Place
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.engine.tasks import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
 from spool.errors import ProtocolError
 from spool.model.position import Position
@@ -40,7 +40,7 @@ class Offer:
     key: the number of the offer in the forwarder's process. place: the directory of the space.
     """
 
-    connection: Connection
+    connection: HttpConnection
     key: int
     place: Place
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from spool.client.connection import Connection, is_address
+from spool.client.connection import HttpConnection, is_address
 
 CONNECTION = ("token", "tokenFile", "tlsCertificate")
 """token: the token of the client. tokenFile: a file with the token. tlsCertificate: a file with the certificate of the
@@ -16,10 +16,10 @@ def is_remote(options: Mapping[str, str]) -> bool:
     return any(name.lower() == "path" and is_address(value) for name, value in options.items())
 
 
-def connection_of(options: Mapping[str, str]) -> Connection:
+def connection_of(options: Mapping[str, str]) -> HttpConnection:
     """Return the connection for the options. InvalidArgument if the address or a file of the connection is wrong."""
     given = {name.lower(): value for name, value in options.items()}
-    return Connection.of(given["path"], *(given.get(name.lower()) for name in CONNECTION))
+    return HttpConnection.of(given["path"], *(given.get(name.lower()) for name in CONNECTION))
 
 
 def without_connection(options: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from forwarder.forwarder import Forwarder
 from forwarder.pipelines.description import Description, Destination, described, read_toml
 from forwarder.pipelines.functions import Function
-from forwarder.pipelines.stages import Stage, Way
+from forwarder.pipelines.stages import PipelineStage, Way
 from forwarder.result import Summary
 from forwarder.round import Route
 from forwarder.routes.in_threads import ThreadForwarder
@@ -133,7 +133,7 @@ class Pipeline:
         """
         try:
             routes = list(_routes(self.description))
-            stages = [route.service for route in routes if isinstance(route.service, Stage)]
+            stages = [route.service for route in routes if isinstance(route.service, PipelineStage)]
             for function in (function for stage in stages for function in stage.functions):
                 function.load()
                 if by_name:
@@ -212,7 +212,7 @@ def _routes(of: Description) -> Iterator[Route]:
     ends = tuple((name, of.last_queue(name)) for name in of.destinations)
 
     def hooks(queue: str, functions: tuple[Function, ...], into: str, step: int) -> Route:
-        stage = Stage((Way("", (), functions, (into,)),), ends, of.timeout)
+        stage = PipelineStage((Way("", (), functions, (into,)),), ends, of.timeout)
         return Route(queue, stage, into=(into,), step=step, pause_after=0)
 
     if of.inbound:
@@ -222,7 +222,7 @@ def _routes(of: Description) -> Iterator[Route]:
         for route in of.routes
     )
     into = dict.fromkeys([*(queue for way in ways for queue in way.into), of.failures])
-    translation = Stage(ways, ends, of.timeout, of.failures, of.unrouted, of.retries)
+    translation = PipelineStage(ways, ends, of.timeout, of.failures, of.unrouted, of.retries)
     yield Route(of.translate_queue, translation, into=tuple(into), step=1, pause_after=0)
     for name, destination in of.destinations.items():
         if destination.stopped:

@@ -115,7 +115,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Stage(Service):
+class PipelineStage(Service):
     """Calls hooks, or the functions of all routes. One commit removes a message and puts the resulting messages.
 
     If a way with ``alone`` fails, a copy of the message, for only this route, is put into the queue ``failures``.

@@ -16,12 +16,12 @@ from forwarder.result import RoundResult
 from forwarder.round import Job, Round
 from forwarder.routes.base import Loop
 from forwarder.routes.pace import Pace, halves, is_through
-from forwarder.task import Block, Chunk
+from forwarder.task import Chunk, TaskResult
 from spool.engine import READ_SECONDS, duration_keys
 from spool.errors import SpoolError, TransactionTimeout
 from spool.workers.conclusion import kept
 from spool.workers.handler import FORWARDER
-from spool.workers.loop import Step, next_step
+from spool.workers.loop import DriverStep, next_step
 from spool.workers.pauses import Breaker
 from spool.workers.states import Event
 
@@ -77,10 +77,10 @@ class RouteLoop(Loop):
         self._breaker, self._is_empty = self._new_breaker(), False
         with ThreadPoolExecutor(1, f"calls of {self.route.queue}") as self._caller:
             try:
-                while (step := self._next_step()) is not Step.END:
-                    if step is Step.TAKE:
+                while (step := self._next_step()) is not DriverStep.END:
+                    if step is DriverStep.TAKE:
                         self._take()
-                    elif step is Step.CALL:
+                    elif step is DriverStep.CALL:
                         self._end_calling()
                     else:
                         self.stopped.wait(min(self._breaker.pause_left(), READ_SECONDS))
@@ -90,7 +90,7 @@ class RouteLoop(Loop):
                 self._give_up()
                 raise
 
-    def _next_step(self) -> Step:
+    def _next_step(self) -> DriverStep:
         calling = self._calling
         is_full = calling is not None and (
             self._next is not None or self._is_empty or not self.pace.claims_ahead(calling.size)
@@ -132,7 +132,7 @@ class RouteLoop(Loop):
 
         self._calling, self._next, self._seconds = round_, None, self._caller.submit(call)
 
-    def _run(self, chunks: list[Chunk]) -> list[Block]:
+    def _run(self, chunks: list[Chunk]) -> list[TaskResult]:
         if self.stopped.is_set():  # after a stop, no task gets messages, even if another task has died
             return []
         return self.job(chunks)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from spool.client.connection import Connection
+    from spool.client.connection import HttpConnection
 
 WAIT_SECONDS = 120.0
 """The seconds within which a cluster has to start a worker."""
@@ -52,7 +52,7 @@ def check_workers(
     path: str,
     services: Sequence[Service],
     say: Callable[[str], None] = lambda text: None,
-    connection: "Connection | None" = None,
+    connection: "HttpConnection | None" = None,
 ) -> None:
     """Wait for the workers of a cluster, and let each worker check the space and the services.
 
@@ -116,7 +116,7 @@ def has_workers(context: "SparkContext") -> bool:
 
 
 def look(
-    place: Place, version: str, services: Sequence[Service], connection: "Connection | None", _: object = None
+    place: Place, version: str, services: Sequence[Service], connection: "HttpConnection | None", _: object = None
 ) -> Look:
     """Check whether this worker process can work for the driver, and whether it needs the endpoint."""
     host, is_seen = socket.gethostname(), False

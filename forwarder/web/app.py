@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import spool
 from forwarder.web import claims, messages
-from forwarder.web.calls import Call, Gone, Refusal, Server, address, answer, json_answer, optional
+from forwarder.web.calls import Gone, Refusal, Server, WebCall, address, answer, json_answer, optional
 from forwarder.web.connections import CONNECTION
 from forwarder.web.leases import ENDED
 from forwarder.web.relay import passed_on
@@ -27,11 +27,11 @@ from spool.client.fields import ARGUMENTS
 from spool.client.problems import PROBLEM, RETRY_SECONDS, problem_of, status_of
 from spool.errors import SpoolError, SystemFailure
 
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[WebCall], Awaitable[Response]]
 _QUEUE, _CLAIM = "/v1/{space}/queues/{queue}", "/v1/{space}/claims/{receipt}"
 
 
-async def _spark(call: Call) -> Response:
+async def _spark(call: WebCall) -> Response:
     """Answer a process of Spark. Spark is imported for the first call."""
     server = call.server
     if server.transfers is None:
@@ -75,7 +75,7 @@ def application(server: Server) -> ASGIApp:
             if scope["path"] in _OPEN:
                 response = handler(server)
             else:
-                call = Call(server, request)
+                call = WebCall(server, request)
                 peer = server.peer(scope["path_params"].get(_OF_ONE_PROCESS, "")) if server.peers else None
                 response = await (handler(call) if peer is None else passed_on(request, peer))
         except asyncio.CancelledError:  # (the server ends)

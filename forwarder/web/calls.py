@@ -19,7 +19,7 @@ import spool.aio
 from forwarder.refusals import Refusals
 from forwarder.web.connections import CONNECTION
 from forwarder.web.leases import Leases
-from forwarder.web.tokens import NO_TOKEN, UNKNOWN_TOKEN, Caller, Right, Tokens
+from forwarder.web.tokens import NO_TOKEN, UNKNOWN_TOKEN, Client, Right, Tokens
 from spool.client.problems import TooLarge, TooMany
 from spool.errors import InvalidArgument
 
@@ -95,7 +95,7 @@ class Server:
         is_other = index.isascii() and index.isdigit() and index != str(self.index) and len(index) < 4
         return self.peers[int(index)] if is_other and int(index) < len(self.peers) else None
 
-    def caller(self, request: Request) -> Caller:
+    def client(self, request: Request) -> Client:
         """Return the client of a request. Refusal if the server has tokens, and the request has none of them."""
         given = request.headers.getlist("authorization")
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
@@ -113,9 +113,9 @@ class Server:
     async def in_thread(self, work: Callable[..., Any], *given: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.threads, work, *given)
 
-    def room(self) -> "Room":
+    def room(self) -> "BodyMemory":
         """Return the room for a body; use ``with``, whose end makes the room free."""
-        return Room(self)
+        return BodyMemory(self)
 
 
 def _logged(clients: str) -> Refusals:
@@ -130,7 +130,7 @@ def address(request: Request) -> str:
     return request.client.host if request.client else "a client of this machine"
 
 
-class Room:
+class BodyMemory:
     """The bytes that one call may have in memory."""
 
     def __init__(self, server: Server) -> None:
@@ -156,12 +156,12 @@ class Room:
         self.taken = size
 
 
-class Call:
+class WebCall:
     """A call of a known client."""
 
     def __init__(self, server: Server, request: Request) -> None:
         self.server, self.request = server, request
-        self.caller = server.caller(request)
+        self.client = server.client(request)
         self._headers: list[tuple[bytes, bytes]] = request.scope["headers"]
         self._size, self._has_more = 0, True  # of the body
 
@@ -174,10 +174,10 @@ class Call:
         """
         name = self.space
         if right is not None:
-            self.caller.check(name, right, queue)
+            self.client.check(name, right, queue)
         found = self.server.spaces.get(name)
-        if found is None or not self.caller.may_enter(name):
-            known = ", ".join(each for each in self.server.spaces if self.caller.may_enter(each))
+        if found is None or not self.client.may_enter(name):
+            known = ", ".join(each for each in self.server.spaces if self.client.may_enter(each))
             text = f"the server has no space {name[:64]!r} for this client: it serves {known or 'none'}"
             raise Refusal(404, text[:1000])
         return found
@@ -232,13 +232,13 @@ class Call:
 
     # -- the body -----------------------------------------------------------------------------------------------------
 
-    async def chunks(self, room: Room, most: int) -> AsyncIterator[bytes]:
+    async def chunks(self, room: BodyMemory, most: int) -> AsyncIterator[bytes]:
         """Yield the body. TooLarge if it has more than ``most`` bytes."""
         self._check_length(most)
         while self._has_more:
             yield await self._chunk(room, most)
 
-    async def body(self, room: Room, most: int) -> bytes:
+    async def body(self, room: BodyMemory, most: int) -> bytes:
         """Read the whole body. TooLarge; TooMany."""
         self._check_length(most)
         parts = list[bytes]()
@@ -251,7 +251,7 @@ class Call:
         if told.isdigit() and int(told) > most:
             raise TooLarge(f"the body has {int(told):,} bytes, and the limit is {most:,}")
 
-    async def _chunk(self, room: Room, most: int) -> bytes:
+    async def _chunk(self, room: BodyMemory, most: int) -> bytes:
         chunk = await self._received()
         self._size += len(chunk)
         if self._size > most:
@@ -324,20 +324,20 @@ async def _sent(send: Send, content: bytes) -> None:
         await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
-def stream(call: Call, kind: str, parts: Generator[bytes]) -> Response:
+def stream(call: WebCall, kind: str, parts: Generator[bytes]) -> Response:
     """Return an answer whose parts a thread makes while the client takes them. One part is made ahead.
 
     TooMany if clients that may not put have too many such answers.
     """
-    rights = call.caller.rights
+    rights = call.client.rights
     may_put = rights is None or any(each is Right.PUT for some in rights.values() for each, _ in some)
     if not may_put:
         check_room(call.server.streams, call, MOST_STREAMS, MOST_OF_A_TOKEN, "reads in progress")
     return Answer(200, b"", [(b"content-type", kind.encode())], _made(call, parts, is_counted=not may_put))
 
 
-async def _made(call: Call, parts: Generator[bytes], *, is_counted: bool) -> AsyncGenerator[bytes]:
-    threads, counted = call.server.threads, [call.caller.token] if is_counted else []
+async def _made(call: WebCall, parts: Generator[bytes], *, is_counted: bool) -> AsyncGenerator[bytes]:
+    threads, counted = call.server.threads, [call.client.token] if is_counted else []
     call.server.streams += counted
     ahead = threads.submit(next, parts, b"")
     try:
@@ -363,12 +363,12 @@ def joined(parts: Iterator[bytes]) -> Generator[bytes]:
     yield b"".join(waiting)
 
 
-def check_room(owners: Collection[str], call: Call, most: int, most_of_a_token: int, things: str) -> None:
+def check_room(owners: Collection[str], call: WebCall, most: int, most_of_a_token: int, things: str) -> None:
     """Raise TooMany if the server or the client's token already has the largest allowed number of things.
 
     ``owners``: the tokens of the present things.
     """
-    token = call.caller.token
+    token = call.client.token
     if token and sum(owner == token for owner in owners) >= most_of_a_token:
         raise TooMany(f"the token has {most_of_a_token:,} {things}: end one, then try again")
     if len(owners) >= most:

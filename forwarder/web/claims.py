@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from forwarder.web.calls import Call, Gone, Served, answer, json_answer, json_object, optional
+from forwarder.web.calls import Gone, Served, WebCall, answer, json_answer, json_object, optional
 from forwarder.web.forms import outcome_of, put_of, queues_of
 from forwarder.web.leases import MOST_AT_ONCE, Lease
 from forwarder.web.messages import message_answer
@@ -24,7 +24,7 @@ from spool.workers.outcome import Outcome
 _MOST_WAIT, _LEASE, _LEAST_LEASE, _MOST_LEASE = 60.0, 60.0, 1.0, 43_200.0
 
 
-async def claim(call: Call) -> Response:
+async def claim(call: WebCall) -> Response:
     """Claim messages for the client; wait for the first. The answer is one message, or lines of JSON, or rows."""
     queue = call.queue
     served = call.served(Right.TAKE, queue)
@@ -36,7 +36,7 @@ async def claim(call: Call) -> Response:
     await call.json_body()
     gone = asyncio.ensure_future(call.wait_until_gone()) if wait else asyncio.get_running_loop().create_future()
     try:
-        found = await served.leases.take(queue, most, wait, lease, call.caller, gone, **wanted)
+        found = await served.leases.take(queue, most, wait, lease, call.client, gone, **wanted)
         if gone.done():
             raise Gone
     finally:
@@ -62,7 +62,7 @@ def _line(lease: Lease, message: Message, has_value: bool) -> bytes:
     return json_bytes({"receipt": lease.receipt, "codec": message.codec, **fields}) + b"\n"
 
 
-def _named(call: Call, given: dict[str, Any], *, passes: bool = False) -> tuple[Served, list[str]]:
+def _named(call: WebCall, given: dict[str, Any], *, passes: bool = False) -> tuple[Served, list[str]]:
     """Return the receipt of the address, with the body's further ``receipts``. ``passes``: whether to leave out those
     of ended leases, unless all have ended."""
     served, further = call.served(), given.get("receipts", [])
@@ -70,25 +70,25 @@ def _named(call: Call, given: dict[str, Any], *, passes: bool = False) -> tuple[
         raise InvalidArgument("receipts is a list of the receipts of further messages")
     receipts = [call.request.path_params["receipt"], *further]
     if passes:
-        receipts = [each for each in receipts if served.leases.knows(each, call.caller)] or receipts[:1]
+        receipts = [each for each in receipts if served.leases.knows(each, call.client)] or receipts[:1]
     return served, receipts
 
 
 async def _end(
-    call: Call, name: str, given: dict[str, Any], ending: Callable[[Served, list[Message]], Any], **options: bool
+    call: WebCall, name: str, given: dict[str, Any], ending: Callable[[Served, list[Message]], Any], **options: bool
 ) -> Any:
     """End the ``_named`` leases together."""
     served, receipts = _named(call, given, **options)
-    return await served.leases.end(receipts, call.caller, name, partial(ending, served))
+    return await served.leases.end(receipts, call.client, name, partial(ending, served))
 
 
-async def acknowledge(call: Call) -> Response:
+async def acknowledge(call: WebCall) -> Response:
     """Remove the message from its queue. The removal is durable before the answer."""
     await _end(call, "acknowledge", {}, lambda served, messages: served.leases.claims.remove(messages))
     return answer(204)
 
 
-async def commit(call: Call) -> Response:
+async def commit(call: WebCall) -> Response:
     """Remove the message, and put new messages, in one commit."""
     with call.server.room() as room:
         given = json_object(await call.body(room, MOST_JSON_BYTES))
@@ -97,7 +97,7 @@ async def commit(call: Call) -> Response:
     return json_answer(200, {"ids": ids or []})
 
 
-def _puts(call: Call, given: dict[str, Any], *further: str) -> list[tuple[str, Any, Any]]:
+def _puts(call: WebCall, given: dict[str, Any], *further: str) -> list[tuple[str, Any, Any]]:
     """Return the puts of a commit: the queue, the body and the options of each."""
     listed = given.get("put", [])
     if given.keys() - {"put", *further} or not isinstance(listed, list):
@@ -110,7 +110,7 @@ def _puts(call: Call, given: dict[str, Any], *further: str) -> list[tuple[str, A
     return [(each.queue or "", each.body, each.options) for each in puts]
 
 
-async def conclude(call: Call) -> Response:
+async def conclude(call: WebCall) -> Response:
     """End an attempt with the outcome of a service, as a worker does: a reply, new messages, or a failure.
 
     The body is an ``outcome_of``; unless it is a failure, the messages of its list ``also`` are put in the same commit.
@@ -149,38 +149,38 @@ async def _concluded(
     return attempt.conclusion
 
 
-async def fail(call: Call) -> Response:
+async def fail(call: WebCall) -> Response:
     """Count a failed attempt, and release the message."""
     _, reason, delay = await _reason_and_delay(call, "the client reported a failure")
     await _end(call, "fail", {}, lambda served, messages: served.leases.claims.fail(messages[0], reason, delay))
     return answer(204)
 
 
-async def reject(call: Call) -> Response:
+async def reject(call: WebCall) -> Response:
     """Fail the message for good: it moves to the error queue."""
     given, reason, delay = await _reason_and_delay(call, "the client rejected the message")
     await _end(call, "reject", given, lambda served, messages: served.leases.claims.reject(messages, reason, delay))
     return answer(204)
 
 
-async def _reason_and_delay(call: Call, reason: str) -> tuple[dict[str, Any], str, float | None]:
+async def _reason_and_delay(call: WebCall, reason: str) -> tuple[dict[str, Any], str, float | None]:
     given = await call.json_body()
     if given.keys() - {"reason", "delay", "receipts"} or not isinstance(given.get("reason", ""), str):
         raise InvalidArgument('the body is {"reason": "…", "delay": 60}, each of both or none')
     return given, given.get("reason", reason), given.get("delay")
 
 
-async def release(call: Call) -> Response:
+async def release(call: WebCall) -> Response:
     """Return the message to its queue. No attempt is counted."""
     given = await call.json_body()
     await _end(call, "release", given, lambda served, messages: served.leases.claims.release(messages), passes=True)
     return answer(204)
 
 
-async def extend(call: Call) -> Response:
+async def extend(call: WebCall) -> Response:
     """Let the lease end later. With further ``receipts``, ended leases are passed over, unless all have ended."""
     lease = call.number("lease", _LEASE, _MOST_LEASE, _LEAST_LEASE)
     served, receipts = _named(call, await call.json_body(), passes=True)
     for receipt in receipts:
-        served.leases.extend(served.leases.find(receipt, call.caller), lease)
+        served.leases.extend(served.leases.find(receipt, call.client), lease)
     return json_answer(200, {"lease": lease})

@@ -56,7 +56,7 @@ class Config(uvicorn.Config):
     def __init__(self, app: ASGIApp, refuse: Refuse, connections: int, **options: Any) -> None:
         super().__init__(
             app,
-            http=Connection,
+            http=LimitedConnection,
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -91,7 +91,7 @@ class HttpServer(uvicorn.Server):
         self.started = True
 
     def _connection(self) -> asyncio.Protocol:
-        return Connection(config=self.config, server_state=self.server_state, app_state={})
+        return LimitedConnection(config=self.config, server_state=self.server_state, app_state={})
 
     async def on_tick(self, counter: int) -> bool:
         now = asyncio.get_running_loop().time()
@@ -119,7 +119,7 @@ class _Transport:
     """A connection's transport. It sends the head of an answer together with the beginning of its body, in one call of
     the system, and it closes once the client has read the answer."""
 
-    def __init__(self, transport: asyncio.Transport, connection: "Connection") -> None:
+    def __init__(self, transport: asyncio.Transport, connection: "LimitedConnection") -> None:
         self._inner, self._connection = transport, connection
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
         self.get_extra_info, self.abort = transport.get_extra_info, transport.abort
@@ -156,7 +156,7 @@ class _Transport:
         self._connection.loop.call_later(_LINGER_SECONDS, self._inner.close)
 
 
-class Connection(HttpToolsProtocol):
+class LimitedConnection(HttpToolsProtocol):
     """The limits of one connection.
 
     received: the bytes so far. in_head: whether a part of a request's head has arrived. running: the call that the
@@ -211,7 +211,7 @@ class Connection(HttpToolsProtocol):
         request. Return whether there is room for one more."""
         if len(self.connections) < self.config.connections:
             return True
-        others: list[Connection] = [each for each in self.connections if not each.transport.is_closing()]  # type: ignore[misc]
+        others: list[LimitedConnection] = [each for each in self.connections if not each.transport.is_closing()]  # type: ignore[misc]
         surplus = len(others) + 1 - self.config.connections
         idle = [each for each in others if not each.is_busy] or [each for each in others if each.flow.write_paused]
         for each in nsmallest(max(surplus, len(idle) // 64), idle, key=lambda each: each.begun):

@@ -22,7 +22,7 @@ from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied
 _PREFIX, _HEADER_PREFIX = "spool-", "spool-header-"
 
 
-class Put(NamedTuple):
+class PutForm(NamedTuple):
     """The arguments of a put. ``queue``: the queue's name, or None if the address names the queue."""
 
     body: Any
@@ -78,7 +78,7 @@ def options_of(headers: Iterable[tuple[str, str]]) -> dict[str, Any]:
     return found
 
 
-def put_of(line: Any) -> Put:
+def put_of(line: Any) -> PutForm:
     """Return the put of a JSON object: ``body``, the names of options, and ``queue``.
 
     A ``body`` with a ``body_encoding`` is the bytes of the body: ``"utf-8"`` or ``"base64"``. A ``codec`` names the
@@ -106,12 +106,12 @@ def put_of(line: Any) -> Put:
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(f"the body is no JSON: {error}"[:300]) from None
             body = Encoded(raw, "json", proven=True)
-        return Put(body, options, queue)
+        return PutForm(body, options, queue)
     try:
         raw = BYTES_OF[encoding](body)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise InvalidArgument(f"a body with body_encoding is a text in utf-8 or base64, not {shown(body)}") from None
-    return Put(encoded(raw, codec, options.get("content_type")), options, queue)
+    return PutForm(encoded(raw, codec, options.get("content_type")), options, queue)
 
 
 def encoded(raw: bytes, codec: Any, content_type: str | None) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import spool
 import spool.aio
-from forwarder.web.tokens import Caller
+from forwarder.web.tokens import Client
 from spool.client.problems import TooMany
 from spool.errors import BadMessageId, NotOpen, SpoolError, SystemFailure
 from spool.model.message import Message, stored_fields
@@ -89,7 +89,7 @@ class Leases:
         most: int,
         wait: float,
         seconds: float,
-        caller: Caller,
+        client: Client,
         gone: "asyncio.Future[Any]",
         **wanted: Any,
     ) -> list[tuple[Lease, Message]]:
@@ -107,7 +107,7 @@ class Leases:
         """
         if self._is_closed:  # (a connection may be accepted at the last moment)
             raise SystemFailure(ENDED)
-        if len(self._leases) + most > MOST_LEASES or self._owners[caller.token] + most > MOST_OF_A_TOKEN:
+        if len(self._leases) + most > MOST_LEASES or self._owners[client.token] + most > MOST_OF_A_TOKEN:
             raise TooMany("too many messages are held: end some leases, then claim again")
         key = (queue, *wanted.items())
         line = self._lines.get(key)
@@ -125,7 +125,7 @@ class Leases:
                 self._give_back(waiter.found)
         if gone.done() or waiter.found.cancelled():
             return []
-        return [(self._lease(message, seconds, caller), message) for message in waiter.found.result()]
+        return [(self._lease(message, seconds, client), message) for message in waiter.found.result()]
 
     def _give_back(self, found: "asyncio.Future[list[Message]]") -> None:
         """Release the messages that a client cannot get any more."""
@@ -138,9 +138,9 @@ class Leases:
             task = self._loop.create_task(self.claims.release(messages))
             task.add_done_callback(_logged)
 
-    def _lease(self, message: Message, seconds: float, caller: Caller) -> Lease:
+    def _lease(self, message: Message, seconds: float, client: Client) -> Lease:
         bare = Message(message.id, message.queue, b"", message.enqueued_at, message.position, stored_fields(message))
-        lease = Lease(self._prefix + secrets.token_urlsafe(24), bare, caller.token, seconds)
+        lease = Lease(self._prefix + secrets.token_urlsafe(24), bare, client.token, seconds)
         self._leases[lease.receipt] = lease
         self._owners[lease.owner] += 1
         self._start(lease, seconds)
@@ -148,14 +148,14 @@ class Leases:
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
-    def knows(self, receipt: str, caller: Caller) -> bool:
+    def knows(self, receipt: str, client: Client) -> bool:
         """Return whether a client has this lease."""
         lease = self._leases.get(receipt)
-        return lease is not None and lease.owner == caller.token
+        return lease is not None and lease.owner == client.token
 
-    def find(self, receipt: str, caller: Caller) -> Lease:
+    def find(self, receipt: str, client: Client) -> Lease:
         """Return a lease of the client. BadMessageId if the lease has ended, or never was."""
-        if not self.knows(receipt, caller):
+        if not self.knows(receipt, client):
             raise BadMessageId(
                 "the receipt names no lease: it has ended, or the server has started again: claim a message again"
             )
@@ -188,7 +188,7 @@ class Leases:
         self._forget(lease)
 
     async def end(
-        self, receipts: Sequence[str], caller: Caller, name: str, call: "Callable[[list[Message]], Awaitable[Any]]"
+        self, receipts: Sequence[str], client: Client, name: str, call: "Callable[[list[Message]], Awaitable[Any]]"
     ) -> Any:
         """End leases by one call, and return its result. A repeated call of the same name gets the same result.
 
@@ -199,9 +199,9 @@ class Leases:
             the errors of the call.
         """
         ended = [self._ended.get(receipt, ("", "", None)) for receipt in receipts]
-        if {each[:2] for each in ended} == {(caller.token, name)}:
+        if {each[:2] for each in ended} == {(client.token, name)}:
             return ended[0][2]
-        leases = [self.find(receipt, caller) for receipt in dict.fromkeys(receipts)]
+        leases = [self.find(receipt, client) for receipt in dict.fromkeys(receipts)]
         endings = {lease.ending for lease in leases}
         if endings == {None}:
             started = name, self._loop.create_task(self._end(leases, name, call))

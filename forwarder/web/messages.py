@@ -9,8 +9,8 @@ from typing import Any
 from starlette.responses import Response
 
 import spool.aio
-from forwarder.web.calls import Call, answer, joined, json_answer, json_object, json_of, optional, stream
-from forwarder.web.forms import Put, encoded, headers_of, options_of, put_of
+from forwarder.web.calls import WebCall, answer, joined, json_answer, json_object, json_of, optional, stream
+from forwarder.web.forms import PutForm, encoded, headers_of, options_of, put_of
 from forwarder.web.tokens import Right
 from spool.client.fields import ARROW, MOST_BODY_BYTES, MOST_JSON_BYTES, NDJSON, Lines, json_bytes
 from spool.errors import BadMessageId, InvalidArgument
@@ -30,7 +30,7 @@ _MOST_REPLY_SECONDS = 43_200.0
 _FILTERS = ("message_id", "correlation_id", "reason")
 
 
-async def put(call: Call) -> Response:
+async def put(call: WebCall) -> Response:
     """Put the body as one message, or the lines or rows of the body as many messages in one commit."""
     queue = call.queue
     served = call.served(Right.PUT, queue)
@@ -52,7 +52,7 @@ async def put(call: Call) -> Response:
     return _created(call, id_)
 
 
-def _created(call: Call, id_: str) -> Response:
+def _created(call: WebCall, id_: str) -> Response:
     if isinstance(id_, MessageId):
         return json_answer(200 if id_.duplicate else 201, {"id": id_, "duplicate": id_.duplicate})
     return answer(201, b'{"id": "%s"}' % id_.encode(), [("Content-Type", "application/json")])
@@ -69,7 +69,7 @@ def _one(raw: bytes, kind: str | None, options: dict[str, Any]) -> dict[str, Any
     return {"body": body, **options, **({} if content_type is None else {"content_type": content_type})}
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Put]:
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[PutForm]:
     """Yield the puts of lines of JSON."""
     lines, count = Lines(), 0
     async for chunk in chunks:
@@ -82,7 +82,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Put]:
             yield _put_of(line, count + 1)
 
 
-def _put_of(line: bytes, number: int) -> Put:
+def _put_of(line: bytes, number: int) -> PutForm:
     if number > MOST_MESSAGES:
         raise InvalidArgument(f"one call puts at most {MOST_MESSAGES:,} messages: make several calls")
     found = put_of(json_of(line, f"line {number}"))
@@ -102,7 +102,7 @@ async def _put_all(space: spool.aio.Space, queue: str, puts: Sequence[tuple[dict
     return ids
 
 
-def _neighbours(puts: Sequence[Put]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+def _neighbours(puts: Sequence[PutForm]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     bodies: list[Any] = []
     for place, each in enumerate(puts):
         bodies.append(each.body)
@@ -115,7 +115,7 @@ def _neighbours(puts: Sequence[Put]) -> Iterator[tuple[dict[str, Any], list[Any]
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-async def request(call: Call) -> Response:
+async def request(call: WebCall) -> Response:
     """Put a message, and answer with the reply of its service."""
     queue = call.queue
     served = call.served(Right.PUT, queue)
@@ -157,7 +157,7 @@ def message_answer(message: Message, headers: Sequence[tuple[str, str]] = ()) ->
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-async def queues(call: Call) -> Response:
+async def queues(call: WebCall) -> Response:
     """Answer with all queues and their figures."""
     served = call.served(Right.LOOK)
     found = await served.space.stats()
@@ -166,7 +166,7 @@ async def queues(call: Call) -> Response:
     return json_answer(200, {"queues": listed})
 
 
-async def queue(call: Call) -> Response:
+async def queue(call: WebCall) -> Response:
     """Answer with the figures and the options of a queue."""
     served = call.served(Right.LOOK, call.queue)
     stats = await served.space.stats(call.queue)
@@ -174,7 +174,7 @@ async def queue(call: Call) -> Response:
     return json_answer(200, {**asdict(config), **asdict(stats)})
 
 
-async def browse(call: Call) -> Response:
+async def browse(call: WebCall) -> Response:
     """Answer with the next messages of a queue; nothing is taken. As lines of JSON or rows: all of the queue."""
     space = call.served(Right.LOOK, call.queue).space.sync
     filters: dict[str, Any] = {name: value for name, value in call.request.query_params.items() if name in _FILTERS}

@@ -22,13 +22,13 @@ from forwarder.network.offers import BODIES, OUTCOMES, Offer, values
 from forwarder.network.outcomes import unpacked
 from forwarder.network.place import Place
 from forwarder.task import Chunk
-from forwarder.web.calls import Call, json_answer, stream
+from forwarder.web.calls import WebCall, json_answer, stream
 from forwarder.web.endpoint import Endpoint
 from forwarder.web.server import WebServer
 from forwarder.web.sockets import in_url, listening
 from forwarder.web.tokens import Tokens
 from forwarder.web.transfers import Rows, Transfers, attempt_of, problem
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.client.fields import ARROW
 from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, origin_of, without_body
 from spool.errors import CorruptedFile, InvalidArgument, TransactionRolledBack
@@ -63,7 +63,7 @@ class OfferServer(WebServer):
         read = b"" if certificate is None else Path(certificate).read_bytes()
         scheme = "http" if certificate is None else "https"
         address = f"{scheme}://{in_url(endpoint.host)}:{listeners[0].getsockname()[1]}"
-        self.connection = Connection(address, _NAME, token, b"\n".join(_CERTIFICATE.findall(read)))
+        self.connection = HttpConnection(address, _NAME, token, b"\n".join(_CERTIFICATE.findall(read)))
 
     @contextmanager
     def offering(self, chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
@@ -95,19 +95,19 @@ class RoundTransfers(Transfers):
             raise TransactionRolledBack("the round of this task has ended")
         return chunk, Xid(FORMAT_ROUND, chunk.round_id, f"{task}.{attempt}".encode())
 
-    async def now(self, call: Call) -> Response:
+    async def now(self, call: WebCall) -> Response:
         """Answer with the time of this machine."""
         await call.json_body()
         return json_answer(200, {"now": time.time()})
 
-    async def read(self, call: Call) -> Response:
+    async def read(self, call: WebCall) -> Response:
         """Answer with the bodies of a chunk."""
         chunk, xid = self._asked(await call.json_body())
         found = _read(chunk, xid._replace(bqual=xid.bqual + b".read"))
         call.connection.wait_long()
         return stream(call, ARROW, pieces(BODIES, batches(BODIES, found), problem))
 
-    async def write(self, call: Call) -> Response:
+    async def write(self, call: WebCall) -> Response:
         """Write the outcomes of a chunk; answer with the vote and the effects."""
         asked = call.request.query_params
         chunk, xid = self._asked(asked)

@@ -27,11 +27,11 @@ from forwarder.message_puts import RowsAsPuts
 from forwarder.network.arrow import pieces
 from forwarder.network.calls import packed_vote, vote_of
 from forwarder.subscriber import NUMBER, SINCE, Offset
-from forwarder.web.calls import Call, Server, json_answer, stream
+from forwarder.web.calls import Server, WebCall, json_answer, stream
 from forwarder.web.tickets import ReadTicket, seal, unseal
 from forwarder.web.tokens import Right
 from forwarder.web.transfers import MOST_COUNTED, Rows, Transfers, attempt_of, problem
-from forwarder.web.writes import Write, Writes
+from forwarder.web.writes import OpenWrite, Writes
 from spool.client.fields import ARROW
 from spool.engine.tasks import BatchOf, boot_id
 from spool.errors import InvalidArgument
@@ -62,12 +62,12 @@ class SpaceTransfers(Transfers):
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def plan(self, call: Call) -> Response:
+    async def plan(self, call: WebCall) -> Response:
         """Plan a batch read, or one batch of a stream. Each task gets a ticket."""
         given = await call.json_body()
         return json_answer(200, {"tickets": await call.server.in_thread(self._tickets, call, given)})
 
-    def _tickets(self, call: Call, given: Mapping[str, Any]) -> list[str]:
+    def _tickets(self, call: WebCall, given: Mapping[str, Any]) -> list[str]:
         options: ReadOptions
         if given.get("end") is None:
             options = ReadOptions.of(_options(call, given))
@@ -83,11 +83,11 @@ class SpaceTransfers(Transfers):
             tickets.append(b64encode(seal(self._key(call), ticket)).decode())
         return tickets
 
-    def _key(self, call: Call) -> bytes:
+    def _key(self, call: WebCall) -> bytes:
         """Return the key that seals tickets. The id of the space is in it, because a client may know all tokens."""
         return self._tokens_key + bytes.fromhex(_space(call).id)
 
-    async def read(self, call: Call) -> Response:
+    async def read(self, call: WebCall) -> Response:
         """Answer with the messages of a ticket, as a stream of Arrow."""
         with call.server.room() as room:
             sealed = await call.body(room, _MOST_TICKET)
@@ -100,14 +100,14 @@ class SpaceTransfers(Transfers):
         call.connection.wait_long()
         return stream(call, ARROW, pieces(to_arrow_schema(schema, timezone="UTC"), batches, problem))
 
-    async def stream(self, call: Call) -> Response:
+    async def stream(self, call: WebCall) -> Response:
         """Make a call of a stream read: get the first or the latest offset, or report the offset that was read."""
         given = await call.json_body()
         return json_answer(200, {"offset": await call.server.in_thread(_step, call, given)})
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    async def begin(self, call: Call) -> Response:
+    async def begin(self, call: WebCall) -> Response:
         """Begin a write; the answer has its session."""
         given = await call.json_body()
         queue, key, space = _queue(call, given.get("queue")), given.get("key"), _space(call)
@@ -118,13 +118,13 @@ class SpaceTransfers(Transfers):
         write = await self.writes.begin(space, call, key)
         return json_answer(200, {"session": write.name[2]})
 
-    async def renew(self, call: Call) -> Response:
+    async def renew(self, call: WebCall) -> Response:
         """Renew the lease of a write. The client makes this call several times during a lease."""
         await call.json_body()
         with self.writes.find(call).renewed():
             return json_answer(200, {"seconds": self.writes.lease_seconds})
 
-    async def write(self, call: Call) -> Response:
+    async def write(self, call: WebCall) -> Response:
         """Write the rows of a task into a branch, and vote."""
         write, given = self.writes.find(call), call.request.query_params
         queue, (task, attempt), path = _queue(call, given.get("queue")), attempt_of(given), _space(call).path
@@ -136,19 +136,19 @@ class SpaceTransfers(Transfers):
 
         return json_answer(200, await self.received(call, work, write.check))
 
-    async def commit(self, call: Call) -> Response:
+    async def commit(self, call: WebCall) -> Response:
         """Commit the branches of a write; the answer says whether the batch was committed before."""
         given, space = await call.json_body(_MOST_VOTES), _space(call)
         check_count(whole(given["rows"], MOST_COUNTED))
         batch = _batch(given.get("batch"))
 
-        def commit(write: Write) -> bool:
+        def commit(write: OpenWrite) -> bool:
             xids = _xids(write, given["votes"])
             return not xids or adopt(space, xids, batch)
 
         return json_answer(200, {"written": await self.writes.commit(call, commit)})
 
-    async def abort(self, call: Call) -> Response:
+    async def abort(self, call: WebCall) -> Response:
         """End a write, named by its session or its stream. Uncommitted branches of the write are rolled back."""
         given = await call.json_body()
         call.served()
@@ -171,7 +171,7 @@ _STEPS: Mapping[str, Callable[[StreamReader, Offset, ReadLimit], Any]] = {
 """The calls of a stream. A reader is made for each call, because it remembers only what it can read again."""
 
 
-def _step(call: Call, given: Mapping[str, Any]) -> Any:
+def _step(call: WebCall, given: Mapping[str, Any]) -> Any:
     _, reader = _stream_reader(call, given)
     step = _STEPS.get(given["call"])
     if step is None:
@@ -181,33 +181,33 @@ def _step(call: Call, given: Mapping[str, Any]) -> Any:
     return step(reader, start, _limit(given.get("limit")))
 
 
-def _stream_reader(call: Call, given: Mapping[str, Any]) -> tuple[StreamOptions, StreamReader]:
+def _stream_reader(call: WebCall, given: Mapping[str, Any]) -> tuple[StreamOptions, StreamReader]:
     """Return the reader of a stream. Each call of a stream with a subscription needs the right to it."""
     options = StreamOptions.of(_options(call, given))
     _check_look(call, options.queues)
     if options.subscription:
-        call.caller.check(call.space, Right.SUBSCRIBE, options.subscription)
+        call.client.check(call.space, Right.SUBSCRIBE, options.subscription)
     return options, StreamReader(options, _columns(given), _space(call))
 
 
-def _space(call: Call) -> spool.Space:
+def _space(call: WebCall) -> spool.Space:
     return call.served().space.sync
 
 
-def _check_look(call: Call, queues: Iterable[str]) -> None:
+def _check_look(call: WebCall, queues: Iterable[str]) -> None:
     """Raise AccessDenied unless the client may look at the queues; without names, at all queues."""
     for queue in queues or (None,):
-        call.caller.check(call.space, Right.LOOK, queue)
+        call.client.check(call.space, Right.LOOK, queue)
 
 
-def _queue(call: Call, queue: Any) -> str | None:
+def _queue(call: WebCall, queue: Any) -> str | None:
     """Return the queue of a write, into which the client may put; None if a column names the queues."""
     found = check_queue_name(queue) if queue else None
     call.served(Right.PUT, found)
     return found
 
 
-def _options(call: Call, given: Mapping[str, Any]) -> dict[str, str]:
+def _options(call: WebCall, given: Mapping[str, Any]) -> dict[str, str]:
     """Return the options of a client for this space. The client's value of ``path`` is not used."""
     options = {str(name): str(value) for name, value in dict(given["options"]).items() if str(name).lower() != "path"}
     return {**options, "path": _space(call).path}
@@ -232,7 +232,7 @@ def _limit(values: Any) -> ReadLimit:
     return {"rows": ReadMaxRows, "bytes": ReadMaxBytes}[kind](whole(number, MOST_COUNTED, 1))
 
 
-def _xids(write: Write, values: Iterable[Any]) -> list[Xid]:
+def _xids(write: OpenWrite, values: Iterable[Any]) -> list[Xid]:
     """Return the branches of votes. InvalidArgument if a branch belongs to another write or is named twice."""
     xids = [vote.xid for each in values if (vote := vote_of(each)) is not None]
     if any(xid.gtrid != write.id for xid in xids):

@@ -48,7 +48,7 @@ _Rights = frozenset[tuple[Right, str | None]]
 """Rights to one space: each with the name of a queue or a subscription, or with None for all queues."""
 
 
-class Caller(NamedTuple):
+class Client(NamedTuple):
     """A client with a known token. ``rights``: by space; None for all rights.
 
     The name is the place of the token's line, and the token is a hash, so neither reveals the token.
@@ -76,7 +76,7 @@ class Caller(NamedTuple):
         return self.rights is None or space in self.rights
 
 
-EVERYBODY = Caller("", "", None)
+EVERYBODY = Client("", "", None)
 """The client of a server without tokens."""
 
 
@@ -85,7 +85,7 @@ class Tokens:
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         """Raises InvalidArgument if a line has a wrong form. The error text does not contain the token."""
-        self._known: dict[bytes, Caller] = {}
+        self._known: dict[bytes, Client] = {}
         for number, line in enumerate(lines, 1):
             token, *rights = line.split("#")[0].split() or [""]
             if not token:
@@ -94,7 +94,7 @@ class Tokens:
                 many, limit = ("less", _LEAST_TOKEN) if len(token) < _LEAST_TOKEN else ("more", _MOST_TOKEN)
                 raise InvalidArgument(f"the token in line {number} has {many} than {limit} characters")
             given = _parsed(rights, number) if rights else None
-            self._known[_hashed(token)] = Caller(f"the token in line {number}", _hashed(token).hex(), given)
+            self._known[_hashed(token)] = Client(f"the token in line {number}", _hashed(token).hex(), given)
 
     @staticmethod
     def of_file(path: str) -> "Tokens":
@@ -124,7 +124,7 @@ class Tokens:
         process of a server."""
         return hashlib.blake2b(b"".join(sorted(self._known)), digest_size=32).digest()
 
-    def known(self, token: str) -> Caller:
+    def known(self, token: str) -> Client:
         """Return the name and the rights of a token. KeyError for an unknown token.
 
         Without tokens, each call has all rights.
@@ -159,7 +159,7 @@ class TokenFile(Tokens):
         self._known = Tokens.of_file(path)._known
         self._next = clock() + _FILE_SECONDS
 
-    def known(self, token: str) -> Caller:
+    def known(self, token: str) -> Client:
         with self._mutex:
             if self._clock() >= self._next:
                 self._read_again()

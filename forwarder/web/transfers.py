@@ -15,7 +15,7 @@ import pyarrow as pa
 from starlette.responses import Response
 
 from forwarder.network.arrow import Received
-from forwarder.web.calls import Call, Refusal, address
+from forwarder.web.calls import Refusal, WebCall, address
 from spool.client.problems import problem_of, status_of
 from spool.errors import DiskFailure, InvalidArgument, ProtocolError, SpoolError
 from spool.model.checks import whole
@@ -35,7 +35,7 @@ class Rows(Received):
     most: the most bytes of the rows. check: called after each batch, and in a silence; its error ends the call.
     """
 
-    def __init__(self, call: Call, loop: asyncio.AbstractEventLoop, most: int, check: Callable[[], object]) -> None:
+    def __init__(self, call: WebCall, loop: asyncio.AbstractEventLoop, most: int, check: Callable[[], object]) -> None:
         self._call, self._loop, self._most, self._check = call, loop, most, check
         self._ahead = self._begun()
         super().__init__(self._piece)
@@ -74,7 +74,7 @@ class Transfers:
     most_bytes: the most bytes that one task may send.
     """
 
-    calls: Mapping[str, Callable[[Any, Call], Awaitable[Response]]]
+    calls: Mapping[str, Callable[[Any, WebCall], Awaitable[Response]]]
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -84,7 +84,7 @@ class Transfers:
         """End the threads once their calls have ended."""
         self._writes.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, call: Call) -> Response:
+    async def answer(self, call: WebCall) -> Response:
         """Answer a call. If the client's values are wrong in a way that no check has found, that is no failure."""
         name = call.request.path_params["call"]
         if name not in self.calls:
@@ -94,12 +94,12 @@ class Transfers:
         except (SpoolError, OSError):
             raise
         except (TypeError, ValueError, LookupError) as error:
-            told = f"{call.caller.name}: the request has a wrong value: {describe(error)}"
+            told = f"{call.client.name}: the request has a wrong value: {describe(error)}"
             call.server.refuse(address(call.request), told, known=True)
             raise InvalidArgument(f"the request has a wrong value: {error}"[:1000]) from error
 
     async def received(
-        self, call: Call, work: Callable[[Rows], _Found], check: Callable[[], object] = lambda: None
+        self, call: WebCall, work: Callable[[Rows], _Found], check: Callable[[], object] = lambda: None
     ) -> _Found:
         """Do ``work`` with the rows of a task in a thread. Raises ProtocolError if the task's attempt has voted."""
         loop = asyncio.get_running_loop()

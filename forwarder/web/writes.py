@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import spool
-from forwarder.web.calls import Call, Server, check_room
+from forwarder.web.calls import Server, WebCall, check_room
 from spool.errors import SpoolError, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
 
@@ -35,13 +35,13 @@ Name = tuple[str, str, str]
 """The name of a write: its space, its token, and the session in the addresses of its calls."""
 
 
-class Write:
+class OpenWrite:
     """One write. ``id``: the gtrid of its branches. ``key``: the name of the stream that writes, or None."""
 
-    def __init__(self, space: spool.Space, call: Call, key: str | None) -> None:
+    def __init__(self, space: spool.Space, call: WebCall, key: str | None) -> None:
         self._coordinator = space.engine.coordinate()
         self.id, self.key, self._space = self._coordinator.id, key, space
-        self.name = call.space, call.caller.token, call.server.prefix + self.id.hex()
+        self.name = call.space, call.client.token, call.server.prefix + self.id.hex()
         self._used, self._work = time.monotonic(), set[object]()
         self.has_ended = False
 
@@ -86,29 +86,29 @@ class Writes:
 
     def __init__(self, server: Server) -> None:
         self.lease_seconds, self._threads = server.lease_seconds, server.in_thread
-        self._writes: dict[Name, Write] = {}
+        self._writes: dict[Name, OpenWrite] = {}
         self._commits: OrderedDict[Name, asyncio.Task[bool]] = OrderedDict()
         self._expiring = asyncio.get_running_loop().create_task(self._end_expired())
 
-    async def begin(self, space: spool.Space, call: Call, key: str | None) -> Write:
+    async def begin(self, space: spool.Space, call: WebCall, key: str | None) -> OpenWrite:
         """Begin a write. End an earlier write of the same stream and the same token.
 
         TooMany if too many writes are in progress, either in total or with the client's token.
         """
         await self.end_stream(call, key)
         check_room([owner for _, owner, _ in self._writes], call, MOST_WRITES, MOST_OF_A_TOKEN, "writes in progress")
-        write: Write = await self._threads(Write, space, call, key)
+        write: OpenWrite = await self._threads(OpenWrite, space, call, key)
         self._writes[write.name] = write
         return write
 
-    def find(self, call: Call) -> Write:
+    def find(self, call: WebCall) -> OpenWrite:
         """Return the write in the address of a call. TransactionRolledBack if the client has no such write."""
         found = self._writes.get(_name(call))
         if found is None:
             raise TransactionRolledBack(_ENDED)
         return found
 
-    async def commit(self, call: Call, adopt: Callable[[Write], bool]) -> bool:
+    async def commit(self, call: WebCall, adopt: Callable[[OpenWrite], bool]) -> bool:
         """Commit a write, and end it. A repeated call gets the same answer.
 
         ``adopt`` commits the branches, in another thread, and returns whether the rows were written.
@@ -120,7 +120,7 @@ class Writes:
                 self._commits.popitem(last=False)
         return await asyncio.shield(self._commits[name])
 
-    async def _committed(self, write: Write, adopt: Callable[[Write], bool]) -> bool:
+    async def _committed(self, write: OpenWrite, adopt: Callable[[OpenWrite], bool]) -> bool:
         try:
             with write.renewed():
                 is_written: bool = await self._threads(adopt, write)
@@ -130,13 +130,13 @@ class Writes:
         await self._end([write])
         return is_written
 
-    async def end(self, call: Call) -> None:
+    async def end(self, call: WebCall) -> None:
         """End the write in the address of a call, if it is in progress."""
         await self._end([each for name, each in self._writes.items() if name == _name(call)])
 
-    async def end_stream(self, call: Call, key: str | None) -> None:
+    async def end_stream(self, call: WebCall, key: str | None) -> None:
         """End the writes of a stream. A stream of another token may have the same name; its writes go on."""
-        named = call.space, call.caller.token, key
+        named = call.space, call.client.token, key
         if key is not None:
             await self._end([each for each in self._writes.values() if (*each.name[:2], each.key) == named])
 
@@ -148,7 +148,7 @@ class Writes:
             for each in expired:
                 log.warning("the write %s has ended, because its client was away", each.id.hex())
 
-    async def _end(self, writes: list[Write]) -> None:
+    async def _end(self, writes: list[OpenWrite]) -> None:
         for each in writes:
             each.has_ended = True
             self._writes.pop(each.name, None)
@@ -161,5 +161,5 @@ class Writes:
         await self._end(list(self._writes.values()))
 
 
-def _name(call: Call) -> Name:
-    return call.space, call.caller.token, call.request.path_params.get("receipt", "")
+def _name(call: WebCall) -> Name:
+    return call.space, call.client.token, call.request.path_params.get("receipt", "")

@@ -17,7 +17,7 @@ from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 from celery.utils.serialization import UnpickleableExceptionWrapper
 from kombu.utils.encoding import safe_repr
 
-from celery_xaspool.channel import Cause, Channel, log
+from celery_xaspool.channel import Channel, FailureCause, log
 from celery_xaspool.names import one_line
 from celery_xaspool.shutdown import Interrupted
 
@@ -35,7 +35,7 @@ def _on_failure(reference: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any
         with suppress(Exception):  # ``__str__`` of an exception is the application's
             error = _error(exc_info.exception)
             store = partial(_store_failure, request, error, exc_info)
-            channel.causes[tag] = Cause(_text(error), store, is_none=isinstance(error, Interrupted))
+            channel.causes[tag] = FailureCause(_text(error), store, is_none=isinstance(error, Interrupted))
     try:
         return type(request).on_failure(request, exc_info, *args, **kwargs)
     except Exception as error:  # e.g. of the result backend, or of a chord with odd values

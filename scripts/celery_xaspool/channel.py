@@ -20,7 +20,7 @@ from kombu.utils.json import dumps
 
 import spool
 from celery_xaspool.bindings import Binding
-from celery_xaspool.envelopes import Message, NotATask, check_envelope, check_task, read_envelope
+from celery_xaspool.envelopes import ClaimedMessage, NotATask, check_envelope, check_task, read_envelope
 from celery_xaspool.names import (
     DEFAULT_EXCHANGE,
     TRANSIENT,
@@ -40,7 +40,7 @@ _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.001, 1e11  # of a message's life: a spac
 _AGAIN_SECONDS = 1.0  # after this time, acknowledgements that have failed are repeated
 
 
-class Cause(NamedTuple):
+class FailureCause(NamedTuple):
     """Why a task has failed.
 
     on_last: called if the worker returns the message, and the message has no attempt left. is_none: whether the task
@@ -109,7 +109,7 @@ class QoS(virtual.QoS):
 
 class Channel(virtual.Channel):
     QoS = QoS
-    Message = Message
+    Message = ClaimedMessage
     do_restore = False
     supports_fanout = True
     max_priority = 99
@@ -120,7 +120,7 @@ class Channel(virtual.Channel):
         self.space: spool.Space = connection.space
         self.claims = self.space.claims()
         self.held: dict[str, spool.Message] = {}  # the unacknowledged deliveries by delivery tag
-        self.causes: dict[str, Cause] = {}  # why their tasks have failed
+        self.causes: dict[str, FailureCause] = {}  # why their tasks have failed
         self._acked: deque[spool.Message] = deque()
         self._unfinished: set[Future[None]] = set()
         self._sources: dict[str, _Source] = {}  # by consumer tag

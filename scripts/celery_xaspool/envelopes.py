@@ -92,7 +92,7 @@ def _check(fields: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> 
             raise TypeError(f"{name} is {reprlib.repr(value)}, of the type {type(value).__name__}")
 
 
-class Message(virtual.Message):
+class ClaimedMessage(virtual.Message):
     """A delivery. A worker acknowledges a message that it cannot decode; the channel refuses the message instead."""
 
     cause: Exception | None = None  # the error of the decoding

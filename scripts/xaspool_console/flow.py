@@ -41,8 +41,8 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A connected part of the graph.
+class Component:
+    """A connected component of the graph.
 
     nodes, edges: the nodes and arrows to draw.
     bad: the queues in trouble, and the services that are down.
@@ -93,7 +93,9 @@ def _depth(metrics: "SpaceMetrics", source: str, target: Node, words: list[str])
     return waiting(metrics, target[1])
 
 
-def parts(metrics: "SpaceMetrics", drawn: Iterable[Edge], troubled: Iterable[str], most: int) -> tuple[list[Part], int]:
+def parts(
+    metrics: "SpaceMetrics", drawn: Iterable[Edge], troubled: Iterable[str], most: int
+) -> tuple[list[Component], int]:
     """Return at most `most` connected parts, first the parts in trouble; and the number of the other parts.
 
     troubled: the queues in trouble.
@@ -109,7 +111,7 @@ def parts(metrics: "SpaceMetrics", drawn: Iterable[Edge], troubled: Iterable[str
     for _, name, nodes, inside, troubles in found[:most]:
         chosen = _chosen(metrics, nodes, inside, troubles)
         kept = [edge for edge in inside if edge.source in chosen and edge.target in chosen]
-        shown.append(Part(name, chosen, kept, troubles, len(nodes) - len(chosen)))
+        shown.append(Component(name, chosen, kept, troubles, len(nodes) - len(chosen)))
     return shown, max(0, len(found) - most)
 
 

@@ -74,7 +74,7 @@ def routes(console: Console) -> list[BaseRoute]:
 
 
 @dataclass(frozen=True)
-class Row:
+class MessageRow:
     """A message in a list. piece: the arguments of a task, or the beginning of another body."""
 
     id: str | None
@@ -88,8 +88,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """A part of a queue's messages.
+class MessageList:
+    """A list of some messages of a queue.
 
     first: the number of messages before the part.
     total: the number of messages in the queue, or of those that match the search.
@@ -99,7 +99,7 @@ class Listing:
     nothing: the sentence for a part without messages.
     """
 
-    rows: list[Row]
+    rows: list[MessageRow]
     first: int = 0
     total: int = 0
     before: str = ""
@@ -276,13 +276,13 @@ def first_of(request: Request) -> int:
     return min(_FURTHEST, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 0
 
 
-def _listing(space: "Space", stats: "QueueStats", queue: str, request: Request) -> Listing:
+def _listing(space: "Space", stats: "QueueStats", queue: str, request: Request) -> MessageList:
     first = first_of(request)
     try:
         filters = searched(request)
         rows, is_whole = _rows(space.entries(queue, preview=LIST_PREVIEW, **filters), first)
     except (InvalidArgument, BadMessageId) as error:
-        return Listing([], problem=str(error))
+        return MessageList([], problem=str(error))
     following, after, note = first + len(rows), "", ""
     if not is_whole:
         if following < _FURTHEST:
@@ -293,12 +293,12 @@ def _listing(space: "Space", stats: "QueueStats", queue: str, request: Request) 
     total = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
     if filters and not is_whole:
         total = space.purge(queue, dry_run=True, **filters)
-    return Listing(rows, first, following if is_whole else max(total, following + 1), before, after, note)
+    return MessageList(rows, first, following if is_whole else max(total, following + 1), before, after, note)
 
 
-def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], bool]:
+def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[MessageRow], bool]:
     """Return a page of rows, and whether the entries ended. The entries before ``first`` are skipped."""
-    rows: list[Row] = []
+    rows: list[MessageRow] = []
     for entry in islice(entries, first, None):
         if len(rows) == _PAGE:
             return rows, False
@@ -306,13 +306,13 @@ def _rows(entries: "Iterator[QueueEntry]", first: int) -> tuple[list[Row], bool]
     return rows, True
 
 
-def _row(entry: "QueueEntry") -> Row:
+def _row(entry: "QueueEntry") -> MessageRow:
     message, task = entry.message, task_of(entry, time.time())
     shown = "" if message is None else piece(message, _MOST_PIECE)
     if task is not None and task.arguments:
         shown = task.arguments
     state = entry.state if task is None else task.state
-    return Row(entry.id, state, _holder(entry), entry.damage, message, entry.body_bytes, shown, task)
+    return MessageRow(entry.id, state, _holder(entry), entry.damage, message, entry.body_bytes, shown, task)
 
 
 def _holder(entry: "QueueEntry") -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from xaspool_console.findings import queue_link
-from xaspool_console.flow import Edge, Node, Part
+from xaspool_console.flow import Component, Edge, Node
 from xaspool_console.formatting import short
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class _Layout:
         return self.columns[edge.target] <= self.columns[edge.source]
 
 
-def draw(metrics: "SpaceMetrics", part: Part) -> Markup:
+def draw(metrics: "SpaceMetrics", part: Component) -> Markup:
     """Return the picture of a part as SVG."""
     layout = _laid_out(part)
     tip = f"tip-{part.name}"
@@ -116,7 +116,7 @@ def draw(metrics: "SpaceMetrics", part: Part) -> Markup:
 # -- the places --------------------------------------------------------------------------------------------------------
 
 
-def _laid_out(part: Part) -> _Layout:
+def _laid_out(part: Component) -> _Layout:
     layout = _Layout(_columns(part.nodes, part.edges), _ends(part.edges))
     _place_columns(layout)
     _place_rows(layout, part.edges)

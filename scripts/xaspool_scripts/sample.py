@@ -66,7 +66,7 @@ stopped = true
 """
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _SampleHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # send head and body together, because Nagle's algorithm and delayed ACKs would cost 40 ms a request
 
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing, because a line for each request would hide the output of the demonstration."""
 
 
-class _Server(ThreadingHTTPServer):
+class _SampleServer(ThreadingHTTPServer):
     """A server that accepts many connections at once. The default of five is too small for a forwarder with many
     cores."""
 
@@ -100,7 +100,7 @@ class _Server(ThreadingHTTPServer):
 
 def main() -> None:
     """Serve on a free port of this machine until the process is killed. The first line of the output is the port."""
-    server = _Server(("127.0.0.1", 0), _Handler)
+    server = _SampleServer(("127.0.0.1", 0), _SampleHandler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

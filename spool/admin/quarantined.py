@@ -21,7 +21,7 @@ from spool.disk.content import replace_by_copy, unlink_if_there, write_new
 from spool.disk.disk import Disk
 from spool.disk.durability import Move
 from spool.disk.kernel import Unsupported
-from spool.disk.quarantine import MAX_REASON_BYTES, Cause, Reason, decode_reason
+from spool.disk.quarantine import MAX_REASON_BYTES, FileCause, FileReason, decode_reason
 from spool.disk.stat import FileIdentity
 from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
@@ -33,9 +33,9 @@ from spool.store.store import Store
 BEGINNING_BYTES = 1024
 UNKNOWN_CAUSE = "unknown"
 _CURES = {
-    Cause.TOO_LARGE: "raise max_body_bytes in {space}/space.toml",
-    Cause.QUEUE_LIMIT: "raise max_messages or max_bytes of the queue: spool-admin queue change {queue}",
-    Cause.NO_QUEUE: "create the queue: spool-admin queue create {queue}",
+    FileCause.TOO_LARGE: "raise max_body_bytes in {space}/space.toml",
+    FileCause.QUEUE_LIMIT: "raise max_messages or max_bytes of the queue: spool-admin queue change {queue}",
+    FileCause.NO_QUEUE: "create the queue: spool-admin queue create {queue}",
 }
 
 
@@ -234,13 +234,13 @@ def _forget_reason(disk: Disk, path: str) -> None:
     disk.flush_directory(layout.QUARANTINE)
 
 
-def _reason(disk: Disk, path: str) -> Reason:
+def _reason(disk: Disk, path: str) -> FileReason:
     try:
         return decode_reason(_read(disk, path + layout.REASON_SUFFIX, MAX_REASON_BYTES))
     except FileNotFoundError:
         return decode_reason(b"")
     except CorruptedFile:
-        return Reason("its reason cannot be read", None)
+        return FileReason("its reason cannot be read", None)
 
 
 def _read(disk: Disk, path: str, length: int) -> bytes:
@@ -251,15 +251,15 @@ def _read(disk: Disk, path: str, length: int) -> bytes:
         disk.close(handle)
 
 
-def _was_refused(reason: Reason) -> bool:
+def _was_refused(reason: FileReason) -> bool:
     return reason.cause is not None and reason.cause.is_refusal and reason.dropped is not None
 
 
-def _advice(reason: Reason, regular: bool, space: str) -> str:
+def _advice(reason: FileReason, regular: bool, space: str) -> str:
     """Return the next step. The step is the same for all files of one queue that have the same cause."""
     if not regular:
         return "it is no regular file: inspect it, then delete it"
-    if reason.cause is Cause.CHANGED:
+    if reason.cause is FileCause.CHANGED:
         return "its messages are in the queue, or were: put the missing content as a new message, then delete it"
     if _was_refused(reason) and reason.cause in _CURES:
         cure = _CURES[reason.cause].format(queue=reason.queue, space=printable(space))

@@ -31,7 +31,7 @@ log = logging.getLogger("spool")
 _AT_ONCE = 256  # the most schedules in one commit
 
 
-class _Changed(SpoolError):
+class _Conflict(SpoolError):
     """Another commit has changed the schedule."""
 
 
@@ -139,9 +139,9 @@ def _put(core: Core, due: Sequence[Schedule], now: float) -> None:
     for known, refused in failed:
         if isinstance(refused, OSError) and is_full(refused):
             refused = store.translate_error("committing", refused)
-        elif refused is not None and not isinstance(refused, _Changed | Full | InvalidArgument | QueueNotFound):
+        elif refused is not None and not isinstance(refused, _Conflict | Full | InvalidArgument | QueueNotFound):
             raise refused
-        if refused is not None and not isinstance(refused, _Changed) and (text := one_line(refused)) != known.error:
+        if refused is not None and not isinstance(refused, _Conflict) and (text := one_line(refused)) != known.error:
             log.warning("schedule %s cannot put its message, which is late: %s", known.name, text)
             notes.append(_change(known.name, known._replace(error=text), known, WriteSet()))
     _commit(store, notes)
@@ -167,7 +167,7 @@ def _change(name: str, new: Schedule | None, known: Schedule | None, writes: Wri
 def _decide(store: Store, name: str, new: Schedule | None, known: Schedule | None, writes: WriteSet) -> bool:
     """Commit the new state of a schedule; return False if the schedule is no longer ``known``."""
     _commit(store, [_change(name, new, known, writes)])
-    if writes.error is None or isinstance(writes.error, _Changed):
+    if writes.error is None or isinstance(writes.error, _Conflict):
         return writes.error is None
     raise writes.error
 
@@ -178,7 +178,7 @@ def _commit(store: Store, changes: Sequence[_Change]) -> None:
     def check_unchanged(_: object) -> None:
         for key, known, writes in changes:
             if writes.error is None and store.view.index.schedules.get(key) != known:
-                writes.error = _Changed()
+                writes.error = _Conflict()
 
     left = [writes for _, _, writes in changes]
     while left:

@@ -23,7 +23,7 @@ from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
-from spool.workers.loop import Step
+from spool.workers.loop import DriverStep
 from spool.workers.outcome import took_too_long
 from spool.workers.states import Event
 from spool.workers.worker import AT_ONCE, check_work
@@ -71,11 +71,11 @@ class TaskWorker:
 
     async def _call_until_the_end(self, tasks: int) -> None:
         empty_at: int | None = None  # the number of ended attempts, before the last claim found no message
-        while (step := self._next(tasks, empty_at)) is not Step.END:
-            if step is Step.TAKE:
+        while (step := self._next(tasks, empty_at)) is not DriverStep.END:
+            if step is DriverStep.TAKE:
                 ended = self._run.ended
                 empty_at = None if await self._take() else ended
-            elif step is Step.CALL:
+            elif step is DriverStep.CALL:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             else:  # a short sleep, so that the loop checks ``stop``
                 await asyncio.sleep(min(self._run.breaker.pause_left(), IDLE_SECONDS))
@@ -83,7 +83,7 @@ class TaskWorker:
             await asyncio.wait(self._under_way)
         self._collect()
 
-    def _next(self, tasks: int, empty_at: int | None) -> Step:
+    def _next(self, tasks: int, empty_at: int | None) -> DriverStep:
         """Return the next step. If a call has failed, raise its error."""
         self._collect()
         calls = len(self._under_way)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spool.client.connection import CALL_SECONDS, Connection
+from spool.client.connection import CALL_SECONDS, HttpConnection
 from spool.client.fields import MOST_JSON_BYTES, NDJSON, branch_of, check_bytes, fields_of_put, json_bytes, put_object
 from spool.errors import BadMessageId, CommitUnknown, MessageInUse, NotOpen, ProtocolError, SpoolError
 from spool.model.message import Message
@@ -55,7 +55,7 @@ class RemoteClaims(HeldMessages):
     at most 64 MiB.
     """
 
-    def __init__(self, connection: Connection, *, renews: bool = True) -> None:
+    def __init__(self, connection: HttpConnection, *, renews: bool = True) -> None:
         super().__init__(f"{connection.server}/{connection.space}")
         self._connection, self._renews, self._process = connection, renews, os.getpid()
         self._calls, self._ended = ThreadPoolExecutor(8, "spool-claims"), threading.Event()

@@ -39,7 +39,7 @@ def is_address(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Connection:
+class HttpConnection:
     """A connection to one space.
 
     server: the address of the server, e.g. ``https://queue.example:8815``. space: the name of the space.
@@ -79,7 +79,7 @@ class Connection:
         return cls(server, space, token, certificate, place if token else "", certificate_file or "")
 
     def __repr__(self) -> str:  # (without the token, because logs may show the connection)
-        return f"Connection({self.server}/{self.space})"
+        return f"HttpConnection({self.server}/{self.space})"
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from spool.admin.stats import QueueStats
 from spool.client.claims import RemoteClaims
-from spool.client.connection import CALL_SECONDS, Connection
+from spool.client.connection import CALL_SECONDS, HttpConnection
 from spool.client.fields import (
     MOST_JSON_BYTES,
     NDJSON,
@@ -64,7 +64,7 @@ def connect(
         InvalidArgument: the address is none, a file cannot be read, or httpx is not installed (the extra ``[http]``).
     """
     files = (None if name is None else os.fspath(name) for name in (token_file, certificate_file))
-    return RemoteSpace(Connection.of(address, token, *files))
+    return RemoteSpace(HttpConnection.of(address, token, *files))
 
 
 class RemoteSpace(Closing):
@@ -82,7 +82,7 @@ class RemoteSpace(Closing):
 
     __reduce_ex__ = refuse_pickling
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         """Applications call ``connect`` instead."""
         self._connection, self._closed = connection, False
 

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 
 from spool.disk.disk import Disk
 from spool.disk.memory import CLEAR, FUTEX_BYTES, WORD_BYTES
-from spool.disk.quarantine import Cause, Reason, quarantine
+from spool.disk.quarantine import FileCause, FileReason, quarantine
 from spool.errors import NO_ROOM, SpaceStopped
 from spool.model import layout
 from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
@@ -193,7 +193,7 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
         )
     if found is not None:
         text = "it is not a plain file with one name, so no process has a lock on it"
-        quarantine(disk, name, Reason(text, Cause.FOREIGN))
+        quarantine(disk, name, FileReason(text, FileCause.FOREIGN))
     return disk.create(name)
 
 

@@ -73,7 +73,7 @@ class SharedBytes(Protocol):
         """Release the memory; a later use raises ValueError."""
 
 
-class Calls(Protocol):
+class FileCalls(Protocol):
     """The calls of ``Disk`` that read and write the bytes of an open file."""
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes: ...
@@ -116,7 +116,7 @@ class ByCalls:
 
     wakes: ClassVar[bool] = False
 
-    def __init__(self, disk: Calls, handle: int) -> None:
+    def __init__(self, disk: FileCalls, handle: int) -> None:
         self._disk = disk
         self._handle = handle
 

@@ -22,7 +22,7 @@ _MAX_TEXT = 8 << 10  # in characters; a text of this length, with the JSON objec
 _MAX_STEM = 200
 
 
-class Cause(enum.StrEnum):
+class FileCause(enum.StrEnum):
     """The kind of a file in quarantine. Only files of the kinds DAMAGED and MESSAGE had acknowledged messages."""
 
     DAMAGED = "damaged"  # a file of the space whose bytes were durable
@@ -37,15 +37,15 @@ class Cause(enum.StrEnum):
 
     @property
     def is_damage(self) -> bool:
-        return self in (Cause.DAMAGED, Cause.MESSAGE)
+        return self in (FileCause.DAMAGED, FileCause.MESSAGE)
 
     @property
     def is_refusal(self) -> bool:
         """Whether the file is a dropped file that an intake refused. Such a file can be restored."""
-        return self in (Cause.REFUSED, Cause.TOO_LARGE, Cause.QUEUE_LIMIT, Cause.NO_QUEUE)
+        return self in (FileCause.REFUSED, FileCause.TOO_LARGE, FileCause.QUEUE_LIMIT, FileCause.NO_QUEUE)
 
 
-class Reason(NamedTuple):
+class FileReason(NamedTuple):
     """The reason why a file is in quarantine.
 
     text: the sentence for people.
@@ -55,7 +55,7 @@ class Reason(NamedTuple):
     """
 
     text: str
-    cause: Cause | None
+    cause: FileCause | None
     queue: str | None = None
     dropped: str | None = None
 
@@ -67,20 +67,20 @@ class Reason(NamedTuple):
         return f"{text}\n{json.dumps(fields)}\n".encode("utf-8", "backslashreplace")
 
 
-def decode_reason(data: bytes) -> Reason:
+def decode_reason(data: bytes) -> FileReason:
     """Read a reason file. If another program wrote the file, the reason has no cause."""
     text, _, last = data.decode("utf-8", "replace").strip().rpartition("\n")
     try:
         fields = json.loads(last)
-        cause, queue, dropped = Cause(fields["kind"]), fields.get("queue"), fields.get("dropped")
+        cause, queue, dropped = FileCause(fields["kind"]), fields.get("queue"), fields.get("dropped")
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return Reason(f"{text}\n{last}".strip() or "no reason is recorded", None)
+        return FileReason(f"{text}\n{last}".strip() or "no reason is recorded", None)
     is_queue = isinstance(queue, str) and layout.is_queue_name(queue) is not None
     is_name = isinstance(dropped, str) and dropped not in ("", ".", "..") and not {"/", "\0"} & set(dropped)
-    return Reason(text, cause, queue if is_queue else None, dropped if is_queue and is_name else None)
+    return FileReason(text, cause, queue if is_queue else None, dropped if is_queue and is_name else None)
 
 
-def quarantine(disk: Disk, name: str, reason: Reason) -> str:
+def quarantine(disk: Disk, name: str, reason: FileReason) -> str:
     """Move a file to quarantine under a free name; returns the new name.
 
     The reason is written before the move. The move is durable when this call returns. Otherwise a power cut could undo
@@ -95,7 +95,7 @@ def quarantine(disk: Disk, name: str, reason: Reason) -> str:
     return target
 
 
-def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: Reason) -> str:
+def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: FileReason) -> str:
     """Write bytes of acknowledged messages, e.g. a damaged body, to a file in quarantine. Return the file's name."""
     target = _free_name(disk, name, reason)
     write_new(disk, target, data, durable=True)
@@ -111,7 +111,7 @@ def is_quarantined(disk: Disk, name: str) -> bool:
     return not disk.exists(name) or same_bytes(disk, name, there)
 
 
-def keep_copy(disk: Disk, name: str, reason: Reason) -> str:
+def keep_copy(disk: Disk, name: str, reason: FileReason) -> str:
     """Copy a file with acknowledged messages to quarantine; returns the copy's name.
 
     The file remains in place, because some of its messages can still be read.
@@ -122,7 +122,7 @@ def keep_copy(disk: Disk, name: str, reason: Reason) -> str:
     return target
 
 
-def _free_name(disk: Disk, name: str, reason: Reason) -> str:
+def _free_name(disk: Disk, name: str, reason: FileReason) -> str:
     """Find a free name in quarantine, write the reason file for this name, and return the name."""
     stem = stem_of(name)
     attempt = 0

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from spool.disk.content import new_file, unlink_if_there, unlink_unless_gone, write_new
 from spool.disk.disk import Disk, FlushFailed
-from spool.disk.quarantine import Cause, Reason, quarantine
+from spool.disk.quarantine import FileCause, FileReason, quarantine
 from spool.model import layout
 from spool.model.layout import FreeName
 
@@ -176,7 +176,9 @@ class Recycler:
         into free/. Return False if the file is regular."""
         identity = self.disk.identity(name)
         if identity is not None and not identity.is_regular:
-            quarantine(self.disk, name, Reason(f"it lay in {layout.FREE}/, and is no regular file", Cause.FOREIGN))
+            quarantine(
+                self.disk, name, FileReason(f"it lay in {layout.FREE}/, and is no regular file", FileCause.FOREIGN)
+            )
         return identity is None or not identity.is_regular
 
     def stock(self) -> None:

@@ -7,7 +7,7 @@ from spool.admin.in_doubt import InDoubt
 from spool.coordination.resumptions import READ_SECONDS, Resumptions
 from spool.disk.advice import is_directory
 from spool.disk.stat import is_same_original
-from spool.engine.engine import BranchExists, Decision, Engine, Room, examine, examine_kind, local_file_system
+from spool.engine.engine import BranchExists, Decision, Engine, RoomLeft, examine, examine_kind, local_file_system
 from spool.index.commit import Subscription
 from spool.log.adoption import UnknownBranch
 from spool.runtime.calls import deferred
@@ -18,6 +18,6 @@ from spool.transactions.coordinated import CoordinatedTransaction
 
 __all__ = [
     "READ_SECONDS", "BranchExists", "Clock", "CoordinatedTransaction", "Decision", "Engine", "InDoubt", "Joinable",
-    "Resumptions", "Room", "Subscription", "UnknownBranch", "WaitExpired", "deferred", "duration_keys", "examine",
+    "Resumptions", "RoomLeft", "Subscription", "UnknownBranch", "WaitExpired", "deferred", "duration_keys", "examine",
     "examine_kind", "is_directory", "is_same_original", "local_file_system",
 ]  # fmt: skip

@@ -62,7 +62,7 @@ Decision = Literal["committed", "rolled back"]
 """An administrator's decision about a branch."""
 
 
-class Room(NamedTuple):
+class RoomLeft(NamedTuple):
     """The remaining room for messages.
 
     ``messages``: the number of messages that fit; None: any number. ``full``: the name of a full queue; "" if none is
@@ -411,11 +411,11 @@ class Engine:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     @public_call("counting messages")
-    def room(self, queues: Iterable[str]) -> Room:
+    def room(self, queues: Iterable[str]) -> RoomLeft:
         """Return the number of messages that still fit into each of these queues."""
         from spool.workers.room import room_for_answers
 
-        return Room(*room_for_answers(self._store, queues))
+        return RoomLeft(*room_for_answers(self._store, queues))
 
     @public_call("counting an attempt")
     def count_failure(self, position: Position, reason: str, *, died: bool = False) -> str | None:

@@ -18,7 +18,7 @@ from spool.model.settings import QueueConfig
 MOST_WAITING = 65_536  # the most runs in memory that wait for other runs of their groups
 
 
-class Passed(NamedTuple):
+class ClaimedHead(NamedTuple):
     """The head of a queue, which this process has claimed: all ready runs before the run with this key, and the
     messages of that run before ``ordinal``. ``releases``: the count of ``ClaimLocks`` at that time."""
 
@@ -40,7 +40,7 @@ class Queue:
     search begins behind this head, so that n gets do not pass n claims.
     """
 
-    passed: Passed | None = None
+    passed: ClaimedHead | None = None
 
     def __init__(self, config: QueueConfig, refill: Callable[[Segment], None]) -> None:
         self.name = config.name

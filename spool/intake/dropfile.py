@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.disk.quarantine import Cause
+from spool.disk.quarantine import FileCause
 from spool.errors import InvalidArgument, SpoolError
 from spool.model import codecs
 from spool.model.message import PUT_OPTIONS, attributes_of, check_content_type
@@ -29,7 +29,7 @@ _ARGUMENTS = ("body", *PUT_OPTIONS)
 class NotTaken(InvalidArgument):
     """A captured file is not taken, by this decision."""
 
-    def __init__(self, why: str, cause: Cause = Cause.REFUSED, step: Action = Action.QUARANTINE) -> None:
+    def __init__(self, why: str, cause: FileCause = FileCause.REFUSED, step: Action = Action.QUARANTINE) -> None:
         super().__init__(why)
         self.decision = Verdict(step, why, cause)
 
@@ -117,7 +117,9 @@ def puts_of(
         puts = [_one(name, data, kind, f"{queue} --drop-type {suffix}=bytes")]
     for count, put in enumerate(puts, 1):
         if put.bytes > body_limit:
-            raise NotTaken(f"message {count} has {put.bytes} bytes; max_body_bytes is {body_limit}", Cause.TOO_LARGE)
+            raise NotTaken(
+                f"message {count} has {put.bytes} bytes; max_body_bytes is {body_limit}", FileCause.TOO_LARGE
+            )
     return puts
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spool.disk.quarantine import Cause
+from spool.disk.quarantine import FileCause
 from spool.errors import Full
 from spool.intake.dropfile import NotTaken
 from spool.log.quota import Usage, UsageByQueue, check_room, combined, never_fits, prepared_usage
@@ -23,7 +23,7 @@ log = logging.getLogger("spool")
 
 
 @dataclass
-class _Waiting:
+class _WaitingFiles:
     """The files of one queue that wait for room.
 
     first: the room that the first file needs.
@@ -39,7 +39,7 @@ class FullQueues:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _WaitingFiles] = {}
         self._told: set[str] = set()  # the queues that the log names as full
 
     def __iter__(self) -> Iterator[str]:
@@ -50,7 +50,7 @@ class FullQueues:
 
     def begin(self, queue: str, first: Usage) -> None:
         """Let the files of a queue wait. ``first``: the room that the first file needs."""
-        self._waiting[queue] = _Waiting(first)
+        self._waiting[queue] = _WaitingFiles(first)
 
     def note_folder(self, queue: str, files: int) -> None:
         """Record how many files wait in the folder of a full queue."""
@@ -66,7 +66,7 @@ class FullQueues:
     def _obstacle(self, queue: str) -> str:
         """Return why the first file of a queue has no room now; "" if it has room."""
         try:
-            Room(self._store).check(queue, self._waiting[queue].first)
+            CommitRoom(self._store).check(queue, self._waiting[queue].first)
         except NotTaken:  # the limit is lower now, and the intake will refuse the file
             pass
         except Full as error:
@@ -90,7 +90,7 @@ class FullQueues:
         return sum(files.values())
 
 
-class Room:
+class CommitRoom:
     """The room for one commit, according to this process's index. The commit itself checks the limits again."""
 
     def __init__(self, store: Store) -> None:
@@ -111,7 +111,7 @@ class Room:
         """
         if self._is_limited:
             if exceeded := self._exceeded_limit(queue, usage):
-                raise NotTaken(f"{exceeded}: raise the limit, then restore the file", Cause.QUEUE_LIMIT)
+                raise NotTaken(f"{exceeded}: raise the limit, then restore the file", FileCause.QUEUE_LIMIT)
             check_room(self._store.view, self._settings, combined(self._added, {queue: usage}), self._prepared)
 
     def add(self, queue: str, usage: Usage) -> None:

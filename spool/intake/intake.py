@@ -16,14 +16,14 @@ from functools import partial
 
 from spool.disk.advice import advice
 from spool.disk.content import is_directory, opened, protect_files
-from spool.disk.quarantine import Cause, Reason, quarantine
+from spool.disk.quarantine import FileCause, FileReason, quarantine
 from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen, SpoolError, TransactionTimeout
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
 from spool.intake.dropfile import NotTaken, PutArguments, least_body_bytes, puts_of, type_of
 from spool.intake.folder_watcher import FolderWatcher
-from spool.intake.full_queues import FullQueues, Room
+from spool.intake.full_queues import CommitRoom, FullQueues
 from spool.intake.markers import Markers
 from spool.log.quota import Usage
 from spool.model import layout
@@ -306,7 +306,7 @@ class Intake:
         messages, rest = 0, deque(batch)
         with self._disk.keeping(*{file.folder for file in batch}):
             try:
-                room = Room(self._store)
+                room = CommitRoom(self._store)
                 while rest and messages < _BATCH_MESSAGES:
                     file = rest.popleft()
                     if file.queue not in self._full and (puts := self._put(transaction, file, room)):
@@ -324,7 +324,7 @@ class Intake:
         self.counts.messages += messages
         return list(rest)
 
-    def _put(self, transaction: Transaction, file: CapturedFile, room: Room) -> int:
+    def _put(self, transaction: Transaction, file: CapturedFile, room: CommitRoom) -> int:
         """Put the messages of a file. Return their number, or 0 if the file waits, or was refused."""
         needed = self._least_usage(file)
         try:
@@ -376,7 +376,7 @@ class Intake:
         store = self._store
         settings = store.settings.known
         if file.queue not in settings.config.queues:
-            raise NotTaken("that queue was deleted", Cause.NO_QUEUE)
+            raise NotTaken("that queue was deleted", FileCause.NO_QUEUE)
         return puts_of(
             file.name,
             self._read(file),
@@ -397,7 +397,7 @@ class Intake:
                 if decision.step is not Action.TAKE:
                     raise NotTaken(decision.why, step=decision.step)
             if identity.size > config.max_dropped_bytes:
-                raise NotTaken(f"it is larger than max_body_bytes, {config.max_body_bytes}", Cause.TOO_LARGE)
+                raise NotTaken(f"it is larger than max_body_bytes, {config.max_body_bytes}", FileCause.TOO_LARGE)
             data = disk.read_at(handle, 0, identity.size)
             if not seen.is_still(disk.handle_identity(handle)):
                 raise NotTaken("a program has just written to it: it waits", step=Action.LEAVE)
@@ -419,7 +419,7 @@ class Intake:
             case Action.QUARANTINE:
                 name = path.rpartition("/")[2].removeprefix(layout.FIRST_PREFIX)
                 text = f"dropped for queue {queue}: {decision.why}"
-                quarantine(self._disk, path, Reason(text, decision.cause, queue, name))
+                quarantine(self._disk, path, FileReason(text, decision.cause, queue, name))
                 self.counts.quarantined += 1
 
     def _let_wait(self, files: Iterable[CapturedFile]) -> None:

@@ -21,7 +21,7 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile
 from spool.disk.content import new_file, opened, replace_by_copy
 from spool.disk.disk import Disk
-from spool.disk.quarantine import Cause, Reason, quarantine
+from spool.disk.quarantine import FileCause, FileReason, quarantine
 from spool.errors import CorruptedFile
 from spool.format.header import Header, encode_header, stamp
 from spool.format.reader import prove
@@ -204,7 +204,7 @@ def _is_whole(disk: Disk, number: int) -> bool:
             reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
         except CorruptedFile as error:
             reason = f"{error}; its writer died before it was flushed"
-    quarantine(disk, name, Reason(reason, Cause.UNFLUSHED))
+    quarantine(disk, name, FileReason(reason, FileCause.UNFLUSHED))
     return False
 
 

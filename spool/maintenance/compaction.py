@@ -347,7 +347,7 @@ def _write(store: Store, index: Index, sections: list[list[Extent]]) -> int:
             return 0
         store.files.disk.flush(file.handle)  # flush most bytes now, before the number lock makes other processes wait
         batch.supersedes = tuple(sorted({extent.run.file.number for extent in written}))
-        changed = _Changed(index, written)
+        changed = _Changes(index, written)
         check = partial(changed.exclude_from, batch, store.view)
         commit(store, file, batch, check=check, on_applied=changed.follow)
     return 1
@@ -376,7 +376,7 @@ def _add(batch: WriteSet, section: list[Extent], reading: FileCache) -> list[Ext
     return kept
 
 
-class _Changed:
+class _Changes:
     """The messages of a new file that were removed, changed or moved since the compaction began.
 
     ``follow`` reads only the changes since its last call. For each change, it searches in a sorted list.

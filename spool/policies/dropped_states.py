@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from spool.disk.advice import user_name
 from spool.disk.content import opened
-from spool.disk.quarantine import Cause
+from spool.disk.quarantine import FileCause
 from spool.disk.stat import FileIdentity
 from spool.model import layout
 from spool.model.settings import QueueConfig
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 
     step: Action
     why: str = ""
-    cause: Cause = Cause.REFUSED
+    cause: FileCause = FileCause.REFUSED
     proof: Proof | None = None
 
 
@@ -215,7 +215,7 @@ def committed_by_the_dead(identity: FileIdentity | None, writer: bool | None) ->
     if identity.modified_ns < identity.changed_ns:  # the rename of the capture came after the last write
         return WATCH
     reason = "it became messages, its intake died, and it may have changed since: compare it with them"
-    return Verdict(Action.QUARANTINE, reason, Cause.CHANGED)
+    return Verdict(Action.QUARANTINE, reason, FileCause.CHANGED)
 
 
 def late(size: int, modified_ns: int, identity: FileIdentity | None, is_over: bool) -> Verdict:
@@ -235,4 +235,4 @@ def _changed(read: int, identity: FileIdentity) -> Verdict:
             f"{plural(identity.size - read, 'byte')} after those are only in this file; tail -c +{read + 1} FILE "
             "prints them"
         )
-    return Verdict(Action.QUARANTINE, reason, Cause.CHANGED)
+    return Verdict(Action.QUARANTINE, reason, FileCause.CHANGED)

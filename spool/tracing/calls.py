@@ -26,7 +26,7 @@ T = TypeVar("T")
 # -- a put ------------------------------------------------------------------------------------------------------------
 
 
-class Send(Attached):
+class PutSpan(Attached):
     """The span of a put, from the call to the return. A future prolongs the span until the future is done.
 
     options: the options of the put, with the context of the span in the headers.
@@ -98,9 +98,9 @@ def _given_headers(options: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 @guarded
-def begin_send(limits: SpaceConfig, queue: str, count: int, options: Mapping[str, Any]) -> Send | None:
+def begin_put(limits: SpaceConfig, queue: str, count: int, options: Mapping[str, Any]) -> PutSpan | None:
     """Begin the span of a put of ``count`` messages. Return None if the caller has no span."""
-    return Send(limits, queue, count, options) if spans.caller_span() is not None and _is_name(queue) else None
+    return PutSpan(limits, queue, count, options) if spans.caller_span() is not None and _is_name(queue) else None
 
 
 def _is_name(queue: object) -> bool:
@@ -111,7 +111,7 @@ def _is_name(queue: object) -> bool:
 # -- a get ------------------------------------------------------------------------------------------------------------
 
 
-class Receive(Attached):
+class GetSpan(Attached):
     """The span of a get, with the wait for a message.
 
     The links to the contexts of the messages are known only after the get. So the span is made after the get, and the
@@ -151,10 +151,10 @@ class Receive(Attached):
 
 
 @guarded
-def begin_receive(queue: str, options: Mapping[str, Any]) -> Receive | None:
+def begin_get(queue: str, options: Mapping[str, Any]) -> GetSpan | None:
     """Begin the span of a get. Return None if the caller has no recording span."""
     span = spans.caller_span()
-    return Receive(queue, options) if span is not None and span.is_recording() and _is_name(queue) else None
+    return GetSpan(queue, options) if span is not None and span.is_recording() and _is_name(queue) else None
 
 
 # -- a call with a message --------------------------------------------------------------------------------------------

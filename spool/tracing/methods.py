@@ -16,12 +16,12 @@ from typing import Any
 from opentelemetry import context
 
 from spool.tracing import note_failure
-from spool.tracing.calls import Receive, Send, begin_client_call, begin_process, begin_receive, begin_send, note_error
+from spool.tracing.calls import GetSpan, PutSpan, begin_client_call, begin_get, begin_process, begin_put, note_error
 from spool.tracing.spans import in_context
 
 Method = Callable[..., Any]
 _limits = attrgetter("_store.settings.known.config")
-Begin = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Send | Receive | None]
+Begin = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], PutSpan | GetSpan | None]
 
 
 # -- puts and gets ----------------------------------------------------------------------------------------------------
@@ -60,11 +60,11 @@ def _spanned(begin: Begin) -> Callable[[Method], Method]:
 
 
 def _put(count: Callable[[tuple[Any, ...]], int]) -> Callable[[Method], Method]:
-    return _spanned(lambda owner, queue, args, options: begin_send(_limits(owner), queue, count(args), options))
+    return _spanned(lambda owner, queue, args, options: begin_put(_limits(owner), queue, count(args), options))
 
 
 def _get(queue_of: Callable[[Any], str]) -> Callable[[Method], Method]:
-    return _spanned(lambda owner, queue, args, options: begin_receive(queue_of(queue), options))
+    return _spanned(lambda owner, queue, args, options: begin_get(queue_of(queue), options))
 
 
 def _of_the_task(submit: Method) -> Method:
@@ -196,7 +196,7 @@ METHODS: dict[str, dict[str, Callable[[Method], Method]]] = {
         "withdraw": _at_the_end,
         "_record": _with_reply,
     },
-    "forwarder.task:Calls": {"begin": _of_the_service},
+    "forwarder.task:ChunkCalls": {"begin": _of_the_service},
     "forwarder.task:ServiceThreads": {"failed": _noting_error},
     "forwarder.time_limits:TimeLimit": {"call": _noting_errors},
     "forwarder.services.http:HttpCaller": {"_send": _over_http},

@@ -8,22 +8,14 @@ from typing import Any
 
 import msgpack
 
-from spool.disk.quarantine import Cause, Reason, quarantine_bytes
+from spool.disk.quarantine import FileCause, FileReason, quarantine_bytes
 from spool.errors import CorruptedFile, SystemFailure, UnknownCodec
 from spool.index.run import Run
 from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
 from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
-from spool.model.message import (
-    Message,
-    Origin,
-    new_message,
-    set_body,
-    set_ordinal,
-    set_origin,
-    with_defaults,
-)
+from spool.model.message import Message, Origin, new_message, set_body, set_ordinal, set_origin, with_defaults
 from spool.model.position import Position, PositionRanges
 from spool.runtime.clock import Deadline
 from spool.runtime.tearing import raise_if_torn
@@ -155,7 +147,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"
     text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"
-    why = Reason(text, Cause.MESSAGE, queue)
+    why = FileReason(text, FileCause.MESSAGE, queue)
     quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), why)
     batch = WriteSet()
     batch.remove(position.number, position.ordinal, 1, "failed")

@@ -25,7 +25,7 @@ from itertools import repeat
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import GroupName, group_byte, xid_byte
 from spool.errors import CorruptedFile, NotOpen, SpoolError, UnknownCodec
-from spool.index.queue import Passed
+from spool.index.queue import ClaimedHead
 from spool.log.commit_file import CommitFileWriter
 from spool.log.standing import look_at_standing
 from spool.log.visibility import apply_up_to, catch_up, list_prepared, revalidate
@@ -285,7 +285,7 @@ class Hold:
                 if first == end:
                     continue
                 if own > MANY_OWN:
-                    queue.passed = Passed(run.key, first, releases)
+                    queue.passed = ClaimedHead(run.key, first, releases)
             own = _NOT_OWN
             if group is not None:
                 if self._lock_group((wanted.queue, group)):

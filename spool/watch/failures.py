@@ -94,7 +94,7 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class Failures:
+class FailureReport:
     """The failures of the last day.
 
     failed: the newest, at most 50. groups: all of them, by task, queue and kind of cause. origins: for each error
@@ -114,9 +114,9 @@ class RecentFailures:
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
-        self._found, self._until = Failures(), float("-inf")
+        self._found, self._until = FailureReport(), float("-inf")
 
-    def find(self, store: Store, roles: Mapping[str, str]) -> Failures:
+    def find(self, store: Store, roles: Mapping[str, str]) -> FailureReport:
         """Return the failures of the last day. ``roles``: the role of each queue."""
         if store.clock.monotonic() >= self._until:
             begun = thread_time()
@@ -126,7 +126,7 @@ class RecentFailures:
             self._until = store.clock.monotonic() + pause
         return self._found
 
-    def _find(self, store: Store, roles: Mapping[str, str]) -> Failures:
+    def _find(self, store: Store, roles: Mapping[str, str]) -> FailureReport:
         found: dict[object, FailedTask] = {}
         origins: dict[str, Mapping[str, int]] = {}
         # Of a failed message and the result of the same task, the message counts.
@@ -140,7 +140,7 @@ class RecentFailures:
         self._known = {name: known for name, known in self._known.items() if name in roles}
         after = store.clock.now() - DAY_SECONDS
         recent = sorted((each for each in found.values() if each.at >= after), key=lambda each: -each.at)
-        return Failures(tuple(recent[:_MOST_LISTED]), grouped(recent), origins)
+        return FailureReport(tuple(recent[:_MOST_LISTED]), grouped(recent), origins)
 
     def _read(self, store: Store, queue: str, *, is_error: bool) -> Collection[FailedTask]:
         known = self._known.setdefault(queue, _Known())

@@ -22,7 +22,7 @@ from spool.policies.heuristics import heuristic_outcomes
 from spool.policies.subscriptions import SubscriptionState, states
 from spool.store.meters import Key
 from spool.store.store import Store
-from spool.watch.failures import FailedTask, Failures, RecentFailures, TaskFailures
+from spool.watch.failures import FailedTask, FailureReport, RecentFailures, TaskFailures
 from spool.watch.last_recovery import last_recovery
 
 _LISTED_SECONDS = 30.0
@@ -135,7 +135,7 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
     configs = store.settings.current(page).config.queues
     stats = last_stats if page.is_stopped else queue_stats
     queues, role = stats(store, tuple(configs)), roles(configs)
-    failures = Failures() if page.is_stopped else kept.recent_failures(store, role)
+    failures = FailureReport() if page.is_stopped else kept.recent_failures(store, role)
     doubts, held = ([], []) if page.is_stopped else (_in_doubt(store), claims(store))
     found, system, reading = quarantined.findings(store.files.disk), store.files.disk.file_system(), store.meters.read()
     return SpaceMetrics(
@@ -228,7 +228,7 @@ class KeptFigures:
         self._failures = RecentFailures()
         self._mutex = threading.Lock()
 
-    def recent_failures(self, store: Store, roles: Mapping[str, str]) -> Failures:
+    def recent_failures(self, store: Store, roles: Mapping[str, str]) -> FailureReport:
         with self._mutex:
             return self._failures.find(store, roles)
 

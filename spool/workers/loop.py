@@ -16,7 +16,7 @@ import enum
 from spool.workers.pauses import Breaker
 
 
-class Step(enum.Enum):
+class DriverStep(enum.Enum):
     """The next step of a driver."""
 
     TAKE = "claim a message, and begin its call"
@@ -27,7 +27,7 @@ class Step(enum.Enum):
 
 def next_step(
     breaker: Breaker, *, is_stopping: bool, is_full: bool = False, is_empty: bool = False, is_busy: bool = False
-) -> Step:
+) -> DriverStep:
     """Return the next step. The driver waits only for a moment, because no signal and no ``stop`` ends its wait.
 
     Args:
@@ -37,11 +37,11 @@ def next_step(
         is_busy: whether a message is claimed, or a call is under way, after which another claim may find a message.
     """
     if is_stopping or breaker.is_over:
-        return Step.END
+        return DriverStep.END
     if is_full:
-        return Step.CALL
+        return DriverStep.CALL
     if breaker.pause_left() > 0:
-        return Step.PAUSE
+        return DriverStep.PAUSE
     if is_empty and breaker.once:
-        return Step.CALL if is_busy else Step.END
-    return Step.TAKE
+        return DriverStep.CALL if is_busy else DriverStep.END
+    return DriverStep.TAKE

@@ -23,7 +23,7 @@ from spool.runtime.pickling import refuse_pickling
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt, HasAttempts, attempts_of
 from spool.workers.handler import Handler
-from spool.workers.loop import Step
+from spool.workers.loop import DriverStep
 from spool.workers.outcome import Outcome, took_too_long
 from spool.workers.pauses import PAUSE_AFTER
 from spool.workers.states import Event
@@ -262,10 +262,10 @@ class Worker:
         with self._changed:
             while True:
                 step = run.next_step(empty_at, is_busy=self._busy > 0)
-                if step is Step.TAKE:
+                if step is DriverStep.TAKE:
                     self._busy += 1
-                if step in (Step.TAKE, Step.END):
-                    return step is Step.TAKE
+                if step in (DriverStep.TAKE, DriverStep.END):
+                    return step is DriverStep.TAKE
                 self._changed.wait(min(run.breaker.pause_left() or _POLL_SECONDS, _POLL_SECONDS))
 
     def _take(self, call: Call) -> bool:

@@ -18,7 +18,7 @@ import pytest
 
 import spool
 from spool.client import claims as leases
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.client.problems import Unreachable
 from spool.client.space import RemoteSpace
 from tests.client.conftest import WAIT, served
@@ -120,14 +120,14 @@ def through(proxy: Proxy) -> Iterator[RemoteSpace]:
 @contextmanager
 def before(server: Server, *path: str, act: Callable[[], object]) -> Iterator[None]:
     """Call ``act`` once before the first call of the client whose address ends so."""
-    call, acts = Connection.call, [act]
+    call, acts = HttpConnection.call, [act]
 
-    def noticed(self: Connection, method: str, *given: str, **options: Any) -> Any:
+    def noticed(self: HttpConnection, method: str, *given: str, **options: Any) -> Any:
         if given[-len(path) :] == path and acts:
             acts.pop()()
         return call(self, method, *given, **options)
 
-    with mock.patch.object(Connection, "call", noticed):
+    with mock.patch.object(HttpConnection, "call", noticed):
         yield
     assert not acts
 
@@ -201,9 +201,9 @@ def test_a_get_whose_acknowledgement_is_unknown_looks_for_its_message(
 ) -> None:
     """The server dies during the acknowledgement: before it, or after it, and the answer is lost in both cases."""
     through.put("other", "a")
-    call, died = Connection.call, list[bool]()
+    call, died = HttpConnection.call, list[bool]()
 
-    def die(self: Connection, method: str, *path: str, **given: Any) -> Any:
+    def die(self: HttpConnection, method: str, *path: str, **given: Any) -> Any:
         if path[-1] == "commit" and not died:
             died.append(True)
             if is_done:
@@ -212,7 +212,7 @@ def test_a_get_whose_acknowledgement_is_unknown_looks_for_its_message(
             raise Unreachable("it has died", is_sent=True)
         return call(self, method, *path, **given)
 
-    with mock.patch.object(Connection, "call", die):
+    with mock.patch.object(HttpConnection, "call", die):
         assert through.get("other", timeout=WAIT).body == "a"
     assert through.stats("other").dequeued == 1
     assert through.stats("other").ready == 0

@@ -11,7 +11,7 @@ import pytest
 
 import spool
 from spool.client import claims as leases
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from tests.children import exit_code_of
 from tests.client.conftest import WAIT, served
 
@@ -73,7 +73,7 @@ def test_an_extended_lease_is_not_shortened_by_its_renewal(directory: Path) -> N
                 claims.extend(wrong)
         claims.extend(600.0)
         claims.take("orders")
-        with mock.patch.object(Connection, "repeated", side_effect=Connection.repeated, autospec=True) as calls:
+        with mock.patch.object(HttpConnection, "repeated", side_effect=HttpConnection.repeated, autospec=True) as calls:
             claims.extend_if_before(time.monotonic() + leases.LEASE_SECONDS, leases.LEASE_SECONDS)
             claims.extend()
         told = [json.loads(call.kwargs["content"]) for call in calls.call_args_list]

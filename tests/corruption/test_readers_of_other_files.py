@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spool.coordination.counters import CounterPage, Counters
 from spool.disk import Disk
-from spool.disk.quarantine import MAX_REASON_BYTES, Cause, Reason, decode_reason, quarantine
+from spool.disk.quarantine import MAX_REASON_BYTES, FileCause, FileReason, decode_reason, quarantine
 from spool.model import layout
 from tests.corruption.hostile import BOMBS, changed, damaged, each_changed, pack
 from tests.corruption.readers import (
@@ -155,10 +155,10 @@ def test_no_reason_of_another_program_leads_out_of_the_folder_of_a_queue(data: b
 @given(
     name=st.binary(min_size=1, max_size=250).filter(lambda raw: not {0, 47} & {*raw} and raw not in (b".", b"..")),
     reason=st.text(max_size=200) | st.sampled_from(["\ud800", "x" * MAX_REASON_BYTES, "\n{}", '{"kind": "damaged"}']),
-    cause=st.sampled_from(Cause),
+    cause=st.sampled_from(FileCause),
 )
 def test_r08_a_file_with_any_name_is_quarantined_with_its_reason(
-    name: bytes, reason: str, cause: Cause, tmp_path_factory: pytest.TempPathFactory, tried: dict[str, int]
+    name: bytes, reason: str, cause: FileCause, tmp_path_factory: pytest.TempPathFactory, tried: dict[str, int]
 ) -> None:
     root = tmp_path_factory.mktemp("space")
     for directory in (layout.ACTIVE, layout.QUARANTINE):
@@ -166,7 +166,7 @@ def test_r08_a_file_with_any_name_is_quarantined_with_its_reason(
     path = f"{layout.ACTIVE}/" + name.decode("utf-8", "surrogateescape")
     (root / path).write_bytes(b"kept")
     dropped = path.removeprefix(f"{layout.ACTIVE}/")
-    target = quarantine(Disk(str(root)), path, Reason(reason, cause, "orders", dropped))
+    target = quarantine(Disk(str(root)), path, FileReason(reason, cause, "orders", dropped))
     assert (root / target).read_bytes() == b"kept"
     found = decode_reason((root / (target + layout.REASON_SUFFIX)).read_bytes()[:MAX_REASON_BYTES])
     assert (found.cause, found.queue, found.dropped) == (cause, "orders", dropped)

@@ -13,7 +13,7 @@ import spool
 from forwarder.dataframes.sink import adopt
 from forwarder.round import Route, TaskDied
 from forwarder.services import Request
-from forwarder.task import Block, Chunk, deliver
+from forwarder.task import Chunk, TaskResult, deliver
 from spool.errors import MessageInUse, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.applications import BatchOf
@@ -103,7 +103,7 @@ def _forwarding(simulation: Simulation, workers: Workers, rounds: int = 1) -> Pr
             operation.from_queue, operation.ended = None, True
             operation.may(DONE if operation.takes else NOTHING)
 
-    def job(operation: Operation, chunks: list[Chunk]) -> list[Block]:
+    def job(operation: Operation, chunks: list[Chunk]) -> list[TaskResult]:
         blocks = []
         answer = partial(reply, operation)
         tasks = [partial(_deliver, answer, chunk, place, next(workers.attempts)) for place, chunk in enumerate(chunks)]
@@ -122,7 +122,9 @@ def _forwarding(simulation: Simulation, workers: Workers, rounds: int = 1) -> Pr
     return run
 
 
-def _deliver(reply: Callable[[str], str], chunk: Chunk, place: int, attempt: int) -> tuple[Block, list[str]] | None:
+def _deliver(
+    reply: Callable[[str], str], chunk: Chunk, place: int, attempt: int
+) -> tuple[TaskResult, list[str]] | None:
     """The block, and the bodies that the service was called with; None if the driver has ended."""
     bodies = []
 

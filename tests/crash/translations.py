@@ -7,7 +7,7 @@ import spool
 from forwarder.pipelines.dispositions import Continue
 from forwarder.pipelines.draft import Draft
 from forwarder.pipelines.functions import Function
-from forwarder.pipelines.stages import Stage, Way
+from forwarder.pipelines.stages import PipelineStage, Way
 from spool.coordination.locks import coordinator_byte
 from spool.model.message import Message
 from spool.model.xid import FORMAT_ROUND, Xid
@@ -31,7 +31,7 @@ def _fail(message: spool.Message) -> None:
     raise ValueError
 
 
-ROUTES = Stage(
+ROUTES = PipelineStage(
     (
         Way("whole", (), (), ("b",), alone=False),
         Way("parts", (), (Function.of(_split),), ("b", "after"), alone=False),

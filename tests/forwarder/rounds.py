@@ -11,7 +11,7 @@ from forwarder import Summary
 from forwarder.result import RoundResult
 from forwarder.round import CALLING_SECONDS, Job, Round, Route
 from forwarder.services import Request, ServiceError
-from forwarder.task import Block, Chunk, deliver
+from forwarder.task import Chunk, TaskResult, deliver
 from spool.model.position import Position
 from spool.workers.outcome import Outcome, Replied
 
@@ -49,13 +49,13 @@ class Scripted:
 attempts = itertools.count()
 
 
-def dies(chunks: list[Chunk]) -> list[Block]:
+def dies(chunks: list[Chunk]) -> list[TaskResult]:
     """Vote, and end before the commit."""
     in_process(chunks)
     raise KeyboardInterrupt
 
 
-def in_process(chunks: list[Chunk]) -> list[Block]:
+def in_process(chunks: list[Chunk]) -> list[TaskResult]:
     return [deliver(chunk, place, next(attempts)) for place, chunk in enumerate(chunks)]
 
 

@@ -9,7 +9,7 @@ import pytest
 import spool
 from forwarder.round import Round, Route
 from forwarder.services import Request
-from forwarder.task import Block, Calls, Chunk, ServiceThreads, deliver
+from forwarder.task import Chunk, ChunkCalls, ServiceThreads, TaskResult, deliver
 from spool.engine.tasks import ReadMessage
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
@@ -19,7 +19,7 @@ from tests.shown import bodies
 PATIENT_SECONDS = 30.0
 
 
-def in_one_task(chunks: list[Chunk]) -> list[Block]:
+def in_one_task(chunks: list[Chunk]) -> list[TaskResult]:
     """Run all the work of a round in one task."""
     return [deliver(joined(chunks), 0, 0)]
 
@@ -167,7 +167,7 @@ def test_the_end_of_a_call_is_told_although_it_cannot_be_recorded() -> None:
     def record(key: object) -> None:
         raise OSError
 
-    calls = Calls(ServiceThreads(echo, 2), Chunk("", b"", Scripted("it"), None, []), record)  # type: ignore[arg-type]
+    calls = ChunkCalls(ServiceThreads(echo, 2), Chunk("", b"", Scripted("it"), None, []), record)  # type: ignore[arg-type]
     message = spool.Message("0" * 32, "work", b"one", 0.0, spool.Position(1, 0), {})
     calls.begin((0, ReadMessage(message, b"one")), Replied)
     assert calls.wait()[1] == Replied()

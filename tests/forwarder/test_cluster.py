@@ -19,7 +19,7 @@ from forwarder.network.place import Place
 from forwarder.round import Route
 from forwarder.routes import workers
 from forwarder.services import Service, parse
-from forwarder.task import Block, Chunk, run
+from forwarder.task import Chunk, TaskResult, run
 from spool.disk.disk import Disk
 from tests.forwarder.rounds import run_round
 from tests.shown import bodies
@@ -100,7 +100,7 @@ def test_x05_a_task_that_cannot_work_for_the_space_writes_nothing_and_no_message
     """The task runs in a worker that joined later, on another machine or with another version of xaspool."""
     space.put("work", "kept")
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         task = partial(run, spool.__version__)
         with monkeypatch.context() as patch:
             patch.setattr(what, there)

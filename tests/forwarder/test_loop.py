@@ -19,7 +19,7 @@ from forwarder.result import RoundResult
 from forwarder.round import Job, Round, Route
 from forwarder.routes.loop import RouteLoop
 from forwarder.routes.pace import FIRST_ROUND_MESSAGES
-from forwarder.task import Block, Chunk
+from forwarder.task import Chunk, TaskResult
 from spool.workers import pauses
 from spool.workers.outcome import Replied, Retried
 from tests.forwarder.rounds import Answer, Scripted, answers, echo, in_process
@@ -57,7 +57,7 @@ class Running:
             self.events.append(event)
             self.told.notify_all()
 
-    def _begin(self, chunks: list[Chunk]) -> list[Block]:
+    def _begin(self, chunks: list[Chunk]) -> list[TaskResult]:
         assert self._is_calling.acquire(blocking=False), "the rounds of a route call one after the other"
         try:
             self.calls.append([])
@@ -81,7 +81,7 @@ def test_a_round_is_claimed_while_one_calls_and_committed_while_the_next_one_cal
     """Each round waits for an event of the other; without an overlap, neither round would end."""
     space.put_many("work", range(2 * FIRST))
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         if len(run.calls) == 1:
             run.wait_for(is_ahead)
         else:
@@ -135,7 +135,7 @@ def test_once_attempts_each_message_once_in_rounds_that_overlap(space: spool.Spa
 def test_q12_a_stop_finishes_the_round_that_calls_and_gives_back_the_next_one(space: spool.Space) -> None:
     ids = space.put_many("work", range(2 * FIRST))
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         run.wait_for(is_ahead)
         run.stop.set()
         return in_process(chunks)
@@ -160,7 +160,7 @@ def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed
         tries.append(request.message.attempts)
         return Retried("connection refused", counted=False) if is_down else Replied()
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         nonlocal is_down
         if len(run.calls) == 1:
             run.wait_for(is_ahead)
@@ -203,7 +203,7 @@ def test_q12_a_route_is_busy_until_its_round_is_committed(space: spool.Space) ->
 def test_messages_that_a_round_leaves_come_before_those_that_are_claimed_already(space: spool.Space) -> None:
     space.put_many("work", range(2 * FIRST))
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         if len(run.calls) == 1:
             run.wait_for(is_ahead)
             return in_process(chunks[:1])  # as if the time were over
@@ -217,7 +217,7 @@ def test_messages_that_a_round_leaves_come_before_those_that_are_claimed_already
 def test_a_spark_that_ends_leaves_nothing_claimed(space: spool.Space) -> None:
     space.put_many("work", range(2 * FIRST))
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         run.wait_for(is_ahead)
         raise SparkUnavailable("Spark was stopped")
 
@@ -338,7 +338,7 @@ def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing
 def test_x05_a_round_has_as_many_tasks_as_the_cluster_has_cores_when_it_begins(space: spool.Space) -> None:
     cores, chunks_of = [1], []
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         chunks_of.append(len(chunks))
         cores[0] = 4  # a worker comes, and no further one
         return in_process(chunks)

@@ -16,7 +16,7 @@ from forwarder.result import Failures, RoundResult
 from forwarder.round import Route, TaskDied
 from forwarder.routes import given
 from forwarder.routes.base import in_steps
-from forwarder.task import Block, Chunk
+from forwarder.task import Chunk, TaskResult
 from spool.workers.conclusion import kept
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
 from spool.workers.states import Event
@@ -137,7 +137,7 @@ def test_a_forwarder_that_is_stopped_gives_out_nothing_again_because_a_task_died
     run = made(space, boom)
     jobs = []
 
-    def dies(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
+    def dies(context: object, chunks: list[Chunk], tasks: int) -> list[TaskResult]:
         jobs.append(chunks)
         run.stop()
         raise TaskDied("Python worker exited unexpectedly")

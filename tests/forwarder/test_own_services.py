@@ -10,7 +10,7 @@ import pytest
 import spool
 from forwarder import Caller, Effect, Forwarder, Outcome, Replied, Request, Service, ServiceError
 from forwarder import forwarder as driver
-from forwarder.task import Block, Chunk
+from forwarder.task import Chunk, TaskResult
 from tests.forwarder.rounds import SPARK, in_process
 from tests.shown import bodies
 
@@ -44,7 +44,7 @@ class Shouting:
 opened: list[Shout] = []
 
 
-def sent(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
+def sent(context: object, chunks: list[Chunk], tasks: int) -> list[TaskResult]:
     """Pickle and unpickle the chunks, as Spark does when it sends them to workers, and run them."""
     return in_process(pickle.loads(pickle.dumps(chunks)))
 

@@ -9,8 +9,8 @@ import pytest
 import spool
 from forwarder.forwarder import Forwarder
 from forwarder.round import Round, Route, split
-from forwarder.task import Block, Chunk
-from spool.engine.engine import Room
+from forwarder.task import Chunk, TaskResult
+from spool.engine.engine import RoomLeft
 from spool.model import codecs
 from spool.model.xid import Xid
 from spool.store import parts
@@ -39,7 +39,7 @@ def test_x05_a_task_applies_no_commit_and_its_branch_is_listed_without_its_messa
         space.put("work", b"%d" % n)
     answers["it"] = echo
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         with mock.patch("spool.index.index.Index.apply", side_effect=AssertionError("a task applied a commit")):
             return in_process(chunks)
 
@@ -134,7 +134,7 @@ def test_q11_a_round_knows_a_limit_that_another_process_has_just_set(space: spoo
     with spool.open(space.path) as other:
         other.change_queue("replies", max_messages=1)
         other.put("replies", b"there")
-    assert space.engine.room(["replies"]) == Room(0, "replies")
+    assert space.engine.room(["replies"]) == RoomLeft(0, "replies")
 
 
 def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_attempt(space: spool.Space) -> None:
@@ -142,7 +142,7 @@ def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_attempt(s
     ids = space.put_many("work", [b"1", b"2"])
     with spool.open(space.path) as other:
 
-        def overtaken(chunks: list[Chunk]) -> list[Block]:
+        def overtaken(chunks: list[Chunk]) -> list[TaskResult]:
             blocks = in_process(chunks)
             with other.transaction(), pytest.raises(spool.Full):
                 other.put("replies", b"x")  # the queue's room counts branches that have voted
@@ -268,7 +268,7 @@ def test_chunks_keep_the_order_and_are_bounded(space: spool.Space) -> None:
     space.put_many("work", [b"x" * 1_000_000] * 20)
     seen: list[list[Chunk]] = []
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         seen.append(chunks)
         return in_process(chunks)
 

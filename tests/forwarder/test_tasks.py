@@ -10,7 +10,7 @@ import pytest
 import spool
 from forwarder.round import Route, TaskDied
 from forwarder.services import parse
-from forwarder.task import Block, Chunk, deliver
+from forwarder.task import Chunk, TaskResult, deliver
 from spool.coordination.locks import coordinator_byte
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
@@ -28,7 +28,7 @@ def test_no_process_rolls_back_the_branches_of_a_live_round(space: spool.Space) 
     space.put_many("work", [b"%d" % i for i in range(4)])
     with spool.open(space.path) as other:
 
-        def looked_at(chunks: list[Chunk]) -> list[Block]:
+        def looked_at(chunks: list[Chunk]) -> list[TaskResult]:
             blocks = []
             for chunk in chunks:
                 blocks += in_process([chunk])
@@ -94,7 +94,7 @@ def ids(chunk: Chunk) -> list[str]:
 def test_a_message_that_kills_its_worker_is_found_and_counted(space: spool.Space) -> None:
     wanted = [space.put("work", b"%d" % i) for i in range(9)]
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         if any(wanted[5] in ids(chunk) for chunk in chunks):
             in_process([chunk for chunk in chunks if wanted[5] not in ids(chunk)])
             raise TaskDied("worker exited unexpectedly")
@@ -123,7 +123,7 @@ def test_a_message_that_kills_its_worker_is_counted_by_its_outcome(
     space.change_queue("work", **options)
     space.put("work", b"x")
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         raise TaskDied("Python worker exited unexpectedly")
 
     result = forward(space, echo, job=job)
@@ -138,7 +138,7 @@ def test_a_call_that_had_to_be_ended_with_its_worker_took_too_long(
     answers["it"] = echo
     monkeypatch.setattr("forwarder.round.GRACE_SECONDS", 0.0)
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         raise TaskDied("Python worker exited unexpectedly")
 
     run_round(space, Route("work", Scripted("it", watched=0.0)), job, limit=9, tasks=2, timeout=0)
@@ -157,7 +157,7 @@ def test_a_round_that_dies_leaves_its_messages_to_the_next(space: spool.Space, t
 def test_of_two_attempts_at_a_task_only_the_named_one_commits(space: spool.Space) -> None:
     space.put("work", b"x")
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         deliver(chunks[0], 0, next(attempts))
         return [deliver(chunks[0], 0, next(attempts))]
 
@@ -199,5 +199,5 @@ def test_q12_an_error_of_any_kind_by_which_a_service_does_not_open_costs_no_atte
 def test_a_task_that_cannot_write_its_result_ends_the_round_and_loses_nothing(space: spool.Space) -> None:
     space.put("work", b"x")
     with pytest.raises(SystemFailure, match="disk is full"):
-        forward(space, echo, job=lambda chunks: [Block(error="the disk is full")])
+        forward(space, echo, job=lambda chunks: [TaskResult(error="the disk is full")])
     assert bodies(space, "work") == [b"x"]

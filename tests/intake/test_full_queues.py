@@ -12,7 +12,7 @@ import pytest
 
 import spool
 from spool.disk import Disk
-from spool.intake.full_queues import Room
+from spool.intake.full_queues import CommitRoom
 from spool.intake.intake import Intake
 from tests import door
 from tests.at_once import AT_ONCE
@@ -271,7 +271,7 @@ def test_messages_of_another_process_in_the_last_moment_change_no_order(
     drop(space, *numbered(8))
     drop(space, *numbered(2), queue="mail")
     Path(space.path, "drop/mail/bad.json").write_bytes(b"{")
-    place = (Room, "check") if step == "put" else (spool.Transaction, "commit")
+    place = (CommitRoom, "check") if step == "put" else (spool.Transaction, "commit")
     original: Any = getattr(*place)
 
     def meanwhile(self: Any, *arguments: Any) -> Any:

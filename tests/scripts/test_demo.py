@@ -10,7 +10,7 @@ import spool
 from spool.model.message import Message
 from spool.model.position import Position
 from xaspool_scripts.demo import ORDERS, compare, is_perfect, kill_pipeline, standard_library
-from xaspool_scripts.sample import _Handler, _Server, describe
+from xaspool_scripts.sample import _SampleHandler, _SampleServer, describe
 
 
 @pytest.mark.spark
@@ -41,7 +41,7 @@ def test_the_demonstration_s_pipeline_is_killed_and_finishes(tmp_path: Path) -> 
 def test_the_demonstration_s_web_service_says_nothing_of_a_caller_that_was_killed(
     error: type[Exception], is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with _Server(("127.0.0.1", 0), _Handler) as server:
+    with _SampleServer(("127.0.0.1", 0), _SampleHandler) as server:
         try:
             raise error
         except error:

@@ -14,17 +14,9 @@ from spool.watch.histograms import Histogram, histograms
 from tests.scripts.top_samples import HOSTILE, hostile, seen, texts, typed
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_scripts.watch.top import command, keys
-from xaspool_scripts.watch.top.figures import (
-    SORTABLE,
-    Sample,
-    findings,
-    make_rows,
-    ordered,
-    quantiles,
-    queue_rates,
-)
+from xaspool_scripts.watch.top.figures import SORTABLE, Sample, findings, make_rows, ordered, quantiles, queue_rates
 from xaspool_scripts.watch.top.keys import Decoder
-from xaspool_scripts.watch.top.model import FILTER, State, body_height, failed, page, pressed, resized
+from xaspool_scripts.watch.top.model import FILTER, Model, body_height, failed, page, pressed, resized
 from xaspool_scripts.watch.top.texts import cut, fit, number, rate
 from xaspool_scripts.watch.top.view import Painter, picture, plain_picture
 
@@ -105,10 +97,10 @@ def test_the_header_says_the_troubles_in_words() -> None:
     said = findings(found, {}, NOW)
     assert "1 damaged file in quarantine had acknowledged messages: spool-admin quarantine list" in said
     assert "1 transaction is in doubt: spool-admin transaction list" in said
-    shown = texts(seen(found, State(width=200, height=40)))
+    shown = texts(seen(found, Model(width=200, height=40)))
     assert "STOPPED" in shown[0]
     assert [line.removeprefix("! ") for line in shown[3 : 3 + len(said)]] == said
-    low = texts(seen(found, State(width=200, height=14)))
+    low = texts(seen(found, Model(width=200, height=14)))
     assert low[5].endswith(f"And {len(said) - 3} more: see top --once.")
     assert findings(metrics(), {}, NOW) == []
 
@@ -122,7 +114,7 @@ def test_an_error_of_the_space_is_shown_with_the_last_figures() -> None:
     assert "cannot be read" not in "".join(texts(seen(metrics(), state, moment=2.0)))
     assert texts(resized(state, 20, 24))[0].startswith("UNREADABLE  ")
     assert "running" in texts(seen(metrics(), state, 3.0))[0]
-    nothing = texts(failed(State(), "no published metrics", NOW))
+    nothing = texts(failed(Model(), "no published metrics", NOW))
     assert nothing[0].startswith("spool-admin top  UNREADABLE")
     assert "cannot be read" in nothing[3]
 
@@ -253,7 +245,7 @@ def test_any_keys_samples_and_sizes_leave_a_valid_state(first: spool.SpaceMetric
         check_valid(state)
 
 
-def check_valid(state: State) -> None:
+def check_valid(state: Model) -> None:
     assert 0 <= state.cursor <= max(0, len(state.rows) - 1)
     assert state.place == 0 or state.place < len(page(state))
     assert state.sort in SORTABLE
@@ -391,7 +383,7 @@ def test_the_state_is_before_the_path_and_the_header_fits(width: int) -> None:
     for state in (
         seen(found),
         failed(seen(found), "gone", NOW + 100),
-        typed(seen(found, State(is_published=True)), "p"),
+        typed(seen(found, Model(is_published=True)), "p"),
     ):
         title, *figures = texts(resized(state, width, 24))[:3]
         assert re.match("(spool-admin top  )?(running|UNREADABLE)  ", title)

@@ -4,21 +4,21 @@ import spool
 from spool.admin.findings import Kind
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_scripts.watch.top.figures import Sample
-from xaspool_scripts.watch.top.model import State, pressed, sampled
+from xaspool_scripts.watch.top.model import Model, pressed, sampled
 from xaspool_scripts.watch.top.view import picture
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]\r\n\u202egnp.exe\u200f\x9b31m茶茶\U0001f600\u0301" + "x" * 3_000
 
 
-def seen(given: spool.SpaceMetrics, state: State | None = None, moment: float = 1.0) -> State:
-    return sampled(state or State(), Sample(given, moment), NOW)
+def seen(given: spool.SpaceMetrics, state: Model | None = None, moment: float = 1.0) -> Model:
+    return sampled(state or Model(), Sample(given, moment), NOW)
 
 
-def texts(state: State) -> list[str]:
+def texts(state: Model) -> list[str]:
     return [line.plain for line in picture(state)]
 
 
-def typed(state: State, *keys: str) -> State:
+def typed(state: Model, *keys: str) -> Model:
     for key in keys:
         state = pressed(state, key)
     return state

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 import spool
 import spool.aio
 from spool import tracing
-from spool.tracing.calls import begin_send
+from spool.tracing.calls import begin_put
 from spool.tracing.methods import METHODS, replace_methods
 from tests.tracing.spans import Recorder, run
 
@@ -222,10 +222,10 @@ def test_a_faulty_context_loses_nothing(
 
 
 def test_a_future_that_is_cancelled_ends_its_span(space: spool.Space, recorder: Recorder) -> None:
-    """``begin_send`` adds its callback to the future, however the future ends."""
+    """``begin_put`` adds its callback to the future, however the future ends."""
     future = Future[str]()
     with recorder.tracer.start_as_current_span("a caller"):
-        send = begin_send(space.engine.config(), "orders", 1, {})
+        send = begin_put(space.engine.config(), "orders", 1, {})
         assert send is not None
         with send:
             send.done(future)

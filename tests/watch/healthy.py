@@ -18,7 +18,7 @@ from xaspool_console import findings as console
 from xaspool_console.samples import Samples
 from xaspool_scripts.watch.prometheus import Collection, text_of
 from xaspool_scripts.watch.top.figures import Sample
-from xaspool_scripts.watch.top.model import State, sampled
+from xaspool_scripts.watch.top.model import Model, sampled
 from xaspool_scripts.watch.top.view import plain_picture
 
 ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
@@ -33,7 +33,7 @@ def expect_healthy_an_hour_later(path: str, directory: Path, states: set[str]) -
     now, later = (_metrics(path, seconds) for seconds in (0.0, HOUR))
     assert {name for name, role in later.roles.items() if role == "state"} == states
     assert any((later.queues[name].oldest_age or 0.0) >= HOUR for name in states), "no state queue has a message"
-    state = sampled(State(width=200), Sample(now, 0.0), now.at)
+    state = sampled(Model(width=200), Sample(now, 0.0), now.at)
     for moment, metrics in ((0.0, now), (HOUR, later)):
         assert troubles(metrics, metrics.at, {}) == []
         assert console.findings(Samples(lambda given=metrics: given).snapshot()) == []  # type: ignore[misc]

@@ -20,7 +20,7 @@ from xaspool_console import findings as console
 from xaspool_console.samples import Samples
 from xaspool_scripts.watch.prometheus import Collection, text_of
 from xaspool_scripts.watch.top.figures import findings as of_top
-from xaspool_scripts.watch.top.model import State
+from xaspool_scripts.watch.top.model import Model
 
 DAY = 86_400.0
 DOWN = ("route_down", "orders", "http://shop")
@@ -158,7 +158,7 @@ def test_the_console_links_each_trouble_to_its_page(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_header_of_top_shows_a_trouble_of_an_error_queue_with_delayed_messages() -> None:
-    shown = texts(seen(queues(errors=queue_stats(delayed=2)), State(width=100)))
+    shown = texts(seen(queues(errors=queue_stats(delayed=2)), Model(width=100)))
     assert "! Error queue errors has 2 failed messages." in shown
     assert any(line.startswith("! errors") for line in shown)
 

@@ -23,7 +23,7 @@ from forwarder import Forwarder, Summary, ThreadForwarder
 from forwarder import forwarder as rounds
 from forwarder.round import Route, TaskDied
 from forwarder.services import Request
-from forwarder.task import Block, Chunk
+from forwarder.task import Chunk, TaskResult
 from spool.disk.disk import Disk
 from spool.workers.conclusion import Conclusion
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, of_value
@@ -124,7 +124,7 @@ def timed_in_a_task(function: Function, message: spool.Message, timeout: float |
     return found[0]
 
 
-def in_tasks(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
+def in_tasks(context: object, chunks: list[Chunk], tasks: int) -> list[TaskResult]:
     """Run all work of a round in one task, so that it makes one call after the other as the other drivers do."""
     try:
         return in_process([replace(chunks[0], stretches=[one for chunk in chunks for one in chunk.stretches])])

@@ -16,7 +16,7 @@ from spool.model.settings import QueueConfig
 from spool.workers import conclusion, pauses, states
 from spool.workers.conclusion import Conclusion, without_room
 from spool.workers.effects import Effect
-from spool.workers.loop import Step, next_step
+from spool.workers.loop import DriverStep, next_step
 from spool.workers.outcome import Rejected, Replied, Retried
 from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Breaker
 from spool.workers.states import ENDS, Event, State, end_of_call, next_state
@@ -122,17 +122,17 @@ def test_pauses_grow_to_a_minute_and_are_never_shorter_than_the_service_asks(ask
 @pytest.mark.parametrize(
     ("state", "step"),
     [
-        ({}, Step.TAKE),
-        ({"is_stopping": True, "is_full": True}, Step.END),
-        ({"is_full": True, "down": True}, Step.CALL),
-        ({"down": True}, Step.PAUSE),
-        ({"is_empty": True}, Step.TAKE),
-        ({"is_empty": True, "once": True, "is_busy": True}, Step.CALL),
-        ({"is_empty": True, "once": True}, Step.END),
-        ({"down": True, "once": True, "is_busy": True}, Step.END),
+        ({}, DriverStep.TAKE),
+        ({"is_stopping": True, "is_full": True}, DriverStep.END),
+        ({"is_full": True, "down": True}, DriverStep.CALL),
+        ({"down": True}, DriverStep.PAUSE),
+        ({"is_empty": True}, DriverStep.TAKE),
+        ({"is_empty": True, "once": True, "is_busy": True}, DriverStep.CALL),
+        ({"is_empty": True, "once": True}, DriverStep.END),
+        ({"down": True, "once": True, "is_busy": True}, DriverStep.END),
     ],
 )
-def test_the_next_step_of_each_driver(state: dict[str, bool], step: Step) -> None:
+def test_the_next_step_of_each_driver(state: dict[str, bool], step: DriverStep) -> None:
     breaker = Breaker("work", lambda: 100.0, lambda: False, once=state.pop("once", False))
     if state.pop("down", False):
         breaker.hold_back("refused")

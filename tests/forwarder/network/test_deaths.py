@@ -19,7 +19,7 @@ from forwarder.dataframes.sink import Written
 from forwarder.message_puts import RowsAsPuts
 from forwarder.network import lease
 from forwarder.network.calls import act, read, vote_of
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.errors import CommitUnknown, TransactionRolledBack
 from tests.forwarder.network.conftest import Serve
 from tests.forwarder.network.test_four_ways import begin, plan, send
@@ -48,7 +48,7 @@ def port_of(address: str) -> int:
 
 def test_a_server_that_dies_takes_its_writes_with_it(space: spool.Space) -> None:
     with server(space.path) as (process, address):
-        client = Connection.of(address)
+        client = HttpConnection.of(address)
         session = begin(client)
         vote = send(client, session, ["a"])["vote"]
         assert left_over(space.path) != []
@@ -65,7 +65,7 @@ def test_a_server_that_dies_takes_its_writes_with_it(space: spool.Space) -> None
 def test_a_reader_that_takes_nothing_for_a_minute_goes_on(space: spool.Space) -> None:
     space.put_many("orders", [bytes(100_000)] * 500)
     with server(space.path) as (_, address):
-        client = Connection.of(address)
+        client = HttpConnection.of(address)
         [ticket] = plan(client, **reading(queue="orders", partitionBytes="1g"))
         batches = read(client, ticket)
         rows = next(batches).num_rows
@@ -77,7 +77,7 @@ def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space
     from pyspark.sql.types import StructType
 
     with server(space.path) as (_, address):
-        client = Connection.of(address)
+        client = HttpConnection.of(address)
         session = begin(client)
         vote = send(client, session, ["a"])["vote"]
     job = RemoteJob("", RowsAsPuts((), "orders"), connection=client, schema=StructType())
@@ -116,7 +116,7 @@ def test_the_lease_of_a_client_ends_with_its_parent(
 ) -> None:
     """A process renews the lease for several times its length, until the parent ends."""
     server, renewals = serve(lease_seconds=15), list[object]()
-    client = Connection.of(server.address("shop"))
+    client = HttpConnection.of(server.address("shop"))
     session = begin(client)
     send(client, session, ["a"])
     writes = server._state.transfers.writes
@@ -139,7 +139,7 @@ def test_the_lease_of_a_client_ends_with_its_parent(
 
 def test_a_task_that_sends_nothing_more_does_not_keep_the_lease(serve: Serve, space: spool.Space) -> None:
     """The machine of the client loses its power while a task sends rows, and the server gets no end of the call."""
-    client = Connection.of(serve(lease_seconds=3).address("shop"))
+    client = HttpConnection.of(serve(lease_seconds=3).address("shop"))
     session = begin(client)
     send(client, session, ["a"])
     with half_a_stream(client, session):

@@ -12,7 +12,7 @@ import spool
 from forwarder.network.calls import act, read, write
 from forwarder.web import spark, writes
 from forwarder.web.tokens import Tokens
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.errors import InvalidArgument, TransactionRolledBack
 from tests.forwarder.network.conftest import Serve
 from tests.shown import bodies, left_over
@@ -136,7 +136,7 @@ def test_a_wrong_row_is_named_and_nothing_is_written(spark: "SparkSession", spac
 
 def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
     """The client does not come back, so its branch is rolled back, and a late commit is refused."""
-    client = Connection.of(serve(lease_seconds=2).address("shop"))
+    client = HttpConnection.of(serve(lease_seconds=2).address("shop"))
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     act(client, session, "commit", votes=[vote], rows=1)
@@ -151,7 +151,7 @@ def test_a_write_ends_with_its_lease(space: spool.Space, serve: Serve) -> None:
 
 
 def test_a_repeated_commit_gets_the_same_answer(space: spool.Space, address: str) -> None:
-    client = Connection.of(address)
+    client = HttpConnection.of(address)
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     answers = [act(client, session, "commit", votes=[vote], rows=1) for _ in range(2)]
@@ -163,7 +163,7 @@ def test_two_calls_that_commit_one_write_get_the_same_answer(
     space: spool.Space, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second call comes while the first one commits."""
-    client, adopted = Connection.of(address), list[int]()
+    client, adopted = HttpConnection.of(address), list[int]()
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     with ThreadPoolExecutor(2) as pool:
@@ -195,7 +195,7 @@ def test_a_ticket_is_valid_after_a_restart_with_the_same_tokens(space: spool.Spa
     token = "t" * 32
     asked = {"options": {"queue": "orders", "body": "false"}, "columns": ["id"]}
     first = serve(Tokens([token]))
-    client = Connection.of(first.address("shop"), token, None, None)
+    client = HttpConnection.of(first.address("shop"), token, None, None)
     [ticket] = plan(client, **asked)
     port = first.port
     first.close()
@@ -209,17 +209,17 @@ def test_an_address_that_is_wrong_is_refused_before_anything_is_asked(spark: "Sp
         "http://user@host:1/shop", "http://host:1", "ftp://host:1/shop",
     ):  # fmt: skip
         with pytest.raises(InvalidArgument, match="is not the address"):
-            Connection.of(wrong)
+            HttpConnection.of(wrong)
 
 
-def newest(client: Connection) -> int:
+def newest(client: HttpConnection) -> int:
     """Return the newest commit, as a sign that the server works."""
     asked = {"options": {}, "columns": ["body"]}
     found: int = act(client, "stream", call="reportLatestOffset", **asked)["offset"]["number"]
     return found
 
 
-def plan(client: Connection, **asked: Any) -> list[bytes]:
+def plan(client: HttpConnection, **asked: Any) -> list[bytes]:
     return [b64decode(ticket) for ticket in act(client, "plan", **asked)["tickets"]]
 
 

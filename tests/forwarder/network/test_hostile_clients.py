@@ -22,7 +22,7 @@ from forwarder.web import calls, writes
 from forwarder.web.calls import Server
 from forwarder.web.tickets import ReadTicket, seal
 from forwarder.web.tokens import TokenFile, Tokens
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.client.problems import Unreachable
 from spool.engine.tasks import Missing
 from spool.errors import (
@@ -42,7 +42,7 @@ READER, WRITER, AUDITOR, OTHER, SECOND = "r" * 32, "w" * 32, "a" * 32, "o" * 32,
 
 
 @pytest.fixture
-def guarded(serve: Serve, space: spool.Space, tmp_path: Path) -> Callable[[str], Connection]:
+def guarded(serve: Serve, space: spool.Space, tmp_path: Path) -> Callable[[str], HttpConnection]:
     """Make clients, with a token each, of a server with a second space."""
     spool.create(tmp_path / "other").close()
     tokens = Tokens(
@@ -52,19 +52,19 @@ def guarded(serve: Serve, space: spool.Space, tmp_path: Path) -> Callable[[str],
         ]
     )  # fmt: skip
     server = serve(tokens, spaces={"shop": space.path, "other": str(tmp_path / "other")})
-    return lambda token: Connection.of(server.address("shop"), token, None, None)
+    return lambda token: HttpConnection.of(server.address("shop"), token, None, None)
 
 
 @pytest.fixture
-def client(address: str) -> Connection:
-    return Connection.of(address)
+def client(address: str) -> HttpConnection:
+    return HttpConnection.of(address)
 
 
 def reading(**options: str) -> dict[str, Any]:
     return {"options": options, "columns": columns(True).names}
 
 
-def assert_serves(client: Connection, space: spool.Space) -> None:
+def assert_serves(client: HttpConnection, space: spool.Space) -> None:
     space.put("replies", b"still there")
     [ticket] = plan(client, **reading(queue="replies"))
     assert sum(batch.num_rows for batch in read(client, ticket)) == len(bodies(space, "replies"))
@@ -74,7 +74,7 @@ def assert_serves(client: Connection, space: spool.Space) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x" * 32, READER[:-1], f"{READER},{WRITER}"])
-def test_a_client_without_a_known_token_is_refused(guarded: Callable[[str], Connection], token: str) -> None:
+def test_a_client_without_a_known_token_is_refused(guarded: Callable[[str], HttpConnection], token: str) -> None:
     with pytest.raises(
         PermissionError, match=r"sends no token: give a token|token is unknown: the server's --token-file"
     ) as refused:
@@ -83,7 +83,7 @@ def test_a_client_without_a_known_token_is_refused(guarded: Callable[[str], Conn
     assert not isinstance(refused.value, spool.SystemFailure), "the engine has met no impossible state"
 
 
-def test_a_token_gives_the_rights_of_its_line(guarded: Callable[[str], Connection], space: spool.Space) -> None:
+def test_a_token_gives_the_rights_of_its_line(guarded: Callable[[str], HttpConnection], space: spool.Space) -> None:
     reader, writer = guarded(READER), guarded(WRITER)
     assert newest(reader) == space.engine.durable_number()
     assert_serves(reader, space)
@@ -97,7 +97,7 @@ def test_a_token_gives_the_rights_of_its_line(guarded: Callable[[str], Connectio
 
 
 def test_the_log_names_refused_calls_but_no_token(
-    guarded: Callable[[str], Connection], caplog: pytest.LogCaptureFixture
+    guarded: Callable[[str], HttpConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     for token, action in (("", "newest"), ("x" * 32, "newest"), (READER, "begin")):
         with pytest.raises(AccessDenied):
@@ -125,7 +125,7 @@ def test_a_client_cannot_fill_the_log(caplog: pytest.LogCaptureFixture, monkeypa
 
 
 def test_calls_without_a_known_token_do_not_hide_the_refused_calls_of_a_known_one(
-    guarded: Callable[[str], Connection], caplog: pytest.LogCaptureFixture
+    guarded: Callable[[str], HttpConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(25):
         with pytest.raises(AccessDenied):
@@ -136,7 +136,7 @@ def test_calls_without_a_known_token_do_not_hide_the_refused_calls_of_a_known_on
 
 
 def test_requests_with_wrong_values_cannot_fill_the_log(
-    guarded: Callable[[str], Connection], caplog: pytest.LogCaptureFixture
+    guarded: Callable[[str], HttpConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, forged = guarded(READER), "x\nspool-serve: warning: forged" + "x" * 10_000
     for _ in range(30):
@@ -151,7 +151,7 @@ def test_requests_with_wrong_values_cannot_fill_the_log(
 
 
 def test_a_refused_call_with_a_long_name_writes_a_short_line(
-    guarded: Callable[[str], Connection], caplog: pytest.LogCaptureFixture
+    guarded: Callable[[str], HttpConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(AccessDenied):
         act(guarded(READER), "begin", queue="q" * 127)
@@ -161,7 +161,7 @@ def test_a_refused_call_with_a_long_name_writes_a_short_line(
 
 
 def test_a_token_that_may_read_begins_a_bounded_number_of_reads_whose_rows_no_client_takes(
-    guarded: Callable[[str], Connection], space: spool.Space, monkeypatch: pytest.MonkeyPatch
+    guarded: Callable[[str], HttpConnection], space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "MOST_OF_A_TOKEN", 3)
     space.put_many("orders", [bytes(100_000)] * 300)
@@ -181,7 +181,7 @@ def test_a_token_that_may_read_begins_a_bounded_number_of_reads_whose_rows_no_cl
 
 
 def test_one_token_cannot_take_the_writes_of_the_others(
-    guarded: Callable[[str], Connection], monkeypatch: pytest.MonkeyPatch
+    guarded: Callable[[str], HttpConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writes, "MOST_OF_A_TOKEN", 3)
     begun = [begin(guarded(WRITER)) for _ in range(3)]
@@ -193,20 +193,20 @@ def test_one_token_cannot_take_the_writes_of_the_others(
 
 
 def test_a_client_finds_its_token(
-    guarded: Callable[[str], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: Callable[[str], HttpConnection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file goes before the variable."""
     address = f"{guarded('').server}/shop"
     (tmp_path / "token").write_text(f"{READER}\n")
     monkeypatch.setenv("XASPOOL_TOKEN", WRITER)
-    assert Connection.of(address).token == WRITER
-    assert newest(Connection.of(address, None, str(tmp_path / "token"), None)) >= 0
+    assert HttpConnection.of(address).token == WRITER
+    assert newest(HttpConnection.of(address, None, str(tmp_path / "token"), None)) >= 0
     with pytest.raises(InvalidArgument, match="the token cannot be read"):
-        Connection.of(address, None, str(tmp_path / "none"), None)
+        HttpConnection.of(address, None, str(tmp_path / "none"), None)
 
 
 def test_a_client_with_an_unknown_token_learns_the_place_of_this_token(
-    guarded: Callable[[str], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: Callable[[str], HttpConnection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"{guarded('').server}/shop"
     (tmp_path / "token").write_text("x" * 32)
@@ -217,7 +217,7 @@ def test_a_client_with_an_unknown_token_learns_the_place_of_this_token(
     ):
         monkeypatch.setenv("XASPOOL_TOKEN", "z" * 32)
         with pytest.raises(AccessDenied, match=rf"token is unknown: .*--token-file.*\(it comes from {place}\)"):
-            newest(Connection.of(address, *given))
+            newest(HttpConnection.of(address, *given))
 
 
 def test_an_address_of_the_protocol_before_names_the_address_of_today() -> None:
@@ -261,7 +261,7 @@ def test_a_changed_file_of_tokens_counts_without_a_restart(
     def has_access(token: str) -> bool:
         now[0] += 2
         try:
-            return newest(Connection.of(server.address("shop"), token)) >= 0
+            return newest(HttpConnection.of(server.address("shop"), token)) >= 0
         except AccessDenied:
             return False
 
@@ -306,7 +306,7 @@ def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serv
     assert os.system(f"cd {tmp_path} && {command} -keyout key.pem -out cert.pem 2>/dev/null") == 0
     certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     address = serve(certificate=certificate, key=key, host="localhost").address("shop")
-    assert newest(Connection.of(address, None, None, str(tmp_path / "cert.pem"))) >= 0
+    assert newest(HttpConnection.of(address, None, None, str(tmp_path / "cert.pem"))) >= 0
     assert os.system(f"cd {tmp_path} && {command} -keyout key2.pem -out other.pem 2>/dev/null") == 0
     with pytest.raises(InvalidArgument, match="private key does not belong to the certificate"):
         serve(certificate=certificate, key=str(tmp_path / "key2.pem"), host="localhost")
@@ -321,27 +321,27 @@ def test_a_client_without_tls_and_one_without_the_certificate_reach_nothing(serv
     ):
         chosen = None if certificate_file is None else str(tmp_path / certificate_file)
         with pytest.raises(Unreachable, match=advice):
-            newest(Connection.of(wrong, None, None, chosen))
+            newest(HttpConnection.of(wrong, None, None, chosen))
     with pytest.raises(InvalidArgument, match=r"key.pem has no certificate"):
-        Connection.of(address, None, None, str(tmp_path / "key.pem"))
+        HttpConnection.of(address, None, None, str(tmp_path / "key.pem"))
 
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
 
-def subscribe(client: Connection, call: str, start: Any = None, **options: str) -> Any:
+def subscribe(client: HttpConnection, call: str, start: Any = None, **options: str) -> Any:
     """Make a call of a stream of the queue orders with the subscription audit."""
     asked = reading(queue="orders", **{"subscription": "audit", **options})
     return act(client, "stream", call=call, start=start, **asked)["offset"]
 
 
-def kept(client: Connection, start: Any, end: Any) -> list[bytes]:
+def kept(client: HttpConnection, start: Any, end: Any) -> list[bytes]:
     tickets = plan(client, start=start, end=end, **reading(queue="orders", subscription="audit"))
     return [body for ticket in tickets for batch in read(client, ticket) for body in batch.column("body").to_pylist()]
 
 
 def test_a_message_that_is_kept_for_a_subscription_outlives_clients_without_its_right(
-    guarded: Callable[[str], Connection], space: spool.Space
+    guarded: Callable[[str], HttpConnection], space: spool.Space
 ) -> None:
     """They can neither advance, replace nor read the subscription, even with its name and offsets."""
     auditor = guarded(AUDITOR)
@@ -370,7 +370,7 @@ def test_a_message_that_is_kept_for_a_subscription_outlives_clients_without_its_
 
 
 def test_a_client_with_the_right_to_read_makes_the_space_keep_nothing(
-    guarded: Callable[[str], Connection], space: spool.Space
+    guarded: Callable[[str], HttpConnection], space: spool.Space
 ) -> None:
     reader = guarded(READER)
     plain = reading(queue="orders")
@@ -384,7 +384,7 @@ def test_a_client_with_the_right_to_read_makes_the_space_keep_nothing(
     assert space.engine.durable_number() == end["number"], "it has committed nothing"
 
 
-def test_a_client_with_several_rights_has_each(guarded: Callable[[str], Connection], space: spool.Space) -> None:
+def test_a_client_with_several_rights_has_each(guarded: Callable[[str], HttpConnection], space: spool.Space) -> None:
     for name in ("billing", "other"):
         subscribe(guarded(OTHER), "initialOffset", subscription=name)
     assert space.subscriptions().keys() == {"billing", "other"}
@@ -393,14 +393,14 @@ def test_a_client_with_several_rights_has_each(guarded: Callable[[str], Connecti
 
 
 @pytest.mark.parametrize("expiry", ["367d", "100000000d", "99999999999999999999d", "0d", "-1d", "1e9d"])
-def test_a_subscription_has_a_bounded_life(client: Connection, space: spool.Space, expiry: str) -> None:
+def test_a_subscription_has_a_bounded_life(client: HttpConnection, space: spool.Space, expiry: str) -> None:
     with pytest.raises(InvalidArgument, match=r"subscriptionExpiry is .*, at most 366d"):
         subscribe(client, "initialOffset", subscriptionExpiry=expiry)
     assert space.subscriptions() == {}
     subscribe(client, "initialOffset", subscriptionExpiry="366d")
 
 
-def test_an_offset_of_the_future_releases_nothing(client: Connection, space: spool.Space) -> None:
+def test_an_offset_of_the_future_releases_nothing(client: HttpConnection, space: spool.Space) -> None:
     """Otherwise messages of later commits would be lost to the subscription."""
     start = subscribe(client, "initialOffset")
     space.put("orders", b"a")
@@ -418,7 +418,7 @@ def test_an_offset_of_the_future_releases_nothing(client: Connection, space: spo
      {"number": 1, "since": 2**63}, {"number": 1, "more": 1}, {"since": 1}],
     ids=str,
 )  # fmt: skip
-def test_an_offset_beyond_its_bounds_is_refused(client: Connection, space: spool.Space, offset: Any) -> None:
+def test_an_offset_beyond_its_bounds_is_refused(client: HttpConnection, space: spool.Space, offset: Any) -> None:
     space.put("orders", b"a")
     for options in ({}, {"subscription": "audit"}):
         asked = reading(queue="orders", **options)
@@ -434,7 +434,7 @@ def test_an_offset_beyond_its_bounds_is_refused(client: Connection, space: spool
 
 
 @pytest.mark.parametrize("names", [3, "x", [3], [None], [["body"]], {"x": 1}, ["nothing"], ["body\0"]], ids=str)
-def test_columns_that_are_none_are_a_wrong_value(client: Connection, space: spool.Space, names: Any) -> None:
+def test_columns_that_are_none_are_a_wrong_value(client: HttpConnection, space: spool.Space, names: Any) -> None:
     for call in (
         lambda: plan(client, options={"queue": "orders"}, columns=names),
         lambda: act(client, "stream", call="initialOffset", options={}, columns=names),
@@ -449,13 +449,13 @@ def open_files() -> int:
 
 
 def test_a_token_that_may_read_takes_no_descriptors_and_little_memory_by_many_streams(
-    guarded: Callable[[str], Connection], space: spool.Space
+    guarded: Callable[[str], HttpConnection], space: spool.Space
 ) -> None:
     """The readers of all streams use the server's open space, and those of one token are few."""
     reader = guarded(READER)
     space.put("orders", b"a")
 
-    def newest(token: Connection, first: int) -> Any:
+    def newest(token: HttpConnection, first: int) -> Any:
         asked = reading(queue="orders", **{"from": str(first)})
         return act(token, "stream", call="reportLatestOffset", **asked)["offset"]
 
@@ -469,7 +469,7 @@ def test_a_token_that_may_read_takes_no_descriptors_and_little_memory_by_many_st
     assert_serves(reader, space)
 
 
-def test_a_stream_with_options_beyond_their_bounds_is_refused(client: Connection, space: spool.Space) -> None:
+def test_a_stream_with_options_beyond_their_bounds_is_refused(client: HttpConnection, space: spool.Space) -> None:
     asked = reading(queue=",".join(f"q{number}" for number in range(200_000)))
     with pytest.raises(InvalidArgument, match="limit is"):
         act(client, "stream", call="reportLatestOffset", **asked)
@@ -477,7 +477,7 @@ def test_a_stream_with_options_beyond_their_bounds_is_refused(client: Connection
 
 
 def test_a_read_sends_a_body_once_to_a_client_that_names_its_column_often(
-    client: Connection, space: spool.Space
+    client: HttpConnection, space: spool.Space
 ) -> None:
     """Otherwise a small request would make the server send, and hold, each message as often as the client likes."""
     space.put("orders", b"a")
@@ -488,7 +488,7 @@ def test_a_read_sends_a_body_once_to_a_client_that_names_its_column_often(
     assert_serves(client, space)
 
 
-def test_a_plan_with_an_end_has_a_start(client: Connection) -> None:
+def test_a_plan_with_an_end_has_a_start(client: HttpConnection) -> None:
     for start in ({}, {"start": None}, {"start": {}}):
         with pytest.raises(InvalidArgument, match="no offset of a stream"):
             plan(client, end={"number": 1}, **start, **reading(queue="orders"))
@@ -497,7 +497,7 @@ def test_a_plan_with_an_end_has_a_start(client: Connection) -> None:
 # -- what --------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_with_wrong_values_are_refused(client: Connection, space: spool.Space) -> None:
+def test_requests_with_wrong_values_are_refused(client: HttpConnection, space: spool.Space) -> None:
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     for action, values, kind, why in (
@@ -537,7 +537,7 @@ def test_requests_with_wrong_values_are_refused(client: Connection, space: spool
     "data", [b"[" * 5000, b"{", b"[1]", b"\xff", b"x" * (17 << 20)], ids=["deep", "half", "list", "bytes", "large"]
 )
 def test_bytes_that_are_no_request_are_refused(
-    address: str, client: Connection, space: spool.Space, data: bytes
+    address: str, client: HttpConnection, space: spool.Space, data: bytes
 ) -> None:
     for path in (["begin"], ["plan"], ["read"], [begin(client), "commit"], [begin(client), "write"]):
         with pytest.raises(InvalidArgument):
@@ -547,7 +547,7 @@ def test_bytes_that_are_no_request_are_refused(
 
 def test_a_ticket_that_the_server_has_not_sealed_is_refused(serve: Serve, space: spool.Space) -> None:
     """A client knows its token, which may be the only one of the server."""
-    client = Connection.of(serve(Tokens([f"{READER} shop:read"])).address("shop"), READER)
+    client = HttpConnection.of(serve(Tokens([f"{READER} shop:read"])).address("shop"), READER)
     space.put("orders", b"one")
     [ticket] = plan(client, **reading(queue="orders"))
     keys = b"another key", Tokens([f"{READER} shop:read"]).key
@@ -558,7 +558,7 @@ def test_a_ticket_that_the_server_has_not_sealed_is_refused(serve: Serve, space:
     assert_serves(client, space)
 
 
-def test_rows_with_other_columns_are_refused(client: Connection, space: spool.Space) -> None:
+def test_rows_with_other_columns_are_refused(client: HttpConnection, space: spool.Space) -> None:
     session = begin(client)
     batch = pa.RecordBatch.from_arrays([pa.array([1])], ["number"])
     with pytest.raises(InvalidArgument, match="no use for 'number'"):
@@ -567,14 +567,14 @@ def test_rows_with_other_columns_are_refused(client: Connection, space: spool.Sp
 
 
 @pytest.mark.parametrize(("partition", "attempt"), [(-1, 0), (2**31, 0), (0, -1), (0, 2**63)])
-def test_a_task_has_a_bounded_number(client: Connection, space: spool.Space, partition: int, attempt: int) -> None:
+def test_a_task_has_a_bounded_number(client: HttpConnection, space: spool.Space, partition: int, attempt: int) -> None:
     session = begin(client)
     with pytest.raises(InvalidArgument, match="wrong value"):
         send(client, session, ["a"], attempt, partition)
     assert_serves(client, space)
 
 
-def test_a_branch_votes_once(client: Connection, space: spool.Space) -> None:
+def test_a_branch_votes_once(client: HttpConnection, space: spool.Space) -> None:
     session = begin(client)
     vote = send(client, session, ["a"])["vote"]
     with pytest.raises(ProtocolError, match="voted already"):
@@ -584,7 +584,7 @@ def test_a_branch_votes_once(client: Connection, space: spool.Space) -> None:
 
 
 @contextmanager
-def half_a_stream(client: Connection, session: str) -> Iterator[None]:
+def half_a_stream(client: HttpConnection, session: str) -> Iterator[None]:
     """During the block, a call of a task has sent some rows, and sends no more."""
     asked = {"task": 1, "attempt": 0, "queue": "orders"}
     batch, leave, begun = rows(*[b"a" * 1000] * 3000), threading.Event(), threading.Event()
@@ -607,7 +607,7 @@ def half_a_stream(client: Connection, session: str) -> Iterator[None]:
     calling.join()
 
 
-def test_half_a_stream_leaves_nothing(client: Connection, space: spool.Space) -> None:
+def test_half_a_stream_leaves_nothing(client: HttpConnection, space: spool.Space) -> None:
     session = begin(client)
     with half_a_stream(client, session):
         pass
@@ -619,7 +619,7 @@ def test_half_a_stream_leaves_nothing(client: Connection, space: spool.Space) ->
 
 
 def test_an_endless_stream_is_refused_and_leaves_nothing(serve: Serve, space: spool.Space) -> None:
-    client = Connection.of(serve(most_bytes=10 << 20).address("shop"))
+    client = HttpConnection.of(serve(most_bytes=10 << 20).address("shop"))
     session = begin(client)
     batch = rows(bytes(1 << 20))
     with pytest.raises(InvalidArgument, match="at most 10,485,760 bytes: divide the rows among more tasks"):
@@ -630,7 +630,7 @@ def test_an_endless_stream_is_refused_and_leaves_nothing(serve: Serve, space: sp
     assert_serves(client, space)
 
 
-def test_a_write_of_a_stream_ends_the_one_before(client: Connection, space: spool.Space) -> None:
+def test_a_write_of_a_stream_ends_the_one_before(client: HttpConnection, space: spool.Space) -> None:
     first = begin(client, key="checkpoint 1")
     vote = send(client, first, ["a"])["vote"]
     act(client, "begin", key="checkpoint 1", queue="orders")
@@ -640,7 +640,7 @@ def test_a_write_of_a_stream_ends_the_one_before(client: Connection, space: spoo
 
 
 def test_a_token_does_not_end_the_write_of_another_token_by_the_name_of_its_stream(
-    guarded: Callable[[str], Connection], space: spool.Space
+    guarded: Callable[[str], HttpConnection], space: spool.Space
 ) -> None:
     session = begin(guarded(WRITER), key="checkpoint 1")
     vote = send(guarded(WRITER), session, ["a"])["vote"]

@@ -18,7 +18,7 @@ from forwarder.network.calls import act, read, write
 from forwarder.network.offers import OUTCOMES, OfferedBranch
 from forwarder.network.outcomes import packed, unpacked
 from forwarder.round import Round, Route
-from forwarder.task import Block, Chunk, deliver
+from forwarder.task import Chunk, TaskResult, deliver
 from forwarder.web.endpoint import Endpoint
 from forwarder.web.offers import OfferServer
 from spool.client.problems import Unreachable
@@ -39,7 +39,7 @@ def server() -> Iterator[OfferServer]:
     server.close()
 
 
-Job = Callable[[list[Chunk]], list[Block]]
+Job = Callable[[list[Chunk]], list[TaskResult]]
 
 
 def blind(chunk: Chunk) -> Chunk:
@@ -56,7 +56,7 @@ def blind(chunk: Chunk) -> Chunk:
 def there(server: OfferServer) -> Job:
     """A job whose workers do not see the space."""
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         with server.offering(chunks) as offered:
             return in_process([blind(chunk) for chunk in offered])
 
@@ -95,7 +95,7 @@ def test_x05_the_outcomes_of_a_worker_that_does_not_see_the_space_are_those_of_o
             space.purge(queue)
         return result.effects, found, [tuple(one) for one in result.failures], len(result.attempted)
 
-    def here(chunks: list[Chunk]) -> list[Block]:
+    def here(chunks: list[Chunk]) -> list[TaskResult]:
         with server.offering(chunks) as offered:
             return in_process(offered)
 
@@ -110,7 +110,7 @@ def test_x05_a_mixed_cluster_handles_one_round_and_its_result_tells_the_messages
     space.put_many("orders", [b"%d" % i for i in range(400)], reply_queue="replies")
     answers["here"] = lambda request: Replied(request.raw)
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         with server.offering(chunks) as offered:
             return in_process([blind(chunk) if place % 2 else chunk for place, chunk in enumerate(offered)])
 
@@ -144,7 +144,7 @@ def test_x05_a_worker_that_does_not_reach_the_endpoint_keeps_its_messages(
     space.put_many("orders", [b"a", b"b"])
     answers["here"] = lambda request: Replied()
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         with server.offering(chunks) as offered:
             server.close()
             return in_process([blind(chunk) for chunk in offered])
@@ -218,7 +218,7 @@ def test_a_task_of_a_round_that_has_ended_is_refused(space: spool.Space, server:
     space.put("orders", b"a")
     late: list[Chunk] = []
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         with server.offering(chunks) as offered:
             late.extend(map(blind, offered))
         return []
@@ -277,7 +277,7 @@ def test_a_worker_that_takes_no_more_of_its_messages_does_not_keep_the_endpoint_
     answers["here"] = lambda request: Replied()
     held: list[Any] = []
 
-    def job(chunks: list[Chunk]) -> list[Block]:
+    def job(chunks: list[Chunk]) -> list[TaskResult]:
         whole = dataclasses.replace(chunks[0], stretches=[part for chunk in chunks for part in chunk.stretches])
         with server.offering([whole]) as [offered]:
             messages = OfferedBranch(blind(offered).offer, 0, next(attempts)).messages(offered.stretches)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from forwarder.network.arrow import Received, pieces
 from forwarder.network.calls import act, read, write
 from forwarder.web import spark
 from forwarder.web.tokens import Tokens
-from spool.client.connection import Connection
+from spool.client.connection import HttpConnection
 from spool.errors import AccessDenied, CorruptedFile, InvalidArgument, SystemFailure, TransactionRolledBack
 from tests.forwarder.network.conftest import Serve
 from tests.forwarder.network.test_four_ways import begin, plan, rows, send
@@ -23,8 +23,8 @@ from tests.shown import bodies, left_over
 
 
 @pytest.fixture
-def client(address: str) -> Connection:
-    return Connection.of(address)
+def client(address: str) -> HttpConnection:
+    return HttpConnection.of(address)
 
 
 def received(data: bytes) -> list[pa.RecordBatch]:
@@ -48,7 +48,7 @@ def test_rows_without_the_end_mark_are_refused() -> None:
         received(b"\xff" * 1000)
 
 
-def test_a_write_that_breaks_off_does_not_vote(client: Connection, space: spool.Space) -> None:
+def test_a_write_that_breaks_off_does_not_vote(client: HttpConnection, space: spool.Space) -> None:
     session, batch = begin(client), rows(b"a" * 1000)
     asked, cut = {"task": 0, "attempt": 0, "queue": "orders"}, b"".join(pieces(batch.schema, [batch]))[:-8]
     with pytest.raises(InvalidArgument, match="breaks off"):
@@ -57,7 +57,7 @@ def test_a_write_that_breaks_off_does_not_vote(client: Connection, space: spool.
     assert_serves(client, space)
 
 
-def test_a_late_write_of_many_rows_learns_that_its_write_has_ended(client: Connection, space: spool.Space) -> None:
+def test_a_late_write_of_many_rows_learns_that_its_write_has_ended(client: HttpConnection, space: spool.Space) -> None:
     session, batch = begin(client), rows(bytes(1 << 20))
     act(client, session, "abort")
     for count in (1, 50, 1000):
@@ -69,7 +69,7 @@ def test_a_late_write_of_many_rows_learns_that_its_write_has_ended(client: Conne
     ("error", "kind"), [(CorruptedFile("a body is damaged"), CorruptedFile), (ValueError("a bug"), SystemFailure)]
 )
 def test_an_error_in_the_middle_of_a_read_reaches_the_client(
-    client: Connection, space: spool.Space, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: Any
+    client: HttpConnection, space: spool.Space, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: Any
 ) -> None:
     def broken(*given: Any) -> Iterator[pa.RecordBatch]:
         for batch in whole(*given):
@@ -91,7 +91,7 @@ def test_an_error_in_the_middle_of_a_read_reaches_the_client(
 def test_a_token_for_one_queue_reads_and_writes_this_queue_only(serve: Serve, space: spool.Space) -> None:
     token = "t" * 32
     server = serve(Tokens([f"{token} shop:look=replies shop:put=orders"]))
-    client = Connection.of(server.address("shop"), token)
+    client = HttpConnection.of(server.address("shop"), token)
     session = begin(client)
     act(client, session, "commit", votes=[send(client, session, ["a"])["vote"]], rows=1)
     assert_serves(client, space)
@@ -113,12 +113,12 @@ def test_a_ticket_needs_the_right_to_its_queues(serve: Serve, space: spool.Space
     one, other = "o" * 32, "t" * 32
     server = serve(Tokens([f"{one} shop:look", f"{other} shop:look=replies"]))
     space.put("orders", b"a")
-    [ticket] = plan(Connection.of(server.address("shop"), one), **reading(queue="orders"))
+    [ticket] = plan(HttpConnection.of(server.address("shop"), one), **reading(queue="orders"))
     with pytest.raises(AccessDenied, match="right shop:look=orders"):
-        list(read(Connection.of(server.address("shop"), other), ticket))
+        list(read(HttpConnection.of(server.address("shop"), other), ticket))
 
 
-def test_a_server_without_spark_names_the_extra(client: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_spark_names_the_extra(client: HttpConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "forwarder.web.spark", None)
     with pytest.raises(SystemFailure, match=r"the extra \[spark\]"):
         begin(client)
@@ -132,7 +132,7 @@ def test_each_process_of_a_server_reaches_each_write(space: spool.Space) -> None
             assert process.stdout is not None
             address = json.loads(process.stdout.readline())["address"]
             for number in range(8):  # (each token has connections of its own)
-                one, two, three = (Connection.of(address, f"{step}-{number}" * 8) for step in range(3))
+                one, two, three = (HttpConnection.of(address, f"{step}-{number}" * 8) for step in range(3))
                 session = begin(one)
                 vote = send(two, session, [str(number)])["vote"]
                 act(three, session, "renew")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from spool import SpaceMetrics
     from xaspool_scripts.watch.top.figures import Sample
-    from xaspool_scripts.watch.top.model import State
+    from xaspool_scripts.watch.top.model import Model
 
 # The names in ``figures.SORTABLE``. ``figures`` is not imported here, because it imports rich, and help and completion
 # do not need rich.
@@ -65,13 +65,13 @@ def top(interval: float | None, published: bool, once: bool, sort: str, as_json:
       spool-admin top --interval 5 --sort age
       spool-admin top --once --json
     """
-    from xaspool_scripts.watch.top.model import State
+    from xaspool_scripts.watch.top.model import Model
 
     with watched_space(published=published) as watched:
         if as_json:
             write_json(_as_object(watched.metrics()))
             return
-        state = State(interval=interval or _DEFAULT_SECONDS, is_published=published, sort=sort)
+        state = Model(interval=interval or _DEFAULT_SECONDS, is_published=published, sort=sort)
         if once or not _is_interactive():
             _print_once(watched, state)
         else:
@@ -95,7 +95,7 @@ def _as_object(metrics: "SpaceMetrics") -> dict[str, Any]:
     return {**asdict(metrics), **meters}
 
 
-def _print_once(watched: Watched, state: "State") -> None:
+def _print_once(watched: Watched, state: "Model") -> None:
     from xaspool_scripts.watch.top.model import sampled
     from xaspool_scripts.watch.top.view import plain_picture
 
@@ -253,14 +253,14 @@ class _Live:
     """The loop: read the space at each interval, follow keys and signals, draw the picture."""
 
     def __init__(
-        self, watched: Watched, state: "State", screen: Screen, warnings: "deque[logging.LogRecord]", automatic: bool
+        self, watched: Watched, state: "Model", screen: Screen, warnings: "deque[logging.LogRecord]", automatic: bool
     ) -> None:
         from xaspool_scripts.watch.top.view import Painter
 
         self._watched, self._state, self._screen = watched, state, screen
         self._warnings, self._is_automatic = warnings, automatic
         self._decoder, self._painter = Decoder(), Painter(sys.stdout.encoding or "utf-8")
-        self._drawn: State | None = None
+        self._drawn: Model | None = None
         self._due = 0.0  # the time of the next read, by time.monotonic
         self._chosen = state.interval
 

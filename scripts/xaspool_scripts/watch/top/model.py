@@ -13,15 +13,7 @@ from rich.text import Text
 from spool.watch.health import Rates
 from spool.watch.histograms import Histogram, Key, histograms
 from xaspool_scripts.watch.top import keys
-from xaspool_scripts.watch.top.figures import (
-    SORTABLE,
-    Row,
-    Sample,
-    findings,
-    make_rows,
-    ordered,
-    queue_rates,
-)
+from xaspool_scripts.watch.top.figures import SORTABLE, QueueRow, Sample, findings, make_rows, ordered, queue_rates
 from xaspool_scripts.watch.top.pages import HELP, WARNING, queue_page
 from xaspool_scripts.watch.top.texts import clean
 
@@ -38,7 +30,7 @@ _SORT_KEYS = {
 
 
 @dataclass(frozen=True)
-class State:
+class Model:
     """The data on which a picture depends.
 
     sample: the last sample. rates, rows, findings: computed from the last two samples. ``rows`` has the filtered queues
@@ -59,8 +51,8 @@ class State:
     is_published: bool = False
     sample: Sample | None = None
     rates: dict[str, Rates] = field(default_factory=dict)
-    every: dict[str, Row] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    every: dict[str, QueueRow] = field(default_factory=dict)
+    rows: tuple[QueueRow, ...] = ()
     findings: tuple[str, ...] = ()
     history: tuple[Mapping[Key, Histogram], ...] = ()
     now: float = 0.0
@@ -89,7 +81,7 @@ class State:
 # -- samples, sizes, errors --------------------------------------------------------------------------------------------
 
 
-def sampled(state: State, sample: Sample, now: float) -> State:
+def sampled(state: Model, sample: Sample, now: float) -> Model:
     """Return the state with a new sample. If a published snapshot has not changed, the rates are kept."""
     is_same = state.sample is not None and sample.moment <= state.sample.moment
     rates = state.rates if is_same else queue_rates(sample, state.sample)
@@ -108,23 +100,23 @@ def sampled(state: State, sample: Sample, now: float) -> State:
     )
 
 
-def failed(state: State, error: str, now: float) -> State:
+def failed(state: Model, error: str, now: float) -> Model:
     """Return the state after a failed read. The figures of the last sample remain."""
     return _clamped(replace(state, error=error, now=now))
 
 
-def resized(state: State, width: int, height: int) -> State:
+def resized(state: Model, width: int, height: int) -> Model:
     return _clamped(replace(state, width=max(1, width), height=max(1, height)))
 
 
-def _ordered(state: State) -> State:
+def _ordered(state: Model) -> Model:
     """Filter and sort the rows again."""
     wanted = state.filter.lower()
     kept = [row for row in state.every.values() if wanted in row.name.lower()]
     return _clamped(replace(state, rows=tuple(ordered(kept, state.sort, is_reversed=state.is_reversed))))
 
 
-def _clamped(state: State) -> State:
+def _clamped(state: Model) -> Model:
     """Return the state with selection and place moved into their lists. A selected queue remains selected."""
     cursor = 0
     if state.selected is not None:
@@ -137,7 +129,7 @@ def _clamped(state: State) -> State:
 # -- contents ----------------------------------------------------------------------------------------------------------
 
 
-def shown_findings(state: State) -> list[str]:
+def shown_findings(state: Model) -> list[str]:
     """Return the sentences of the header, with read errors first, and with at most a third of the picture's lines."""
     every = [*_error(state)[:_MOST_ERROR_LINES], *state.findings]
     every += [f"Warning: {state.warning}"] if state.warning else []
@@ -147,18 +139,18 @@ def shown_findings(state: State) -> list[str]:
     return every
 
 
-def _error(state: State) -> list[str]:
+def _error(state: Model) -> list[str]:
     """Return the error of the last read as several lines, because the text may begin with a long path."""
     text = clean(f"The space cannot be read: {state.error}")
     return chop_cells(text, max(20, state.width - 2)) if state.error else []
 
 
-def body_height(state: State) -> int:
+def body_height(state: Model) -> int:
     """Return the number of lines between the header and the last line, without the heading of a list."""
     return max(1, state.height - _FIXED_LINES - len(shown_findings(state)))
 
 
-def page(state: State) -> list[Text]:
+def page(state: Model) -> list[Text]:
     """Return all lines of the keys or of the details."""
     if state.is_help:
         return [Text(line) for line in HELP.splitlines()]
@@ -170,7 +162,7 @@ def page(state: State) -> list[Text]:
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def pressed(state: State, key: str) -> State:
+def pressed(state: Model, key: str) -> Model:
     """Return the state after a key. A key without a meaning changes nothing."""
     state = replace(state, remark="")
     if key == "f10":
@@ -185,26 +177,26 @@ def pressed(state: State, key: str) -> State:
     return act(state) if act is not None else state
 
 
-def _sorted_by(state: State, sort: str) -> State:
+def _sorted_by(state: Model, sort: str) -> Model:
     return _ordered(replace(state, sort=sort, is_reversed=False))
 
 
-def _next_sort(state: State, step: int) -> State:
+def _next_sort(state: Model, step: int) -> Model:
     return _sorted_by(state, SORTABLE[(SORTABLE.index(state.sort) + step) % len(SORTABLE)])
 
 
-def _help(state: State) -> State:
+def _help(state: Model) -> Model:
     return _clamped(replace(state, is_help=not state.is_help, place=0))
 
 
-def _back(state: State) -> State:
+def _back(state: Model) -> Model:
     """Return from the keys or the details. In the list of queues, remove the filter."""
     if state.is_help:
         return _help(state)
     return replace(state, opened="", place=0) if state.opened else _ordered(replace(state, filter=""))
 
 
-def _enter(state: State) -> State:
+def _enter(state: Model) -> Model:
     """Show the selected queue in detail."""
     if state.is_list and state.rows:
         name = state.rows[state.cursor].name
@@ -212,19 +204,19 @@ def _enter(state: State) -> State:
     return _help(state) if state.is_help else state
 
 
-def _pause(state: State) -> State:
+def _pause(state: Model) -> Model:
     return replace(state, is_paused=not state.is_paused)
 
 
-def _ask_filter(state: State) -> State:
+def _ask_filter(state: Model) -> Model:
     return replace(state, prompt=FILTER, typed=state.filter, opened="", is_help=False, place=0)
 
 
-def _ask_interval(state: State) -> State:
+def _ask_interval(state: Model) -> Model:
     return replace(state, prompt=INTERVAL, typed="")
 
 
-_ACTIONS: dict[str, Callable[[State], State]] = {
+_ACTIONS: dict[str, Callable[[Model], Model]] = {
     "q": lambda state: replace(state, is_ended=True),
     "h": _help, "?": _help, "f1": _help,
     " ": _pause, "p": _pause,
@@ -246,7 +238,7 @@ _MOVES = {
 }  # fmt: skip
 
 
-def _moved(state: State, key: str) -> State:
+def _moved(state: Model, key: str) -> Model:
     """Move the selection, or the page."""
     lines, pages = _MOVES[key]
     step = lines + pages * body_height(state)
@@ -257,7 +249,7 @@ def _moved(state: State, key: str) -> State:
     return replace(state, cursor=cursor, selected=state.rows[cursor].name if cursor else None)
 
 
-def _typed(state: State, key: str) -> State:
+def _typed(state: Model, key: str) -> Model:
     """Change the typed text. A filter takes effect with each character."""
     typed = state.typed
     if key == keys.ENTER:
@@ -272,7 +264,7 @@ def _typed(state: State, key: str) -> State:
     return _ordered(replace(state, typed=typed, filter=typed if state.prompt == FILTER else state.filter))
 
 
-def _finished(state: State) -> State:
+def _finished(state: Model) -> Model:
     typed, is_interval, state = state.typed.strip(), state.prompt == INTERVAL, replace(state, prompt="")
     if not is_interval or not typed:
         return state

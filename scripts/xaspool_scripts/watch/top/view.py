@@ -14,8 +14,8 @@ from rich.text import Text
 from spool.watch.histograms import Histogram
 from spool.watch.units import size
 from xaspool_scripts.terminal.wording import plural
-from xaspool_scripts.watch.top.figures import COLUMNS, NAME, RATE, Column, Row, quantiles, total_rates
-from xaspool_scripts.watch.top.model import FILTER, State, body_height, page, shown_findings
+from xaspool_scripts.watch.top.figures import COLUMNS, NAME, RATE, Column, QueueRow, quantiles, total_rates
+from xaspool_scripts.watch.top.model import FILTER, Model, body_height, page, shown_findings
 from xaspool_scripts.watch.top.pages import HEADING, WARNING
 from xaspool_scripts.watch.top.texts import cut, fit, milliseconds, number, old, rate
 
@@ -30,14 +30,14 @@ _IMPORTANCE = ("ready", "trouble", "age", "in/s", "out/s", "doubt", "fail/s", "c
 _KEYS = "h help  / filter  <> sort  enter details  p pause  q quit"
 
 
-def picture(state: State) -> list[Text]:
+def picture(state: Model) -> list[Text]:
     """Return one line for each line of the terminal."""
     lines = [*header(state), *(_queues(state) if state.is_list else _page(state))]
     lines += [Text()] * (state.height - 1 - len(lines))
     return [*lines[: state.height - 1], _last_line(state)]
 
 
-def plain_picture(state: State) -> str:
+def plain_picture(state: Model) -> str:
     """Return the header, all troubles and all queues as plain text."""
     widest = max((len(row.name) for row in state.rows), default=_SHORTEST_NAME)
     width = sum(_GAP + column.width for column in COLUMNS) + 2 + max(_SHORTEST_NAME, widest)
@@ -49,14 +49,14 @@ def plain_picture(state: State) -> str:
 # -- the header --------------------------------------------------------------------------------------------------------
 
 
-def header(state: State, *, is_live: bool = True) -> list[Text]:
+def header(state: Model, *, is_live: bool = True) -> list[Text]:
     """Return three lines of figures, and the troubles in words. Return all troubles unless ``is_live``."""
     said = shown_findings(state) if is_live else state.findings
     troubles = [Text(cut(f"! {text}", state.width), WARNING) for text in said]
     return [_title(state, is_live), *_figures(state), *troubles]
 
 
-def _title(state: State, is_live: bool) -> Text:
+def _title(state: Model, is_live: bool) -> Text:
     """Return the space's state and path. A narrow terminal cuts the path, and then the end of the line."""
     begin = "" if state.width < _NARROW else _PROGRAM
     path = state.sample.metrics.space if state.sample is not None else ""
@@ -71,7 +71,7 @@ def _title(state: State, is_live: bool) -> Text:
     )
 
 
-def _standing(state: State) -> tuple[str, bool]:
+def _standing(state: Model) -> tuple[str, bool]:
     """Return the space's state in one word, and whether a person has to act."""
     if state.error:
         return "UNREADABLE", True
@@ -80,7 +80,7 @@ def _standing(state: State) -> tuple[str, bool]:
     return ("STOPPED", True) if state.sample.metrics.is_stopped else ("running", False)
 
 
-def _time(state: State) -> str:
+def _time(state: Model) -> str:
     """Return the time of the figures, or the age of the figures if it is unusual or no newer figures can be read."""
     if state.sample is None:
         return ""
@@ -90,7 +90,7 @@ def _time(state: State) -> str:
     return time.strftime("  %H:%M:%S", time.localtime(at))
 
 
-def _figures(state: State) -> list[Text]:
+def _figures(state: Model) -> list[Text]:
     if state.sample is None:
         return [Text(), Text()]
     metrics, total = state.sample.metrics, total_rates(state.rates)
@@ -137,7 +137,7 @@ def _visible_columns(width: int) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _queues(state: State) -> list[Text]:
+def _queues(state: Model) -> list[Text]:
     columns, height = _visible_columns(state.width), body_height(state)
     first = max(0, min(state.cursor - height // 2, len(state.rows) - height))
     lines = [_heading(state, columns, state.width)]
@@ -148,13 +148,13 @@ def _queues(state: State) -> list[Text]:
     return lines
 
 
-def _no_rows(state: State) -> str:
+def _no_rows(state: Model) -> str:
     if state.sample is None:
         return "  no figures yet" if state.error else "  reading the space"
     return "  no queue has this text in its name" if state.filter else "  the space has no queues"
 
 
-def _heading(state: State, columns: tuple[Column, ...], width: int) -> Text:
+def _heading(state: Model, columns: tuple[Column, ...], width: int) -> Text:
     """Return the names of the columns. A sign marks the column by which the rows are sorted."""
     sign = "↑" if state.is_reversed else "↓"
 
@@ -171,7 +171,7 @@ def _name_width(columns: tuple[Column, ...], width: int) -> int:
     return max(1, width - 2 - sum(_GAP + each.width for each in columns))
 
 
-def _row(row: Row, columns: tuple[Column, ...], width: int, style: str) -> Text:
+def _row(row: QueueRow, columns: tuple[Column, ...], width: int, style: str) -> Text:
     name = fit(row.name, _name_width(columns, width))
     cells = [fit(each.text(row), each.width, right=each.name != "trouble") for each in columns]
     text = Text(" ".join([f"{'!' if row.troubles else ' '} {name}", *cells]), style)
@@ -184,7 +184,7 @@ def _row(row: Row, columns: tuple[Column, ...], width: int, style: str) -> Text:
 # -- the other views ---------------------------------------------------------------------------------------------------
 
 
-def _page(state: State) -> list[Text]:
+def _page(state: Model) -> list[Text]:
     every, first = page(state), state.place
     shown = every[first : first + body_height(state)]
     for line in shown:
@@ -194,7 +194,7 @@ def _page(state: State) -> list[Text]:
     return [Text(fit(("help" if state.is_help else "queue") + more, state.width), _TITLE), *shown]
 
 
-def _last_line(state: State) -> Text:
+def _last_line(state: Model) -> Text:
     if state.prompt:
         hint = "enter keeps, escape shows all" if state.prompt == FILTER else "enter changes, escape cancels"
         return Text(f"{state.prompt}: {state.typed}_   ({hint})", HEADING)
@@ -221,7 +221,7 @@ class Painter:
         self._drawn: list[Text] = []
         self._basis: tuple[int, ...] = ()
 
-    def paint(self, state: State) -> bytes:
+    def paint(self, state: Model) -> bytes:
         lines, basis = picture(state), (state.width, state.height, state.redraws)
         if basis != self._basis:
             self._drawn, self._basis = [], basis
