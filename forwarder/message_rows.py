@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from forwarder.message_columns import BODY, COLUMN_KINDS, ColumnKind
-from spool.engine.tasks import ReadMessages, Stretch
+from spool.engine.remote import ReadMessages, Stretch
 from spool.model.message import Message, message_id
 from spool.model.position import Position
 

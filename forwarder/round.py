@@ -18,7 +18,7 @@ from forwarder.task import Chunk, TaskResult, count_of
 from forwarder.time_limits import GRACE_SECONDS
 from spool import Space
 from spool.engine import Engine
-from spool.engine.tasks import Coordinator, Stretch
+from spool.engine.remote import Coordinator, Stretch
 from spool.errors import Full, SystemFailure, TransactionTimeout
 from spool.model.position import Position
 from spool.model.settings import QueueConfig

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spool.engine import Subscription
-from spool.engine.tasks import Item
+from spool.engine.remote import Item
 from spool.errors import CorruptedFile, InvalidArgument
 
 if TYPE_CHECKING:
     from spool.engine import Engine
-    from spool.engine.tasks import Backlog
+    from spool.engine.remote import Backlog
 
 NUMBER, SINCE = "number", "since"
 """The keys of an offset: the last commit that was read, and the commit that registered the subscription."""

@@ -24,7 +24,7 @@ from forwarder.result import RoundResult
 from forwarder.services import MAX_REPLY, Caller, Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
 from spool.client.problems import Unreachable
-from spool.engine.tasks import CallMarks, DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Stretch, Vote, cut
+from spool.engine.remote import CallMarks, DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Stretch, Vote, cut
 from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.model.text import one_line

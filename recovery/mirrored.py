@@ -20,7 +20,7 @@ from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.store.mirror import Mirror, check_ids, forget_ids, keep_id, read_ids
 from spool.store.parts import Files, Shared
-from spool.store.settings import read_settings_text
+from spool.store.settings_reader import read_settings_text
 
 from .branches import PreparedFiles, read_prepared
 from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, contents_or_none, count, read, read_stamped

@@ -17,8 +17,8 @@ from spool.format.reader import read_header
 from spool.log.deciding import settled
 from spool.log.sequence import highest_number, number_locked, settle_all, write_empty
 from spool.log.visibility import catch_up, rebuild, revalidate
+from spool.maintenance.disk_space import free_room
 from spool.maintenance.reclaim import reset_retired_digest
-from spool.maintenance.room import free_room
 from spool.model import layout
 from spool.model.text import plural
 from spool.model.xid import Xid

@@ -15,12 +15,12 @@ from spool.model.paths import local_path
 from spool.model.settings import space_config
 from spool.model.settings_file import parse, with_mirror
 from spool.opening import inspected, open_space, os_errors, space_directory
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.runtime.clock import Deadline
 from spool.space import Space
 from spool.store.identity import read_id, write_id
 from spool.store.mirror import Mirror, begin_mirror, check_elsewhere, forget_ids, lies_inside, read_ids
-from spool.store.settings import read_settings_text, replace_text, write_settings
+from spool.store.settings_reader import read_settings_text, replace_text, write_settings
 from spool.store.store import WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def begin(path: str | os.PathLike[str], mirror: str | os.PathLike[str]) -> Space
         finally:
             side.close_all()
         write_settings(disk, with_mirror(text, side.root))
-    with calls.deferred(disk.close_all), os_errors("opening the queue space"):
+    with call_guard.deferred(disk.close_all), os_errors("opening the queue space"):
         return open_space(disk)
 
 
@@ -93,7 +93,7 @@ def drop(path: str | os.PathLike[str]) -> str:
 def _closed(path: str | os.PathLike[str]) -> Iterator[Disk]:
     """Keep a space closed for all processes while the body runs."""
     disk = Disk.of(path)
-    with calls.deferred(disk.close_all), os_errors("changing the mirror of the queue space"):
+    with call_guard.deferred(disk.close_all), os_errors("changing the mirror of the queue space"):
         try:
             if not disk.exists(layout.SETTINGS):
                 read_settings_text(disk)  # raises if the directory is no space
@@ -135,7 +135,7 @@ def restore(
         raise InvalidArgument(
             f"the new space {root} lies inside the mirror {mirror}, which is not changed: name a directory elsewhere"
         )
-    with space_directory(path) as disk, calls.deferred(disk.close_all), os_errors("restoring the queue space"):
+    with space_directory(path) as disk, call_guard.deferred(disk.close_all), os_errors("restoring the queue space"):
         side = disk.sibling(mirror)
         try:
             settings, id = _settings_of(side), read_id(side)

@@ -20,14 +20,14 @@ from spool.model.options import SpaceOptions
 from spool.model.paths import local_path
 from spool.model.settings import SpaceConfig, differences, space_config
 from spool.model.settings_file import render_new
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.runtime.clock import Deadline
 from spool.runtime.greenlets import check_threads
 from spool.space import Space
 from spool.store.identity import ensure_id, find_id, write_id
 from spool.store.identity import new_id as random_id
 from spool.store.mirror import begin_mirror, check_elsewhere
-from spool.store.settings import read_settings, write_settings
+from spool.store.settings_reader import read_settings, write_settings
 from spool.store.store import WAIT_SECONDS, Store, inspect_store, log, open_store
 from spool.tracing import instrument
 from spool.transactions.core import Core
@@ -73,7 +73,7 @@ def create(
         InvalidArgument: an option has a value that is not allowed.
     """
     config = space_config(options, {})
-    with space_directory(path) as disk, calls.deferred(disk.close_all), os_errors("making the queue space"):
+    with space_directory(path) as disk, call_guard.deferred(disk.close_all), os_errors("making the queue space"):
         _check_no_import(disk)
         with _one_process(disk) as alone:
             if not disk.exists(layout.SETTINGS):
@@ -182,7 +182,7 @@ def import_space(
     from spool.admin import export, unpack  # (imported here: few programs need these modules)
 
     export.check_stream(file, "read")
-    with space_directory(path) as disk, calls.deferred(disk.close_all), os_errors("importing the queue space"):
+    with space_directory(path) as disk, call_guard.deferred(disk.close_all), os_errors("importing the queue space"):
         with _importing(disk):
             check_stages(disk)
             for name in layout.DIRECTORIES:
@@ -339,7 +339,7 @@ def open(path: str | os.PathLike[str]) -> Space:
     """
     with os_errors("opening the queue space"):
         disk = path if isinstance(path, Disk) else Disk(_existing(path))
-    with calls.deferred(disk.close_all), os_errors("opening the queue space"):
+    with call_guard.deferred(disk.close_all), os_errors("opening the queue space"):
         return open_space(disk)
 
 

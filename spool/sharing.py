@@ -14,7 +14,7 @@ from spool.model.layout import SETTINGS
 from spool.model.options import SpaceOptions
 from spool.model.paths import local_path
 from spool.opening import check_same, create
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.runtime.tearing import Reentrant
 from spool.space import Space
 from spool.transactions.core import core_of
@@ -57,7 +57,7 @@ def shared(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Spa
     space = _spaces.get(root)
     if space is not None and not options and _is_usable(space):
         return space
-    with calls.deferred(), _lock:
+    with call_guard.deferred(), _lock:
         space = _spaces.get(root)
         if space is None or not _is_usable(space):
             if space is not None:

@@ -10,18 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from spool.admin.admin import Administration
-from spool.admin.finding import check_find, find
 from spool.admin.findings import Finding, RecoveryReport
+from spool.admin.reads import check_find, find
 from spool.admin.schedules import put_due
 from spool.errors import Empty, InvalidArgument, NotOpen, SpaceStopped
 from spool.maintenance.housekeeper import Housekeeper
-from spool.maintenance.schedule import RECLAIM_BYTES
+from spool.maintenance.triggers import RECLAIM_BYTES
 from spool.model import layout
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
 from spool.model.text import shown
-from spool.runtime import calls
-from spool.runtime.calls import later_if_busy, public_call, within
+from spool.runtime import call_guard
+from spool.runtime.call_guard import later_if_busy, public_call, within
 from spool.runtime.context import associated, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
 from spool.store.store import Store
@@ -270,7 +270,7 @@ class Space(Administration):
             return within(Transaction.get)(joined, queue, **options)
         wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
         # Pending signals are delivered before the commit. A later signal does not prevent the commit.
-        found = get_alone(self._core, wanted, calls.deliver_pending_signals)
+        found = get_alone(self._core, wanted, call_guard.deliver_pending_signals)
         self._after_commit()
         return found[0]
 
@@ -287,7 +287,7 @@ class Space(Administration):
         if (joined := enclosing(self._store, transaction)) is not None:
             return within(Transaction.get_many)(joined, queue, max_messages, **options)
         wanted = check_wanted(queue, max_messages, **options)
-        found = get_alone(self._core, wanted, calls.deliver_pending_signals)
+        found = get_alone(self._core, wanted, call_guard.deliver_pending_signals)
         self._after_commit()
         return found
 
@@ -377,7 +377,7 @@ class Space(Administration):
 
     @public_call("requesting from queue {request.queue}")
     def _take_reply(self, request: PendingRequest) -> Message:
-        reply = wait_for_reply(self._core, request, calls.deliver_pending_signals)
+        reply = wait_for_reply(self._core, request, call_guard.deliver_pending_signals)
         self._after_commit()
         return reply
 
@@ -493,9 +493,9 @@ class Space(Administration):
         Submitted messages are committed first. If a transaction is not finished when the space closes, the next process
         that finds the transaction rolls it back.
         """
-        with calls.deferred(self._store.guard.end):
-            if calls.is_in_a_call():
-                calls.call_later(self.close)
+        with call_guard.deferred(self._store.guard.end):
+            if call_guard.is_in_a_call():
+                call_guard.call_later(self.close)
             elif not self._store.closed:
                 # (each submitted message that cannot be committed has the error in its future)
                 with suppress(NotOpen, SpaceStopped), self._store.guard.step:

@@ -26,16 +26,16 @@ from spool.format.table import CompactedTable
 from spool.index.index import Index
 from spool.log import write_set
 from spool.log.adoption import adoption, voted_contents
-from spool.log.commit import commit_batch
 from spool.log.commit_file import CommitFileWriter
+from spool.log.engine_commit import commit_batch
 from spool.log.leader import Leader, commit_submitted
 from spool.log.ring import Ring, posted
 from spool.log.visibility import catch_up
 from spool.log.write import Write
 from spool.log.write_set import WriteSet, removal
 from spool.maintenance import reclaim as reclaiming
+from spool.maintenance.disk_space import rooms
 from spool.maintenance.housekeeper import Housekeeper
-from spool.maintenance.room import rooms
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import claim_journal

@@ -7,7 +7,7 @@ from typing import Any
 import spool
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.transactions import two_phase
 from tests import door
 from tests.at_once import AT_ONCE
@@ -20,12 +20,12 @@ XID = Xid(7, b"one", b"")
 @contextmanager
 def elsewhere() -> Iterator[None]:
     """Act for another process or thread in this thread, which is in the middle of a call."""
-    busy = dict(calls._busy)
-    calls._busy.clear()
+    busy = dict(call_guard._busy)
+    call_guard._busy.clear()
     try:
         yield
     finally:
-        calls._busy.update(busy)
+        call_guard._busy.update(busy)
 
 
 def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:

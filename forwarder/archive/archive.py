@@ -24,7 +24,7 @@ from forwarder.archive.files import DatedFiles
 from forwarder.archive.record import Record, RecordFile
 from forwarder.message_rows import LARGEST_BODY, MessageRows, arrow_schema
 from forwarder.subscriber import NUMBER, SINCE, Offset, Subscriber
-from spool.engine.tasks import MessageReader, Missing, space_of
+from spool.engine.remote import MessageReader, Missing, space_of
 from spool.errors import InvalidArgument
 
 if TYPE_CHECKING:

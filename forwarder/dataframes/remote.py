@@ -24,7 +24,7 @@ from forwarder.network.calls import act, packed_vote, read, vote_of, write
 from forwarder.network.options import connection_of, without_connection
 from forwarder.subscriber import NUMBER, Offset
 from spool.client.connection import HttpConnection
-from spool.engine.tasks import BatchOf
+from spool.engine.remote import BatchOf
 from spool.errors import CommitUnknown, SystemFailure
 
 if TYPE_CHECKING:

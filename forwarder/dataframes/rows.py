@@ -11,7 +11,7 @@ import spool
 from forwarder.dataframes.columns import GO_ON
 from forwarder.message_columns import BODY
 from forwarder.message_rows import LARGEST_BODY, MessageRows
-from spool.engine.tasks import Item, MessageReader, Missing
+from spool.engine.remote import Item, MessageReader, Missing
 from spool.errors import CorruptedFile, InvalidArgument
 
 

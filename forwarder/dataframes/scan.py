@@ -16,7 +16,7 @@ from forwarder.cores import cores
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import ReadOptions, check_columns
 from forwarder.message_columns import BODY
-from spool.engine.tasks import Item, Missing, Stretch, boot_id
+from spool.engine.remote import Item, Missing, Stretch, boot_id
 from spool.model.layout import MAX_NUMBER
 
 # The time that a message and a file cost, apart from the bodies. The unit is the time to read one byte.

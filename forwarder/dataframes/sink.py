@@ -33,7 +33,7 @@ from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.message_puts import PutOfRows, RowsAsPuts
 from spool.engine import UnknownBranch
-from spool.engine.tasks import BatchOf, RemoteBranch, Vote
+from spool.engine.remote import BatchOf, RemoteBranch, Vote
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
 from spool.model.checks import SHORT_TEXT, ValueCheck
 from spool.model.layout import MAX_ORDINAL

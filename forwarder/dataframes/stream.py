@@ -34,12 +34,12 @@ import spool
 from forwarder.dataframes.columns import GO_ON, StreamOptions, check_columns
 from forwarder.dataframes.scan import Partition, planned
 from forwarder.subscriber import NUMBER, SINCE, Offset, Subscriber
-from spool.engine.tasks import Missing
+from spool.engine.remote import Missing
 from spool.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from spool import Space
-    from spool.engine.tasks import Backlog, CommitSize
+    from spool.engine.remote import Backlog, CommitSize
 
 # The largest number of commits whose sizes one call reads.
 _COMMITS = 1 << 20

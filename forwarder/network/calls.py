@@ -11,7 +11,7 @@ import pyarrow as pa
 from forwarder.network.arrow import Received, pieces
 from spool.client.connection import HttpConnection
 from spool.client.fields import ARROW
-from spool.engine.tasks import Vote
+from spool.engine.remote import Vote
 from spool.model.checks import whole
 from spool.model.xid import FORMAT_ROUND, Xid
 

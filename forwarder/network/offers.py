@@ -21,7 +21,7 @@ from forwarder.network.calls import act, read, vote_of, write
 from forwarder.network.outcomes import sendable
 from forwarder.network.place import Place
 from spool.client.connection import HttpConnection
-from spool.engine.tasks import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
+from spool.engine.remote import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
 from spool.errors import ProtocolError
 from spool.model.position import Position
 from spool.workers.effects import Effect, OutcomePolicy

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Self
 
-from spool.engine.tasks import boot_id, identity_of
+from spool.engine.remote import boot_id, identity_of
 
 
 class Place(NamedTuple):

@@ -16,7 +16,7 @@ from forwarder.services import (
 )
 from forwarder.task import threads_of
 from spool import Space
-from spool.engine.tasks import identity_of
+from spool.engine.remote import identity_of
 from spool.errors import InvalidArgument
 from spool.model.checks import TIME_LIMIT, ValueCheck, check
 from spool.workers.effects import ON_FAILURE, OnFailure

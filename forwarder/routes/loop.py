@@ -21,7 +21,7 @@ from spool.engine import READ_SECONDS, duration_keys
 from spool.errors import SpoolError, TransactionTimeout
 from spool.workers.conclusion import kept
 from spool.workers.handler import FORWARDER
-from spool.workers.loop import DriverStep, next_step
+from spool.workers.next_step import DriverStep, next_step
 from spool.workers.pauses import Breaker
 from spool.workers.states import Event
 

@@ -17,7 +17,7 @@ import spool
 from forwarder.network.place import Place
 from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable, reason_of
-from spool.engine.tasks import boot_id, check_place
+from spool.engine.remote import boot_id, check_place
 from spool.errors import SpoolError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from functools import partial
 from urllib.parse import quote
 
 from forwarder.services.service import FIELD_NAMES, Caller, Request, Service, ServiceError, field_of, is_field
-from spool.engine.tasks import space_of
+from spool.engine.remote import space_of
 from spool.model import layout
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe

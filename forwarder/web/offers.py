@@ -30,7 +30,7 @@ from forwarder.web.tokens import Tokens
 from forwarder.web.transfers import Rows, Transfers, attempt_of, problem
 from spool.client.connection import HttpConnection
 from spool.client.fields import ARROW
-from spool.engine.tasks import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, origin_of, without_body
+from spool.engine.remote import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, origin_of, without_body
 from spool.errors import CorruptedFile, InvalidArgument, TransactionRolledBack
 from spool.model.checks import MOST_SECONDS, seconds
 from spool.model.xid import FORMAT_ROUND, Xid

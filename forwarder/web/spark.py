@@ -33,7 +33,7 @@ from forwarder.web.tokens import Right
 from forwarder.web.transfers import MOST_COUNTED, Rows, Transfers, attempt_of, problem
 from forwarder.web.writes import OpenWrite, Writes
 from spool.client.fields import ARROW
-from spool.engine.tasks import BatchOf, boot_id
+from spool.engine.remote import BatchOf, boot_id
 from spool.errors import InvalidArgument
 from spool.model.checks import SHORT_TEXT, whole
 from spool.model.layout import MAX_NUMBER

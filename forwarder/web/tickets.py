@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.engine.tasks import BodyPlace, Compacted, FileRef, Item, Missing, SectionEntry, Stretch
+from spool.engine.remote import BodyPlace, Compacted, FileRef, Item, Missing, SectionEntry, Stretch
 from spool.errors import InvalidArgument
 from spool.model.xid import Xid
 

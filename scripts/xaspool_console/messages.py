@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.settings import ERROR, WORK
 from spool.model.text import plural, printable
-from spool.watch.bodies import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
+from spool.watch.body_text import BODY_PREVIEW, LIST_PREVIEW, body_view, piece
 from spool.watch.health import Rates
 from spool.watch.tasks import Task, process_of, task_of
 from xaspool_console.charts import chart

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from spool.errors import InvalidArgument
-from spool.watch.bodies import beginning
+from spool.watch.body_text import beginning
 from xaspool_console.console import Console, NothingChosen, page_routes
 from xaspool_console.findings import quarantine_summary
 from xaspool_console.paging import page_of

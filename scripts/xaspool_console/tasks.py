@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from spool.model.settings import WORK
-from spool.watch.bodies import LIST_PREVIEW, piece
+from spool.watch.body_text import LIST_PREVIEW, piece
 from spool.watch.tasks import Task, process_of, task_of
 from xaspool_console.console import Console, page_routes
 from xaspool_console.findings import queue_link

@@ -8,18 +8,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Unpack, overload
 
 from spool.admin import bulk, quarantined, schedules
-from spool.admin.finding import find_message
 from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
 from spool.admin.listing import PREVIEW, MessageState, QueueEntry, entries_of, entry_of, state_of, unread
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queues, change_queue, delete_queue
+from spool.admin.reads import find_message
 from spool.admin.stats import QueueStats, queue_stats
 from spool.coordination.resumptions import request_resumption
 from spool.errors import Argument, InvalidArgument, QueueExists
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
-from spool.maintenance.room import free_room
+from spool.maintenance.disk_space import free_room
 from spool.model.checks import check
 from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, PutOptions, QueueOptions
@@ -28,7 +28,7 @@ from spool.model.settings import WORK, QueueConfig, check_queue_name
 from spool.policies.expiry import expire
 from spool.policies.no_effect import warn_of_put
 from spool.policies.subscriptions import SubscriptionState, end, states
-from spool.runtime.calls import public_call, within
+from spool.runtime.call_guard import public_call, within
 from spool.runtime.closing import Closing
 from spool.transactions.core import Core
 from spool.transactions.validation import check_queue

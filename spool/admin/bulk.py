@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.admin.finding import locate
+from spool.admin.reads import locate
 from spool.coordination.locks import ClaimLocks
 from spool.disk.disk import is_full
 from spool.errors import BadMessageId, MessageInUse
 from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
-from spool.log.commit import commit_batch
+from spool.log.engine_commit import commit_batch
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet
-from spool.maintenance.room import free_room
+from spool.maintenance.disk_space import free_room
 from spool.model.position import PositionRanges, append_range, positions
-from spool.runtime.calls import deliver_pending_signals, outside_of_calls
+from spool.runtime.call_guard import deliver_pending_signals, outside_of_calls
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, nothing_free

@@ -15,9 +15,9 @@ from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from spool.admin import manifest
-from spool.admin.archive import COMPRESSIONS, Writer
 from spool.admin.dropped import DroppedFile, DroppedFiles, Version
 from spool.admin.manifest import ExportReport, Progress
+from spool.admin.tar_stream import COMPRESSIONS, Writer
 from spool.disk.content import open_first
 from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
 from spool.log.deciding import settled
@@ -26,8 +26,8 @@ from spool.model import layout
 from spool.model.settings_file import parse
 from spool.model.text import shown
 from spool.model.xid import Xid
-from spool.runtime.calls import outside_of_calls
-from spool.store.settings import read_settings_text
+from spool.runtime.call_guard import outside_of_calls
+from spool.store.settings_reader import read_settings_text
 from spool.store.store import Store
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from spool.coordination.locks import xid_byte
 from spool.format.reader import FileContents
 from spool.log.adoption import UnknownBranch, fact_key, refusal, voted_contents
-from spool.log.commit import commit_batch
+from spool.log.engine_commit import commit_batch
 from spool.log.quota import added_by
 from spool.log.visibility import catch_up, list_prepared
 from spool.log.write_set import WriteSet
@@ -21,7 +21,7 @@ from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, heuristic_outcome
 from spool.runtime.clock import Deadline
 from spool.store.parts import addressed_positions
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import Store
 from spool.transactions.core import Core
 from spool.transactions.two_phase import BY_ADMINISTRATOR, commit_prepared, rollback_prepared

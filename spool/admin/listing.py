@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
-from spool.admin.finding import WHAT_TO_DO, locate, no_message, peek
 from spool.admin.holders import CLAIMED, IN_DOUBT, Holder, by_position, name_processes
+from spool.admin.reads import WHAT_TO_DO, locate, no_message, peek
 from spool.errors import CorruptedFile
 from spool.index.browse import Cursor, Slice
 from spool.index.run import Run

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from spool.admin.archive import Member
+from spool.admin.tar_stream import Member
 from spool.errors import CorruptedFile, NewerFormat
 from spool.model import layout
 from spool.model.text import shown

@@ -27,7 +27,7 @@ from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
 from spool.model import layout
 from spool.model.text import printable
-from spool.store.settings import read_settings
+from spool.store.settings_reader import read_settings
 from spool.store.store import Store
 
 BEGINNING_BYTES = 1024

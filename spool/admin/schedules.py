@@ -13,7 +13,7 @@ from typing import Any
 
 from spool.disk.disk import is_full
 from spool.errors import Argument, Full, InvalidArgument, QueueNotFound, SpoolError
-from spool.log.commit import own_file
+from spool.log.engine_commit import own_file
 from spool.log.visibility import catch_up
 from spool.log.write import Write, write
 from spool.log.write_set import WriteSet

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from spool.admin import manifest
-from spool.admin.archive import Member, Reader
 from spool.admin.export import check_stream, messages_of
 from spool.admin.findings import Finding, Kind
 from spool.admin.manifest import ExportReport, Progress
+from spool.admin.tar_stream import Member, Reader
 from spool.disk.content import ensure_directory, new_file, opened, write_chunks
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile

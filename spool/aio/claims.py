@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 import spool.transactions.claims
-from spool.aio.tasks import Threads, threaded, wait_to_end
+from spool.aio.threads import Threads, threaded, wait_to_end
 from spool.model.message import Message
 from spool.model.options import PutOptions
 from spool.runtime.pickling import refuse_pickling

@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from spool.admin.finding import find_now, is_never_held
-from spool.aio.tasks import Threads, wait_to_end
+from spool.admin.reads import find_now, is_never_held
+from spool.aio.threads import Threads, wait_to_end
 from spool.errors import Empty, MessageInUse
 from spool.model.message import Message
-from spool.runtime.calls import public_call
+from spool.runtime.call_guard import public_call
 from spool.runtime.clock import Deadline, LockTimeout
 from spool.store.sought import Sought
 from spool.transactions.claiming import Wanted, is_there

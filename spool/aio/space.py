@@ -25,21 +25,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, Unpack, overload
 import spool.opening
 import spool.space
 import spool.transactions.transaction
-from spool.admin.finding import check_find
 from spool.admin.findings import RecoveryReport
 from spool.admin.listing import QueueEntry
 from spool.admin.manifest import ExportReport, Progress
+from spool.admin.reads import check_find
 from spool.admin.stats import QueueStats
 from spool.aio.claims import Claims
 from spool.aio.receiver import Receiver
-from spool.aio.tasks import Threads, threaded
-from spool.aio.worker import TaskWorker
+from spool.aio.task_worker import TaskWorker
+from spool.aio.threads import Threads, threaded
 from spool.errors import Empty
 from spool.log.write_set import WriteSet
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.model.xid import Xid
-from spool.runtime.calls import public_call
+from spool.runtime.call_guard import public_call
 from spool.runtime.pickling import refuse_pickling
 from spool.space import enclosing
 from spool.transactions.claiming import check_wanted

@@ -31,14 +31,14 @@ from spool.index.commit import Subscription
 from spool.log.adoption import HEURISTIC_FACT
 from spool.log.sequence import flush_published
 from spool.log.visibility import catch_up
-from spool.maintenance.room import free_room
+from spool.maintenance.disk_space import free_room
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid, new_local_xid
 from spool.policies import heuristics, subscriptions
 from spool.policies.retries import count_failures
-from spool.runtime.calls import public_call, step, within
+from spool.runtime.call_guard import public_call, step, within
 from spool.runtime.clock import Clock
 from spool.runtime.context import Joinable, associate, associated
 from spool.store.meters import Meters
@@ -396,7 +396,7 @@ class Engine:
             CorruptedFile: the record of the application's batches is damaged.
             CommitUnknown: the outcome is unknown.
         """
-        from spool.remote.adoption import commit_branches
+        from spool.remote.remote_adoption import commit_branches
 
         return commit_branches(self._core, xids, batch)
 
@@ -413,7 +413,7 @@ class Engine:
     @public_call("counting messages")
     def room(self, queues: Iterable[str]) -> RoomLeft:
         """Return the number of messages that still fit into each of these queues."""
-        from spool.workers.room import room_for_answers
+        from spool.workers.answer_room import room_for_answers
 
         return RoomLeft(*room_for_answers(self._store, queues))
 

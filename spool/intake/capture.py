@@ -30,7 +30,7 @@ from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.dropped_states import REMOVE, WATCH, Action, Proof, Seen, Verdict, committed, committed_by_the_dead
-from spool.runtime.calls import step
+from spool.runtime.call_guard import step
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

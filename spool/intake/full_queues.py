@@ -16,7 +16,7 @@ from spool.intake.dropfile import NotTaken
 from spool.log.quota import Usage, UsageByQueue, check_room, combined, never_fits, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.text import plural
-from spool.runtime.calls import step
+from spool.runtime.call_guard import step
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

@@ -41,7 +41,7 @@ from spool.policies.dropped_states import (
     judge_named,
     unreadable,
 )
-from spool.runtime.calls import step
+from spool.runtime.call_guard import step
 from spool.space import Space
 from spool.transactions.core import core_of
 from spool.transactions.transaction import Transaction, record_captured_file

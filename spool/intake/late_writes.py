@@ -19,7 +19,7 @@ from typing import NamedTuple
 from spool.disk.content import directory_of, is_directory
 from spool.disk.stat import FileIdentity
 from spool.policies.dropped_states import WATCH, Verdict, late
-from spool.runtime.calls import step
+from spool.runtime.call_guard import step
 from spool.store.store import Store
 
 _WATCHED_SECONDS = 600.0

@@ -29,7 +29,7 @@ from spool.model import layout
 from spool.model.xid import Xid
 from spool.store import run_files
 from spool.store.parts import Files, View
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import log
 
 _VERSION = 2

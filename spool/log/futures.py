@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from spool.errors import SpoolError, TransactionRolledBack
-from spool.runtime.calls import call_later
+from spool.runtime.call_guard import call_later
 
 
 class Promises:

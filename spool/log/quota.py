@@ -20,7 +20,7 @@ from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.text import plural
 from spool.model.xid import FORMAT_ROUND
 from spool.store.parts import PreparedBranches, View
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import Store
 
 

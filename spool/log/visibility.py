@@ -34,7 +34,7 @@ from spool.model.xid import FORMATS_USED_ONCE, Xid
 from spool.runtime.clock import Deadline
 from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import PreparedBranches, View
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

@@ -59,7 +59,7 @@ from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from spool.runtime.tearing import is_failed_step, is_torn_by, was_delivered
 from spool.store.feed import note_of
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import WAIT_SECONDS, Store
 
 # Called under the number lock, with the current settings; raises if the write must not happen.

@@ -2,7 +2,7 @@
 
 A separate thread does the housekeeping, so that no put or get waits for the housekeeping. A failure is logged, and the
 next round repeats the step. One process at a time does the housekeeping. If no process does the housekeeping, the next
-process that closes or opens the space reclaims. ``schedule`` decides when a step is due.
+process that closes or opens the space reclaims. ``triggers`` decides when a step is due.
 """
 
 import errno
@@ -18,14 +18,14 @@ from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
 from spool.log.sequence import flush_published
 from spool.log.visibility import apply_own, apply_up_to
-from spool.maintenance import schedule
+from spool.maintenance import triggers
 from spool.maintenance.compaction import EVERY_SECONDS, Compactor
 from spool.maintenance.reclaim import in_turns, reclaim
-from spool.maintenance.schedule import IndexSize
+from spool.maintenance.triggers import IndexSize
 from spool.model import layout
 from spool.policies.expiry import expire
 from spool.policies.subscriptions import end_expired
-from spool.runtime.calls import enters
+from spool.runtime.call_guard import enters
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
@@ -64,20 +64,20 @@ class Housekeeper:
         self._busy = threading.Lock()
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
-    def committed(self, every: int = schedule.RECLAIM_EVERY_COMMITS) -> None:
+    def committed(self, every: int = triggers.RECLAIM_EVERY_COMMITS) -> None:
         """Wake the thread if a step is due. The space calls this method after commits of this process."""
         if self._store.settings.known.config.has_marks and self._beside:
             self._wake.set()
         index = self._store.view.index
-        self.next_look = index.applied + schedule.RECLAIM_LARGE_EVERY_COMMITS
+        self.next_look = index.applied + triggers.RECLAIM_LARGE_EVERY_COMMITS
         since = index.applied - self._reclaimed_at
-        many = since >= every and (len(index.idle) >= every or len(index.unflushed) >= schedule.FLUSH_COMMITS)
-        if not many and (since < schedule.RECLAIM_LARGE_EVERY_COMMITS or not self._is_large(schedule.RECLAIM_BYTES)):
+        many = since >= every and (len(index.idle) >= every or len(index.unflushed) >= triggers.FLUSH_COMMITS)
+        if not many and (since < triggers.RECLAIM_LARGE_EVERY_COMMITS or not self._is_large(triggers.RECLAIM_BYTES)):
             return
         if self._beside:
             self._wake.set()
         else:
-            self._reclaim(schedule.RETAINED_FOR_READERS)
+            self._reclaim(triggers.RETAINED_FOR_READERS)
 
     def _is_large(self, least: int) -> bool:
         """Return whether the idle files have at least ``least`` bytes. Return False while other processes have the
@@ -97,12 +97,12 @@ class Housekeeper:
                 apply_own(self._store)
                 end_expired(self._store)
                 if not self._store.shared.open_lock.has_others():
-                    self._flush(due=True, most=schedule.FLUSHED_AT_THE_END)
+                    self._flush(due=True, most=triggers.FLUSHED_AT_THE_END)
             self._check_marks()
-            least = schedule.RECLAIM_EVERY_COMMITS if self._store.shared.open_lock.has_others() else schedule.TIDY_FROM
-            if len(self._store.view.index.idle) >= least or self._is_large(schedule.TIDY_BYTES):
+            least = triggers.RECLAIM_EVERY_COMMITS if self._store.shared.open_lock.has_others() else triggers.TIDY_FROM
+            if len(self._store.view.index.idle) >= least or self._is_large(triggers.TIDY_BYTES):
                 self._reclaim(0)
-            self._save(schedule.CHECKPOINT_FROM, lasting=True)
+            self._save(triggers.CHECKPOINT_FROM, lasting=True)
 
     def end(self) -> None:
         """End the thread, because the space is closed."""
@@ -178,12 +178,12 @@ class Housekeeper:
             raise_unless_full(error)
             refused = error  # the reclaim may make room
         index = self._store.view.index
-        due = schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet)
-        if due or self._is_large(schedule.RECLAIM_BYTES):
-            self._reclaim(schedule.retained(quiet=quiet), self._pause)
+        due = triggers.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet)
+        if due or self._is_large(triggers.RECLAIM_BYTES):
+            self._reclaim(triggers.retained(quiet=quiet), self._pause)
             # If the space closes meanwhile, this reclaim ends early, and ``tidy_up`` has skipped its reclaim. Then the
             # remaining files are kept for long, as in a quiet space.
-            self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
+            self._save(triggers.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
         if elected:
             self._publish()
         if refused is not None:
@@ -215,7 +215,7 @@ class Housekeeper:
         store, page = self._store, self._store.shared.counters.read()
         may_lose = bool(store.settings.known.config.may_lose)
         self._may_lose = self._may_lose or may_lose
-        if not self._may_lose or not schedule.is_flush_due(page.published - page.durable, due=due):
+        if not self._may_lose or not triggers.is_flush_due(page.published - page.durable, due=due):
             return
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
@@ -302,8 +302,8 @@ class Housekeeper:
         return IndexSize(index.applied, len(index.files), len(index.messages.segments))
 
     def _save(self, least: int, *, lasting: bool = False) -> None:
-        """Write a checkpoint if a checkpoint is due. The arguments are as in ``schedule.is_checkpoint_due``."""
-        if not schedule.is_checkpoint_due(self._extent(), self._saved, least, lasting=lasting):
+        """Write a checkpoint if a checkpoint is due. The arguments are as in ``triggers.is_checkpoint_due``."""
+        if not triggers.is_checkpoint_due(self._extent(), self._saved, least, lasting=lasting):
             return
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours and checkpoint.save(self._store.files.disk, self._store.shared.counters, self._store.view):

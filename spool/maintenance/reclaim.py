@@ -27,7 +27,7 @@ from spool.errors import NotOpen, SpoolError
 from spool.format.schema import TOTALS_FACT
 from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
-from spool.log.commit import commit_batch
+from spool.log.engine_commit import commit_batch
 from spool.log.sequence import flush_published
 from spool.log.standing import cancel_of_dead
 from spool.log.visibility import catch_up
@@ -35,7 +35,7 @@ from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.layout import FreeName
 from spool.policies.claim_journal import clean_up_after_dead
-from spool.runtime.calls import deliver_pending_signals
+from spool.runtime.call_guard import deliver_pending_signals
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock, Deadline
 from spool.store.parts import Files, Shared, View
 from spool.store.store import Store, log

@@ -14,13 +14,13 @@ from spool.format.commands import Remove
 from spool.format.reader import contents_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.index import Index
-from spool.log.commit import commit, own_file
 from spool.log.deciding import Overtaken
+from spool.log.engine_commit import commit, own_file
 from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.parts import View
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import Store
 
 MERGED_COMMITS = 512

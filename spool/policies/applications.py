@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spool.errors import CorruptedFile, InvalidArgument
-from spool.log.commit import commit_if
+from spool.log.engine_commit import commit_if
 from spool.log.write_set import WriteSet
 from spool.model.text import shown
 from spool.store.store import Store

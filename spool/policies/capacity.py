@@ -14,7 +14,7 @@ import threading
 from typing import BinaryIO, cast
 
 from spool.disk import Disk
-from spool.log.commit import commit_if
+from spool.log.engine_commit import commit_if
 from spool.log.quota import Usage, prepared_usage, usage_of
 from spool.log.visibility import catch_up, list_prepared
 from spool.log.write_set import WriteSet

@@ -10,7 +10,7 @@ from itertools import islice
 
 from spool.disk.disk import raise_unless_full
 from spool.errors import QueueNotFound
-from spool.log.commit import commit_batch
+from spool.log.engine_commit import commit_batch
 from spool.log.visibility import revalidate
 from spool.log.write_set import WriteSet
 from spool.model.position import PositionRanges, positions

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spool.errors import QueueNotFound
-from spool.log.commit import commit_batch
+from spool.log.engine_commit import commit_batch
 from spool.log.write_set import WriteSet
 from spool.model.message import due_time
 from spool.model.position import Position
@@ -19,7 +19,7 @@ from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.text import one_line
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

@@ -22,7 +22,7 @@ from spool.disk.disk import FlushFailed
 from spool.errors import InvalidArgument, NotOpen, SpoolError
 from spool.index.commit import SUBSCRIPTION_FACT, Subscription
 from spool.index.index import Index
-from spool.log.commit import commit_if
+from spool.log.engine_commit import commit_if
 from spool.log.replay import read_commit
 from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from spool.admin.finding import WHAT_TO_DO
+from spool.admin.reads import WHAT_TO_DO
 from spool.errors import CorruptedFile
 from spool.format.table import CompactedTable
 from spool.index.commit import Subscription
@@ -16,7 +16,7 @@ from spool.model.message import expiry_time, with_defaults
 from spool.model.text import no_queue
 from spool.policies.subscriptions import put_by
 from spool.reading.places import Compacted, Item, packed
-from spool.runtime.calls import public_call, within
+from spool.runtime.call_guard import public_call, within
 from spool.store.store import Store
 
 T = TypeVar("T")

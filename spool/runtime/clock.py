@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from spool.errors import SystemFailure, TransactionTimeout
-from spool.runtime import calls
+from spool.runtime import call_guard
 
 POLL_MIN_SECONDS = 0.00005
 POLL_MAX_SECONDS = 0.005
@@ -66,7 +66,7 @@ class Deadline(NamedTuple):
         pause = POLL_MIN_SECONDS
         while (left := self.remaining()) > 0:
             pause_for(min(pause, left))
-            calls.raise_interrupt()
+            call_guard.raise_interrupt()
             if self.check is not None:
                 self.check()
             yield True

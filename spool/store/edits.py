@@ -13,7 +13,7 @@ from spool.coordination.locks import CONFIG
 from spool.errors import InvalidArgument, NewerFormat, NotASpace
 from spool.model import settings_file, settings_text
 from spool.model.settings import QueueConfig, SpaceConfig, with_queues
-from spool.store.settings import new_settings, read_settings_text
+from spool.store.settings_reader import new_settings, read_settings_text
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

@@ -14,7 +14,7 @@ from spool.disk.content import read_start
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, NotASpace
 from spool.model import layout
-from spool.store.settings import replace_text
+from spool.store.settings_reader import replace_text
 
 ID_BYTES = 16
 MAX_TEXT_BYTES = 2 * ID_BYTES + 1

@@ -25,9 +25,9 @@ from spool.coordination.locks import METERS, LockFile
 from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.durations import BOUNDS_SECONDS
-from spool.runtime.calls import CallGuard
+from spool.runtime.call_guard import CallGuard
 from spool.store import run_files
-from spool.store.consumers import Consumers
+from spool.store.consumer_registry import Consumers
 
 Key = tuple[str, ...]
 """The name of a meter, then the values of its labels."""

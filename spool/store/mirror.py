@@ -32,7 +32,7 @@ from spool.model.settings_file import MAX_SETTINGS_BYTES
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
 from spool.runtime.tearing import raise_if_torn
 from spool.store.identity import find_id, read_id, write_id
-from spool.store.settings import replace_text
+from spool.store.settings_reader import replace_text
 
 log = logging.getLogger("spool")
 

@@ -23,7 +23,7 @@ from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
 from spool.store.feed import Feed
 from spool.store.mirror import Mirror
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.sought import SoughtMessages
 
 

@@ -27,13 +27,13 @@ from spool.errors import DiskFailure, SpaceStopped, SpoolError
 from spool.index import Index
 from spool.model import layout
 from spool.model.settings_text import SettingsParser
-from spool.runtime.calls import CallGuard
+from spool.runtime.call_guard import CallGuard
 from spool.runtime.clock import Deadline
 from spool.store.identity import read_id
 from spool.store.logs import escape_names
 from spool.store.meters import Meters
 from spool.store.parts import Files, Shared, View
-from spool.store.settings import SettingsReader, read_settings_text
+from spool.store.settings_reader import SettingsReader, read_settings_text
 
 log = logging.getLogger("spool")
 

@@ -189,7 +189,7 @@ METHODS: dict[str, dict[str, Callable[[Method], Method]]] = {
     "spool.aio.space:Space": {"_put": _list, "get_many": _from},
     "spool.aio.space:Transaction": {"get_many": _from},
     "spool.aio.receiver:Receiver": {"take_reply": _reply},
-    "spool.aio.tasks:Threads": {"submit": _of_the_task},
+    "spool.aio.threads:Threads": {"submit": _of_the_task},
     "spool.workers.attempt:Attempt": {
         "calling": _of_the_call,
         "conclude": _at_the_end,

@@ -18,7 +18,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Tracer
 
 from spool.model.message import Message
 from spool.model.settings import SpaceConfig
-from spool.runtime.calls import outside_of_calls
+from spool.runtime.call_guard import outside_of_calls
 from spool.tracing import note_failure
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"

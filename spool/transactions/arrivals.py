@@ -23,8 +23,8 @@ from spool.disk import kernel
 from spool.errors import Argument, InvalidArgument, NotOpen, SpaceStopped, SpoolError
 from spool.log.visibility import catch_up
 from spool.model.layout import COUNTERS
-from spool.runtime import calls
-from spool.runtime.calls import public_call
+from spool.runtime import call_guard
+from spool.runtime.call_guard import public_call
 from spool.runtime.closing import Closing
 from spool.runtime.greenlets import check_threads
 from spool.runtime.pickling import refuse_pickling
@@ -108,12 +108,12 @@ class QueueArrivals(Closing):
         Any thread may call this method. It has no effect after ``close``, and in a forked child.
         """
         if len(self._ready) < len(self._words):  # (otherwise the descriptor is readable already)
-            with calls.deferred():
+            with call_guard.deferred():
                 self._announce(set(self._words))
 
     def close(self) -> None:
         """Close the descriptor. Remove it from a loop before."""
-        with calls.deferred(), self._mutex:
+        with call_guard.deferred(), self._mutex:
             self._close_event()
         _watcher.wake()
 
@@ -230,7 +230,7 @@ class _Watcher:
 
     def wake(self) -> None:
         """Let the thread check all arrivals now."""
-        with calls.deferred(), self._mutex:
+        with call_guard.deferred(), self._mutex:
             if self._runs:
                 os.eventfd_write(self._woken, 1)
 

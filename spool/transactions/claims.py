@@ -14,22 +14,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from spool.errors import (
-    CommitUnknown,
-    Empty,
-    MessageInUse,
-    NotOpen,
-    QueueNotFound,
-    SpoolError,
-)
+from spool.errors import CommitUnknown, Empty, MessageInUse, NotOpen, QueueNotFound, SpoolError
 from spool.log.visibility import catch_up, revalidate
 from spool.log.write_set import WriteSet, removal
 from spool.model.message import Message
 from spool.model.position import PositionRanges, append_range, subtract_ranges
 from spool.policies.claim_journal import become_owner
 from spool.policies.retries import add_failure_outcome
-from spool.runtime import calls
-from spool.runtime.calls import public_call
+from spool.runtime import call_guard
+from spool.runtime.call_guard import public_call
 from spool.runtime.tearing import raise_if_torn
 from spool.transactions.claiming import Wanted
 from spool.transactions.core import Core
@@ -76,7 +69,7 @@ class Claims(HeldMessages):
 
     def _take(self, wanted: Wanted) -> list[Message]:
         taken: list[Message] = []
-        with calls.deferred(partial(self._undo_take, taken)):  # a signal handler may raise as the call ends
+        with call_guard.deferred(partial(self._undo_take, taken)):  # a signal handler may raise as the call ends
             taken += self._take_now(wanted)
             return taken
 
@@ -142,8 +135,8 @@ class Claims(HeldMessages):
 
         Further calls of this method do nothing.
         """
-        if calls.is_in_a_call():  # e.g. in a finalizer
-            calls.call_later(self.close)
+        if call_guard.is_in_a_call():  # e.g. in a finalizer
+            call_guard.call_later(self.close)
             return
         with suppress(NotOpen):
             self._close()
@@ -287,7 +280,7 @@ class Claims(HeldMessages):
             done = partial(request.future.set_result, request.ids if request.messages else None)
             if error is not None:
                 done = partial(request.future.set_exception, self._core.leader.translate_error(error))
-            calls.call_later(done)
+            call_guard.call_later(done)
 
     def _failure(self, found: Sequence[_Held], *, reason: str, delay: float | None, is_final: bool = False) -> WriteSet:
         """Return the write set that records a failure of messages, under the current settings."""

@@ -24,9 +24,9 @@ from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.claim_journal import CallMarks, Journal, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
-from spool.runtime.calls import public_call, step, within
+from spool.runtime.call_guard import public_call, step, within
 from spool.runtime.clock import LockTimeout, WaitExpired
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.transactions import delivery, two_phase
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import Core

@@ -4,7 +4,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, Self
 
 from spool.log.leader import Leader
-from spool.maintenance.room import rooms
+from spool.maintenance.disk_space import rooms
 from spool.policies.claim_journal import Journal, Owners
 from spool.store.store import Store
 

@@ -12,7 +12,7 @@ from spool.disk.quarantine import FileCause, FileReason, quarantine_bytes
 from spool.errors import CorruptedFile, SystemFailure, UnknownCodec
 from spool.index.run import Run
 from spool.index.stretch import Stretch, stretch_of
-from spool.log.commit import commit_batch
+from spool.log.engine_commit import commit_batch
 from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
 from spool.model.message import Message, Origin, new_message, set_body, set_ordinal, set_origin, with_defaults

@@ -30,7 +30,7 @@ from spool.log.commit_file import CommitFileWriter
 from spool.log.standing import look_at_standing
 from spool.log.visibility import apply_up_to, catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet
-from spool.maintenance.schedule import RETAINED_FOR_READERS
+from spool.maintenance.triggers import RETAINED_FOR_READERS
 from spool.model.message import Message
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.xid import Xid

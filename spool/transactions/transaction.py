@@ -23,7 +23,7 @@ from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolle
 from spool.format.commands import REPLACED
 from spool.format.table import Table
 from spool.log import quota
-from spool.log.commit import commit
+from spool.log.engine_commit import commit
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
 from spool.log.write_set import WriteSet
@@ -32,13 +32,13 @@ from spool.model.options import GetOptions, PutOptions
 from spool.model.text import LONGEST_REASON, class_name, storable
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies.deduplication import DeduplicationKeys, check_single
-from spool.runtime import calls
-from spool.runtime.calls import public_call, within
+from spool.runtime import call_guard
+from spool.runtime.call_guard import public_call, within
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.runtime.context import Block, associate, dissociate, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
 from spool.runtime.tearing import is_torn_by, raise_if_torn
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.hold import Hold
@@ -46,7 +46,7 @@ from spool.transactions.replacing import Replacements, check_replace
 from spool.transactions.validation import body_list, check_queue, check_size, encode_bodies
 
 T = TypeVar("T")
-_deferred = calls.deferred()
+_deferred = call_guard.deferred()
 
 
 class TransactionState(enum.Enum):
@@ -383,10 +383,10 @@ class Transaction:
                 if self._promises is not None:
                     self._promises.roll_back("the space was closed")
         if failed is None:
-            calls.call_later(partial(request.future.set_result, result))
+            call_guard.call_later(partial(request.future.set_result, result))
             return
         self._core.leader.failed += request.messages
-        calls.call_later(partial(request.future.set_exception, failed))
+        call_guard.call_later(partial(request.future.set_exception, failed))
         raise_if_torn(failed)
 
     @public_call("rolling back")

@@ -22,9 +22,9 @@ from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import chunks, opened, replacement
 from spool.disk.disk import raise_unless_full
 from spool.log.adoption import UnknownBranch, adoption, heuristic_fact, move_adopted, voted_contents
-from spool.log.commit import commit
 from spool.log.commit_file import CommitFileWriter
 from spool.log.deciding import settled
+from spool.log.engine_commit import commit
 from spool.log.sequence import finish_dead_writers, settle_all
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist, unmark
@@ -36,7 +36,7 @@ from spool.policies import retries
 from spool.policies.heuristics import ROLLED_BACK
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import attempted_positions
-from spool.store.settings import Settings
+from spool.store.settings_reader import Settings
 from spool.store.store import Store
 from spool.transactions.core import Core
 

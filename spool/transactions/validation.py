@@ -16,7 +16,7 @@ from spool.model.position import Position
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.policies.no_effect import warn_of_put
-from spool.store.settings import Settings, SettingsReader
+from spool.store.settings_reader import Settings, SettingsReader
 from spool.store.store import Store
 from spool.transactions.core import Core
 

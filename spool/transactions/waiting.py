@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from spool.log.visibility import catch_up
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.runtime.clock import POLL_MAX_SECONDS, POLL_MIN_SECONDS, Deadline, LockTimeout, WaitExpired
 from spool.runtime.tearing import only_waits
 from spool.store.sought import Sought
@@ -133,7 +133,7 @@ def attempt(look: Callable[[], T], deadline: Deadline) -> T | None:
 
 def check_waiting(deadline: Deadline) -> None:
     """Run the handlers of pending signals, because this call only waits. Raise if waiting has become pointless."""
-    calls.deliver_pending_signals()
+    call_guard.deliver_pending_signals()
     if deadline.check is not None:
         deadline.check()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spool.admin.holders import CLAIMED
-from spool.store.consumers import CONSUMER
+from spool.store.consumer_registry import CONSUMER
 from spool.store.meters import Key
 
 if TYPE_CHECKING:

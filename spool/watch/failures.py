@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import thread_time
 
-from spool.admin.finding import peek
 from spool.admin.listing import READY, QueueEntry
+from spool.admin.reads import peek
 from spool.errors import CorruptedFile
 from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
@@ -25,7 +25,7 @@ from spool.model.position import Position
 from spool.model.settings import ERROR, STATE
 from spool.model.text import one_line
 from spool.store.store import Store
-from spool.watch.bodies import BODY_PREVIEW
+from spool.watch.body_text import BODY_PREVIEW
 from spool.watch.tasks import FAILED_STATES, NAME, task_id, task_of
 from spool.watch.tasks import STATE as STATE_HEADER
 

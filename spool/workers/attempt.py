@@ -28,16 +28,16 @@ from spool.index.stretch import Stretch
 from spool.model.message import Message
 from spool.model.text import one_line
 from spool.policies.retries import queue_config
-from spool.runtime.calls import step
+from spool.runtime.call_guard import step
 from spool.store.store import Store
 from spool.transactions import delivery
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.core import Core
 from spool.transactions.transaction import TransactionState, enter, leave
+from spool.workers.answer_room import room_for_answers
 from spool.workers.conclusion import Conclusion, kept, without_room
 from spool.workers.effects import Effect, OutcomePolicy, effect_of_failure, effective_outcome, record
 from spool.workers.outcome import Outcome, Passed, Reject, Rejected, Retried, Retry, describe, of_error, of_value
-from spool.workers.room import room_for_answers
 from spool.workers.states import ENDS, Event, State, end_of_call, next_state
 from spool.workers.worker_run import WorkerRun
 

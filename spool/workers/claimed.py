@@ -7,7 +7,7 @@ from spool.errors import Full
 from spool.log.write_set import WriteSet
 from spool.model.message import Message
 from spool.policies.retries import queue_config
-from spool.runtime.calls import step
+from spool.runtime.call_guard import step
 from spool.transactions import delivery
 from spool.transactions.claims import Claims, submit
 from spool.transactions.core import Core

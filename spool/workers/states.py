@@ -1,7 +1,7 @@
 """One attempt for a message, as a pure state machine. Threads, asyncio tasks and Spark tasks all use it.
 
 An attempt begins when a message is claimed and ends in *concluded*, *withdrawn* or *abandoned*. A driver
-(``spool.workers.worker``, ``spool.aio.worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with
+(``spool.workers.worker``, ``spool.aio.task_worker``, ``forwarder.routes.in_threads``, ``forwarder.task`` with
 ``forwarder.round``) turns each thing that happens into an ``Event``, and then acts according to the new state.
 
 | state    | event                         | next      | the driver                                          |

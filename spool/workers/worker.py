@@ -18,12 +18,12 @@ from spool.model.checks import check, number
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
-from spool.runtime.calls import deferred
+from spool.runtime.call_guard import deferred
 from spool.runtime.pickling import refuse_pickling
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt, HasAttempts, attempts_of
 from spool.workers.handler import Handler
-from spool.workers.loop import DriverStep
+from spool.workers.next_step import DriverStep
 from spool.workers.outcome import Outcome, took_too_long
 from spool.workers.pauses import PAUSE_AFTER
 from spool.workers.states import Event

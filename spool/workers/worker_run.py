@@ -23,7 +23,7 @@ from spool.tracing import instrument
 from spool.workers.conclusion import Conclusion
 from spool.workers.effects import Effect
 from spool.workers.handler import WORKER, Handler
-from spool.workers.loop import DriverStep, next_step
+from spool.workers.next_step import DriverStep, next_step
 from spool.workers.pauses import PAUSE_AFTER, PAUSES_AFTER, Breaker
 
 log = logging.getLogger("spool")
@@ -147,7 +147,7 @@ class WorkerRun:
             del error  # the traceback of the error refers to this frame
 
     def next_step(self, empty_at: int | None, *, is_full: bool = False, is_busy: bool) -> DriverStep:
-        """Return the next step of the driver: see ``spool.workers.loop``.
+        """Return the next step of the driver: see ``spool.workers.next_step``.
 
         Args:
             empty_at: if the last claim found no message, the value of ``ended`` before this claim; otherwise None.

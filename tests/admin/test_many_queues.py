@@ -138,7 +138,7 @@ def test_a_queue_that_would_make_the_settings_unreadable_is_refused(
 ) -> None:
     space.create_queue("a")
     before = text_of(space)
-    for module in ("spool.store.settings", "spool.model.settings_file"):
+    for module in ("spool.store.settings_reader", "spool.model.settings_file"):
         monkeypatch.setattr(f"{module}.MAX_SETTINGS_BYTES", len(before) + 30)
     for call in (
         lambda: space.create_queues([f"customer-{n}" for n in range(5)]),

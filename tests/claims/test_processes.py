@@ -13,7 +13,7 @@ import pytest
 import spool
 from spool.model import layout
 from spool.policies.claim_journal import Journal
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.runtime.tearing import mark_delivered
 from spool.transactions.hold import Hold
 from tests import door
@@ -257,7 +257,7 @@ def test_x14_a_signal_handler_that_raises_in_a_take_leaves_no_message_held(
                 claims.take("orders", 3)
             assert (claims.held, space.stats("orders").claimed) == (0, 0)
         assert space.get("orders").body == 0, "the lock of the group is free"
-        assert not calls.is_in_a_call()
+        assert not call_guard.is_in_a_call()
 
 
 @pytest.mark.usefixtures("handler")

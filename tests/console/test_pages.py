@@ -16,7 +16,7 @@ import xa
 from spool.admin import listing
 from spool.admin.findings import Finding, Kind
 from spool.model.text import printable
-from spool.watch.bodies import body_view, piece
+from spool.watch.body_text import body_view, piece
 from tests.at_once import AT_ONCE
 from tests.branches import voting
 from tests.console import sample

@@ -11,7 +11,7 @@ from unittest import mock
 
 import spool
 from spool.admin.findings import Kind
-from spool.remote import branch as remote_branch
+from spool.remote import remote_branch as remote_branch
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.kinds import kinds_of

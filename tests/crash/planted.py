@@ -16,8 +16,8 @@ from spool.index import index
 from spool.log import leader, sequence, visibility, write
 from spool.maintenance import reclaim
 from spool.policies import applications, subscriptions
-from spool.reading import reader as message_reader
-from spool.remote import adoption
+from spool.reading import message_reader as message_reader
+from spool.remote import remote_adoption
 from spool.store import feed, mirror
 from spool.transactions import two_phase
 
@@ -98,7 +98,7 @@ BUGS = (
         (("in ranges:", "in ():"),), "a stream beside a sweep"),
     Bug("a batch is written again", applications.BatchOf.is_committed,
         (("return self.number <= number", "return False"),), "a write and its replay"),
-    Bug("a write puts a key that was put before", adoption._put_before,
+    Bug("a write puts a key that was put before", remote_adoption._put_before,
         (("if fact in before:", "if False:"),), "a write and its replay"),
 )  # fmt: skip
 

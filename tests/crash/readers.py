@@ -14,7 +14,7 @@ import spool
 from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
 from spool.model.layout import MAX_NUMBER
-from spool.reading import reader
+from spool.reading import message_reader
 from spool.reading.backlog import Backlog
 from spool.reading.places import Item
 from tests import door
@@ -31,8 +31,8 @@ _REST_SECONDS = 0.01
 def _rows(simulation: Simulation, items: Sequence[Item]) -> Iterator[str]:
     """The rows of a task. Its process opens the space only if a message has moved."""
     disk = simulation.disk(simulation.machine, simulation.schedule)
-    with mock.patch.object(reader, "Disk", return_value=disk):
-        files = reader.MessageReader(ROOT, lambda: simulation.open(disk), with_body=True)
+    with mock.patch.object(message_reader, "Disk", return_value=disk):
+        files = message_reader.MessageReader(ROOT, lambda: simulation.open(disk), with_body=True)
     with closing(files):
         for item in items:
             simulation.clock.sleep(_REST_SECONDS)

@@ -17,7 +17,7 @@ from forwarder.task import Chunk, TaskResult, deliver
 from spool.errors import MessageInUse, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.applications import BatchOf
-from spool.remote.branch import RemoteBranch, Vote
+from spool.remote.remote_branch import RemoteBranch, Vote
 from spool.transactions.coordinated import lock_coordinator
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.outcome import Outcome, Replied

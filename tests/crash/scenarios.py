@@ -15,7 +15,7 @@ from spool.log import write_set
 from spool.log.adoption import UnknownBranch
 from spool.model import layout
 from spool.policies import heuristics
-from spool.remote import branch as remote_branch
+from spool.remote import remote_branch as remote_branch
 from spool.store import feed
 from spool.transactions import two_phase
 from tests import door

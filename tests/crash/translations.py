@@ -11,7 +11,7 @@ from forwarder.pipelines.stages import PipelineStage, Way
 from spool.coordination.locks import coordinator_byte
 from spool.model.message import Message
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.remote import branch as remote
+from spool.remote import remote_branch as remote
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
 from spool.workers.worker_run import WorkerRun

@@ -18,8 +18,8 @@ import pytest
 
 import spool
 import xa
-from spool.runtime import calls
-from spool.runtime.calls import CallGuard
+from spool.runtime import call_guard
+from spool.runtime.call_guard import CallGuard
 from tests import door
 from tests.children import exit_code_of
 from tests.environment.pressed import NEW, OLD, Instructions, descriptors, expect_whole, furnish, opened
@@ -31,7 +31,7 @@ press = partial(signal.raise_signal, signal.SIGINT)
 def _the_usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert calls._deferral.depth == 0
+    assert call_guard._deferral.depth == 0
     signal.signal(signal.SIGINT, before)
 
 
@@ -194,7 +194,7 @@ def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> Non
 
 # -- between any two instructions of the mechanism itself -------------------------------------------------------------
 
-MECHANISM = (calls.__file__,)
+MECHANISM = (call_guard.__file__,)
 
 
 def _python_would_handle_signals(frame: FrameType) -> bool:
@@ -222,7 +222,7 @@ def with_one_noted(guard: CallGuard) -> None:
 def given_up(guard: CallGuard) -> None:
     with guard:
         press()
-        calls.deliver_pending_signals()
+        call_guard.deliver_pending_signals()
 
 
 def isolated(step: Callable[[CallGuard], None], guard: CallGuard) -> Iterator[None]:
@@ -260,8 +260,8 @@ def test_at_each_instruction_of_entering_and_leaving(
         assert guard.closed == bool(shut)
         counting = Counting()
         with suppress(KeyboardInterrupt), CallGuard(lambda: None):  # (a noted signal may be handled only now)
-            assert calls._deferral.depth == 1
-        assert calls._deferral.depth == 0
+            assert call_guard._deferral.depth == 1
+        assert call_guard._deferral.depth == 0
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, counting)
         with CallGuard(lambda: None):
@@ -311,7 +311,7 @@ def test_x18_a_signal_that_comes_as_a_call_begins_leaves_the_calls_of_its_handle
             finally:
                 sys.settrace(None)
             assert not guard.closed
-            assert calls._deferral.depth == 0
+            assert call_guard._deferral.depth == 0
             assert {signal.getsignal(number) for number in numbers} == {handle}
             if raising.left > 0:
                 break
@@ -332,7 +332,7 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
 
     with door.store(space).guard:
         assert exit_code_of(look) == 0
-        press_was_held = calls._deferral.depth == 1
+        press_was_held = call_guard._deferral.depth == 1
     assert press_was_held
     expect_whole(memory / "space", space, OLD)
 
@@ -349,11 +349,11 @@ def test_another_signals_handler_that_raises_does_not_keep_the_deferral(
             raise SystemExit
         return signal.signal(number, handler)
 
-    monkeypatch.setattr(calls, "raw", SimpleNamespace(signal=with_one_pending, getsignal=signal.getsignal))
+    monkeypatch.setattr(call_guard, "raw", SimpleNamespace(signal=with_one_pending, getsignal=signal.getsignal))
     with pytest.raises(SystemExit), CallGuard(lambda: None):
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert calls._deferral.depth == 0
+    assert call_guard._deferral.depth == 0
 
 
 def test_a_transaction_that_has_ended_runs_no_code_when_it_is_freed(memory: Path) -> None:

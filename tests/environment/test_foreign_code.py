@@ -23,7 +23,7 @@ import pytest
 
 import spool
 import xa
-from spool.runtime import calls
+from spool.runtime import call_guard
 from tests import alarms, door
 from tests.environment.pressed import NEW, OLD, expect_whole, furnish, opened
 from tests.environment.test_interrupts import HISTORIES, History, Lines, get, one_phase, prepare, put, transaction
@@ -294,7 +294,7 @@ def test_x18_a_call_by_a_finalizer_at_each_line_is_refused_at_once(
     refused: list[int] = []
 
     def plant() -> None:
-        if calls.get_ident() in calls._busy:  # (else the line is before or after the call)
+        if call_guard.get_ident() in call_guard._busy:  # (else the line is before or after the call)
             call(stocked)
             refused.append(1)
 
@@ -483,7 +483,7 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
         signal.raise_signal(number)
 
     def handler(number: int, frame: object) -> None:
-        assert calls.get_ident() not in calls._busy
+        assert call_guard.get_ident() not in call_guard._busy
         raise TimeLimit
 
     lines = lines_of(step, stocked)
@@ -594,7 +594,7 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
         left = [at]
 
         def watch(frame: Any, event: str, argument: object, left: list[int] = left) -> None:
-            if frame.f_code.co_filename == calls.__file__ and event in ("call", "c_return"):
+            if frame.f_code.co_filename == call_guard.__file__ and event in ("call", "c_return"):
                 left[0] -= 1
                 if left[0] == 0:
                     raise kind("planted")

@@ -17,7 +17,7 @@ import pytest
 import spool
 import xa
 from spool.intake import Intake
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.runtime.context import associated
 from spool.workers.outcome import Replied
 from tests import door
@@ -37,7 +37,7 @@ NOP = dis.opmap["NOP"]
 def _the_usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert calls._deferral.depth == 0
+    assert call_guard._deferral.depth == 0
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 

@@ -15,7 +15,7 @@ import xa
 from spool.coordination.locks import coordinator_byte
 from spool.intake import Intake
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.remote.branch import RemoteBranch
+from spool.remote.remote_branch import RemoteBranch
 from tests import door
 from tests.children import exit_code_of
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import spool
 import xa
-from spool.admin import archive, manifest
-from spool.admin.archive import Reader, Writer
+from spool.admin import manifest, tar_stream
 from spool.admin.manifest import ExportReport
+from spool.admin.tar_stream import Reader, Writer
 from spool.maintenance.compaction import Compactor
 from tests import door
 from tests.branches import voting
@@ -143,4 +143,4 @@ def edges(data: bytes) -> list[int]:
 
 def plain(data: bytes) -> bytes:
     """The tar in a compressed stream."""
-    return b"".join(archive._decompressed(iter((data,))))
+    return b"".join(tar_stream._decompressed(iter((data,))))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.admin import archive
+from spool.admin import tar_stream
 from tests.conftest import in_memory
 from tests.exports.archives import SPACES, Contents, edges, export_of, imported, members_of, plain, tar
 
@@ -78,7 +78,7 @@ def test_every_bit_of_a_tar_that_is_not_compressed_is_proven(tmp_path: Path) -> 
         damaged[place // 8] ^= 1 << place % 8
         try:
             found = members_of(bytes(damaged))
-            reader = archive.Reader(io.BytesIO(damaged))
+            reader = tar_stream.Reader(io.BytesIO(damaged))
             while (member := reader.next()) is not None:
                 assert sum(map(len, reader.pieces(member[1]))) == member[1]
             reader.check_end()
@@ -130,7 +130,7 @@ def test_a_member_that_is_not_as_the_manifest_says_is_noticed(
         assert is_noticed(tar(changed), whole, tmp_path / "space"), name
 
 
-@pytest.mark.parametrize("compression", [None, *archive.COMPRESSIONS])
+@pytest.mark.parametrize("compression", [None, *tar_stream.COMPRESSIONS])
 @pytest.mark.parametrize("rest", [b"\0", bytes(10_240), b"x", b"\x1f\x8b"])
 def test_more_bytes_after_the_end_are_noticed(
     small: Export, tmp_path: Path, compression: str | None, rest: bytes
@@ -164,7 +164,7 @@ class Slow(io.RawIOBase):
 
 def test_reads_of_a_stream_may_be_short(small: Export, tmp_path: Path) -> None:
     data, whole = small
-    for compression in (None, *archive.COMPRESSIONS):
+    for compression in (None, *tar_stream.COMPRESSIONS):
         with spool.import_space(tmp_path / str(compression), Slow(tar(members_of(data), compression))) as space:  # type: ignore[arg-type]
             assert len([*space.browse("q")]) == len(whole["q"])
 
@@ -182,11 +182,11 @@ def test_other_programs_can_list_and_unpack_an_export(export: Export, tmp_path: 
 
 def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
     """Exports of each compression, longer than one piece."""
-    content = bytes(3 * archive.PIECE_BYTES + 5) + random.Random(3).randbytes(archive.PIECE_BYTES + 7)
-    for compression in (None, *archive.COMPRESSIONS):
+    content = bytes(3 * tar_stream.PIECE_BYTES + 5) + random.Random(3).randbytes(tar_stream.PIECE_BYTES + 7)
+    for compression in (None, *tar_stream.COMPRESSIONS):
         assert members_of(plain(tar([("one", content), ("two", b"")], compression))) == [("one", content), ("two", b"")]
 
 
 def test_a_size_beyond_eight_gib_is_written_and_read(tmp_path: Path) -> None:
-    block = archive.header(b"name", 9 << 30)
-    assert tarfile.TarInfo.frombuf(block, "utf-8", "strict").size == archive._size(block) == 9 << 30
+    block = tar_stream.header(b"name", 9 << 30)
+    assert tarfile.TarInfo.frombuf(block, "utf-8", "strict").size == tar_stream._size(block) == 9 << 30

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import spool
-from spool.admin import archive, manifest, unpack
-from spool.admin.archive import header
+from spool.admin import manifest, tar_stream, unpack
+from spool.admin.tar_stream import header
 from tests.exports.archives import SETTINGS, consistent, imported, members_of, tar
 
 BEGIN = (manifest.BEGIN, manifest.begin(1))
@@ -141,7 +141,7 @@ def test_a_later_format_is_said(tmp_path: Path) -> None:
 def test_a_bomb_is_read_piece_by_piece() -> None:
     """A reader decompresses only the first piece of 64 MiB of zeros."""
     bomb = b"".join(_compressed_zeros(64 << 20))
-    reader = archive.Reader(io.BytesIO(bomb))
+    reader = tar_stream.Reader(io.BytesIO(bomb))
     assert reader.next() is None
     with pytest.raises(spool.CorruptedFile, match="more bytes"):
         reader.check_end()

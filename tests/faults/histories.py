@@ -16,7 +16,7 @@ from spool.disk import recycler
 from spool.errors import DiskFailure
 from spool.intake import Intake
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.remote.branch import RemoteBranch
+from spool.remote.remote_branch import RemoteBranch
 from tests import door
 from tests.crash.contents import EMPTY, XID, Contents
 from tests.held import committed_here
@@ -162,7 +162,7 @@ def _put_and_reclaim(actor: Actor) -> None:
 
 
 def _close(actor: Actor) -> None:
-    with mock.patch("spool.maintenance.schedule.TIDY_FROM", 0):
+    with mock.patch("spool.maintenance.triggers.TIDY_FROM", 0):
         actor.space.close()
 
 
@@ -275,7 +275,7 @@ def _round(actor: Actor) -> None:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
         disk._handles, disk._memory = {}, []  # (otherwise the end of the task would unmap the memory of the space)
-        with mock.patch("spool.remote.branch.Disk", return_value=disk):
+        with mock.patch("spool.remote.remote_branch.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)
     finally:

@@ -122,7 +122,7 @@ def test_the_housekeeping_reclaims_although_a_compaction_has_no_room(
         housekeeper, reclaims = door.housekeeper(space), list[int]()
         monkeypatch.setattr(housekeeper._compactor, "has_work", no_room)
         monkeypatch.setattr(housekeeper, "_reclaim", lambda behind, _: reclaims.append(behind))
-        monkeypatch.setattr("spool.maintenance.schedule.is_reclaim_due", lambda *_, **__: True)
+        monkeypatch.setattr("spool.maintenance.triggers.is_reclaim_due", lambda *_, **__: True)
         assert door.housekeep(space)
     assert reclaims
     assert "housekeeping stopped early: [Errno 28] No space left on device: free space on the disk" in caplog.text

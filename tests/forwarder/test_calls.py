@@ -10,7 +10,7 @@ import spool
 from forwarder.round import Round, Route
 from forwarder.services import Request
 from forwarder.task import Chunk, ChunkCalls, ServiceThreads, TaskResult, deliver
-from spool.engine.tasks import ReadMessage
+from spool.engine.remote import ReadMessage
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
 from tests.forwarder.rounds import Scripted, answers, echo, forward, run_round

@@ -12,7 +12,7 @@ from forwarder import Effect, Request, Route, ThreadForwarder
 from forwarder.events import Done, Down, Event
 from forwarder.services import parse
 from spool.model import codecs
-from spool.store.settings import read_settings_text, write_settings
+from spool.store.settings_reader import read_settings_text, write_settings
 from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retried, Translated
 from tests import door
 from tests.forwarder.rounds import Answer, Run, Scripted, answers

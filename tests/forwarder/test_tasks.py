@@ -14,7 +14,7 @@ from forwarder.task import Chunk, TaskResult, deliver
 from spool.coordination.locks import coordinator_byte
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.remote.branch import RemoteBranch
+from spool.remote.remote_branch import RemoteBranch
 from spool.transactions import two_phase
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.effects import Effect

@@ -12,7 +12,7 @@ import pytest
 
 from forwarder.services.python import PythonCaller
 from forwarder.time_limits import TookTooLong, Watchdog
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried
 from tests.forwarder.test_services import request
 
@@ -111,7 +111,7 @@ def test_the_end_of_a_service_s_time_waits_for_the_end_of_a_step_of_its_space() 
     steps = []
 
     def service(message: object) -> None:
-        with calls.deferred():
+        with call_guard.deferred():
             signal.raise_signal(signal.SIGALRM)
             steps.append("whole")
         wait_for_ever()

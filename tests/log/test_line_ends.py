@@ -11,7 +11,7 @@ import pytest
 
 import spool
 from spool.coordination.locks import NUMBER
-from spool.runtime import calls
+from spool.runtime import call_guard
 from spool.runtime.tearing import mark_delivered
 from tests import door
 from tests.at_once import AT_ONCE
@@ -161,7 +161,7 @@ def test_ctrl_c_takes_a_waiting_caller_out_of_the_line(gathering: Gathering) -> 
         future = space.submit("orders", "next")
     future.result(PATIENT_SECONDS)
     assert bodies(space) == ["first", "next"]
-    assert calls._deferral.depth == 0
+    assert call_guard._deferral.depth == 0
 
 
 @pytest.mark.usefixtures("_the_usual_handler")

@@ -6,8 +6,8 @@ import pytest
 
 import spool
 from spool.admin import stats
-from spool.admin.finding import peek
 from spool.admin.findings import Kind
+from spool.admin.reads import peek
 from spool.coordination.counters import CounterPage
 from spool.errors import BadMessageId
 from spool.log import visibility
@@ -16,7 +16,7 @@ from spool.model import layout
 from spool.model.position import Position
 from spool.policies import capacity
 from spool.store.edits import notice_edits
-from spool.store.settings import read_settings_text, write_settings
+from spool.store.settings_reader import read_settings_text, write_settings
 from spool.store.store import Store
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback

@@ -17,10 +17,10 @@ from spool.disk.durability import durability_of
 from spool.disk.stat import Guarantees
 from spool.log import unflushed
 from spool.log.sequence import flush_published
-from spool.maintenance import schedule
+from spool.maintenance import triggers
 from spool.model import layout
 from spool.store.edits import notice_edits
-from spool.store.settings import read_settings_text, write_settings
+from spool.store.settings_reader import read_settings_text, write_settings
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
@@ -220,8 +220,8 @@ def test_c06_commits_that_another_process_has_flushed_are_forgotten() -> None:
 
 @pytest.mark.parametrize(("unflushed", "due", "flushes"), [(0, True, False), (1, True, True), (1, False, False)])
 def test_c06_many_are_flushed_at_once_and_few_every_few_seconds(unflushed: int, due: bool, flushes: bool) -> None:
-    assert schedule.is_flush_due(unflushed, due=due) is flushes
-    assert schedule.is_flush_due(schedule.FLUSH_COMMITS, due=False)
+    assert triggers.is_flush_due(unflushed, due=due) is flushes
+    assert triggers.is_flush_due(triggers.FLUSH_COMMITS, due=False)
 
 
 def test_c06_the_last_process_that_closes_the_space_flushes(space: spool.Space) -> None:
@@ -242,7 +242,7 @@ def test_c06_a_close_takes_no_seconds_for_flushes(space: spool.Space, at_once: b
     for number in range(4):
         space.put("lossy", str(number))
     with (
-        mock.patch.object(schedule, "FLUSHED_AT_THE_END", 3),
+        mock.patch.object(triggers, "FLUSHED_AT_THE_END", 3),
         mock.patch.object(disk, "flush_everything", wraps=disk.flush_everything) as all_at_once,
         mock.patch.object(disk, "make_durable", wraps=disk.make_durable) as one_by_one,
     ):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.maintenance import housekeeper, schedule
+from spool.maintenance import housekeeper, triggers
 from spool.model import layout
 from tests import door
 from tests.clocks import until
@@ -57,7 +57,7 @@ def test_a_process_takes_the_reclaim_lock_only_for_much_work() -> None:
     """The lock takes longer than the rest of a round, and many processes may wait for messages."""
     there = Processes()
     space, (other, disk) = there.space(), there.open()
-    for _ in range(schedule.TIDY_FROM):
+    for _ in range(triggers.TIDY_FROM):
         other.put("orders", "new")
         other.get("orders")
     disk.before("exclusively", lambda: None, layout.RECLAIM_LOCK)
@@ -68,25 +68,25 @@ def test_a_process_takes_the_reclaim_lock_only_for_much_work() -> None:
 
 
 def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "RETAINED_FOR_READERS", 10)
+    monkeypatch.setattr(triggers, "RETAINED_FOR_READERS", 10)
     there = Processes()
     space, (other, disk) = there.space(), there.open()
     space.put_many("orders", range(20))
     for _ in range(20):
         space.get("orders")
     newest = there.newest()
-    door.reclaim_behind(space, schedule.RETAINED_FOR_READERS)
+    door.reclaim_behind(space, triggers.RETAINED_FOR_READERS)
     left = sorted(disk.names(layout.COMMITTED))
     assert f"{layout.COMMITTED}/{left[0]}" == layout.committed(newest - 10)
     other.close()
-    door.reclaim_behind(space, schedule.RETAINED_FOR_READERS)
+    door.reclaim_behind(space, triggers.RETAINED_FOR_READERS)
     assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
 
 
 def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a process that writes large commits would create new files all the time, because the pool holds few
     large files."""
-    monkeypatch.setattr(schedule, "RECLAIM_BYTES", 2000)
+    monkeypatch.setattr(triggers, "RECLAIM_BYTES", 2000)
     there = Processes()
     space, (other, disk) = there.space(), there.open()
 

@@ -10,7 +10,7 @@ import pytest
 
 import spool
 from spool.disk import recycler
-from spool.maintenance import room
+from spool.maintenance import disk_space
 from tests.at_once import AT_ONCE
 from tests.beside.company import two_that_commit
 
@@ -65,7 +65,7 @@ def test_a_purge_of_some_messages_of_large_commits_frees_their_room(space: spool
 def test_on_a_disk_that_is_short_of_room_a_purge_frees_all_but_a_tenth(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "SHORT_BYTES", 1 << 62)
+    monkeypatch.setattr(disk_space, "SHORT_BYTES", 1 << 62)
     with space:
         kept = _purge_nine_of_ten(space, 8, bytes(100_000))
         assert _bytes_of(Path(space.path)) < 1.1 * len(kept) * 100_000 + 2 * recycler.STOCKED_BYTES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spool.maintenance.schedule import IndexSize, checkpoint_from, is_checkpoint_due, is_reclaim_due, retained
+from spool.maintenance.triggers import IndexSize, checkpoint_from, is_checkpoint_due, is_reclaim_due, retained
 
 NOTHING = IndexSize()
 

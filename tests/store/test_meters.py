@@ -16,7 +16,7 @@ import spool
 from spool.coordination.locks import LockFile
 from spool.disk import Disk
 from spool.model import layout
-from spool.runtime.calls import CallGuard
+from spool.runtime.call_guard import CallGuard
 from spool.store import meters, run_files
 from spool.store.meters import Meters, Reading, duration_keys
 from tests.children import exit_code_of, let_die

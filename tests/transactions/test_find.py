@@ -10,7 +10,7 @@ import pytest
 
 import spool
 import spool.aio
-from spool.admin import finding
+from spool.admin import reads
 from spool.index import lookup, segment
 from spool.index.body_files import FileCache
 from tests import door
@@ -212,7 +212,7 @@ def test_a_message_that_is_replaced_during_the_search_is_found_in_its_new_form(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space.put("orders", "old", correlation_id="c")
-    peek, replaced = finding.peek, list[object]()
+    peek, replaced = reads.peek, list[object]()
 
     def replace_first(*args: object) -> object:
         if not replaced:
@@ -226,7 +226,7 @@ def test_a_message_that_is_replaced_during_the_search_is_found_in_its_new_form(
             tx.put("orders", "new", correlation_id="c")
         door.reclaim(other)
 
-    monkeypatch.setattr(finding, "peek", replace_first)
+    monkeypatch.setattr(reads, "peek", replace_first)
     assert body(space) == "new"
     assert replaced
 

@@ -12,7 +12,7 @@ import spool
 from spool.coordination.locks import ClaimLocks
 from spool.disk.disk import FlushFailed
 from spool.errors import CorruptedFile
-from spool.maintenance import schedule
+from spool.maintenance import triggers
 from spool.store.store import Store
 from spool.transactions import hold
 from tests import door
@@ -136,7 +136,7 @@ def test_large_files_come_back_as_soon_as_there_are_many_bytes(
     for _ in range(3):
         space.put("orders", b"x" * 600)
         space.get("orders")
-    assert schedule.RECLAIM_BYTES > 1000
+    assert triggers.RECLAIM_BYTES > 1000
     assert looks
     assert min(looks) >= 1000
 

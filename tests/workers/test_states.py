@@ -16,7 +16,7 @@ from spool.model.settings import QueueConfig
 from spool.workers import conclusion, pauses, states
 from spool.workers.conclusion import Conclusion, without_room
 from spool.workers.effects import Effect
-from spool.workers.loop import DriverStep, next_step
+from spool.workers.next_step import DriverStep, next_step
 from spool.workers.outcome import Rejected, Replied, Retried
 from spool.workers.pauses import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Breaker
 from spool.workers.states import ENDS, Event, State, end_of_call, next_state

@@ -88,7 +88,7 @@ def list_(queue: str, limit: int | None, whole: bool, as_json: bool, **options: 
     damaged: list[str] = []
     shown = cut = 0
     most = _most_in_json(whole, as_json)
-    from spool.watch.bodies import LIST_PREVIEW
+    from spool.watch.body_text import LIST_PREVIEW
 
     with opened() as space:
         entries = space.entries(queue, preview=most if as_json else LIST_PREVIEW, **chosen)
@@ -210,7 +210,7 @@ def _row(entry: "QueueEntry", names: Sequence[str]) -> list[str]:
 
 
 def _cells(entry: "QueueEntry") -> dict[str, str]:
-    from spool.watch.bodies import piece  # (help and completion do not need these imports)
+    from spool.watch.body_text import piece  # (help and completion do not need these imports)
     from spool.watch.tasks import task_of
 
     message = entry.message
@@ -262,7 +262,7 @@ def show_(message_id: str, raw: bool, whole: bool, as_json: bool) -> None:
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other: give one of them")
     most = _most_in_json(whole, as_json)
-    from spool.watch.bodies import BODY_PREVIEW
+    from spool.watch.body_text import BODY_PREVIEW
 
     with opened() as space:
         entry = space.entry(message_id, preview=None if raw else most if as_json else BODY_PREVIEW)

@@ -99,7 +99,7 @@ def show(name: str, as_json: bool) -> None:
         {**shown, "queue": file.queue, "cause": file.cause, "reason": file.reason, "what to do": file.advice},
     )
     if file.beginning:
-        from spool.watch.bodies import beginning
+        from spool.watch.body_text import beginning
 
         click.echo()
         click.echo(printable(beginning(file.beginning), keep="\n\t"))

@@ -1,4 +1,4 @@
-"""Bodies on the terminal. ``spool.watch.bodies`` converts bodies to text."""
+"""Bodies on the terminal. ``spool.watch.body_text`` converts bodies to text."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ JSON_BYTES = 1 << 16  # the most bytes of a body in JSON, unless the user wants 
 def write(message: "Message", body_bytes: int) -> str:
     """Print the body, in colours on a terminal. Return a description of the printed part, or "" if the whole body was
     printed. ``body_bytes``: the size of the whole body."""
-    from spool.watch.bodies import body_view
+    from spool.watch.body_text import body_view
 
     view = body_view(message, body_bytes)
     text = printable(view.text, keep="\n\t") + (" …" if view.note else "")

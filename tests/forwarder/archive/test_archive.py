@@ -171,7 +171,7 @@ def test_large_bodies_make_small_row_groups(space: spool.Space, out: Path, monke
     monkeypatch.setattr("forwarder.archive.files._ROW_GROUP_BYTES", 500)
     for _ in range(10):
         space.put("orders", b"x" * 600)
-    monkeypatch.setattr("spool.reading.reader._BATCH_ROWS", 1)
+    monkeypatch.setattr("spool.reading.message_reader._BATCH_ROWS", 1)
     (file,) = run(space, out).files
     assert parquet.ParquetFile(out / file).metadata.num_row_groups == 10
 

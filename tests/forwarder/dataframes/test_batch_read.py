@@ -13,7 +13,7 @@ from forwarder.dataframes import rows as batches
 from forwarder.dataframes.columns import COLUMNS, ReadOptions
 from forwarder.dataframes.scan import Partition, divided
 from spool.model.codecs import decode
-from spool.reading import reader as message_reader
+from spool.reading import message_reader as message_reader
 from spool.reading.places import packed, unpacked
 from tests import door
 from tests.compaction import small_compactions

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.reading import reader as message_reader
+from spool.reading import message_reader as message_reader
 from tests import door
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.rows import reader

@@ -24,7 +24,7 @@ from forwarder.web.tickets import ReadTicket, seal
 from forwarder.web.tokens import TokenFile, Tokens
 from spool.client.connection import HttpConnection
 from spool.client.problems import Unreachable
-from spool.engine.tasks import Missing
+from spool.engine.remote import Missing
 from spool.errors import (
     AccessDenied,
     InvalidArgument,

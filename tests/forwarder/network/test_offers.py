@@ -22,7 +22,7 @@ from forwarder.task import Chunk, TaskResult, deliver
 from forwarder.web.endpoint import Endpoint
 from forwarder.web.offers import OfferServer
 from spool.client.problems import Unreachable
-from spool.engine.tasks import RemoteBranch
+from spool.engine.remote import RemoteBranch
 from spool.errors import AccessDenied, InvalidArgument, ProtocolError, SpoolError, SystemFailure, TransactionRolledBack
 from spool.workers.effects import Effect
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated

@@ -16,8 +16,8 @@ from forwarder.dataframes import sink
 from forwarder.dataframes.sink import BatchWriter
 from spool.coordination.locks import coordinator_byte
 from spool.policies.applications import BatchOf
-from spool.remote import adoption
-from spool.remote.branch import RemoteBranch
+from spool.remote import remote_adoption
+from spool.remote.remote_branch import RemoteBranch
 from spool.transactions.two_phase import resolve_orphans
 from tests import door
 from tests.forwarder.dataframes.sink.writes import Attempts, job, texts
@@ -147,7 +147,7 @@ def test_a_disk_that_fails_while_branches_are_read_is_told_as_the_library_tells_
     writer = BatchWriter(job(space))
     done = [attempts.write(writer, 0, texts("a"))]
     with (
-        mock.patch.object(adoption, "voted_contents", side_effect=OSError(errno.EIO, "Input/output error")),
+        mock.patch.object(remote_adoption, "voted_contents", side_effect=OSError(errno.EIO, "Input/output error")),
         pytest.raises(spool.DiskFailure, match="committing branches"),
     ):
         writer.commit(done)
@@ -227,14 +227,14 @@ def test_x05_of_two_drivers_that_write_the_same_batch_at_once_one_does(
     first, second = (BatchWriter(job(space, applicationId="import")) for _ in range(2))
     done = attempts.write(first, 0, texts("a"))
     also = attempts.write(second, 0, texts("a"))
-    commit = adoption.CoordinatedTransaction.commit
+    commit = remote_adoption.CoordinatedTransaction.commit
 
     def meanwhile(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
         second.commit([also])
         commit(*args, **options)
 
-    monkeypatch.setattr(adoption.CoordinatedTransaction, "commit", meanwhile)
+    monkeypatch.setattr(remote_adoption.CoordinatedTransaction, "commit", meanwhile)
     first.commit([done])
     assert bodies(space) == ["a"]
     assert left_over(space.path) == []

@@ -9,7 +9,7 @@ import pytest
 import spool
 from forwarder.dataframes.sink import BatchWriter
 from spool.coordination.locks import LockFile
-from spool.remote import adoption
+from spool.remote import remote_adoption
 from tests import door
 from tests.forwarder.dataframes.sink.writes import Attempts, job
 from tests.shown import bodies, left_over
@@ -142,14 +142,14 @@ def test_x08_a_branch_that_came_into_doubt_during_the_commit_is_seen(
 ) -> None:
     first, second = (BatchWriter(job(space, KEYED)) for _ in range(2))
     done = attempts.write(first, 0, keyed(("a", "1")))
-    wait_for_puts = adoption._wait_for_puts
+    wait_for_puts = remote_adoption._wait_for_puts
 
     def meanwhile(*args: Any) -> None:
-        monkeypatch.setattr(adoption, "_wait_for_puts", wait_for_puts)
+        monkeypatch.setattr(remote_adoption, "_wait_for_puts", wait_for_puts)
         attempts.write(second, 0, keyed(("b", "1")))
         wait_for_puts(*args)
 
-    monkeypatch.setattr(adoption, "_wait_for_puts", meanwhile)
+    monkeypatch.setattr(remote_adoption, "_wait_for_puts", meanwhile)
     with pytest.raises(spool.MessageInUse, match="'1' is in doubt"):
         first.commit([done])
     first.abort([done])
@@ -162,13 +162,13 @@ def test_x08_a_commit_that_comes_behind_the_look_is_looked_at(
 ) -> None:
     writer = BatchWriter(job(space, KEYED))
     done = attempts.write(writer, 0, keyed(("a", "1"), ("b", "2")))
-    commit = adoption.CoordinatedTransaction.commit
+    commit = remote_adoption.CoordinatedTransaction.commit
 
     def meanwhile(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
         door.commit(space, ("fact", "deduplication:orders:1", "0" * 32, 4e9))
         commit(*args, **options)
 
-    monkeypatch.setattr(adoption.CoordinatedTransaction, "commit", meanwhile)
+    monkeypatch.setattr(remote_adoption.CoordinatedTransaction, "commit", meanwhile)
     writer.commit([done])
     assert bodies(space) == ["b"]

@@ -15,8 +15,8 @@ from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
-from spool.log.commit import commit
 from spool.log.commit_file import CommitFileWriter
+from spool.log.engine_commit import commit
 from spool.log.write import PREPARED
 from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
@@ -26,8 +26,8 @@ from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies.claim_journal import MARKED, UNMARKED, CallMarks
 from spool.policies.deduplication import check_single, fact_key
-from spool.runtime import calls
-from spool.runtime.calls import public_call
+from spool.runtime import call_guard
+from spool.runtime.call_guard import public_call
 from spool.store.store import Store, attach_store
 from spool.transactions.validation import check_queue, encode_bodies
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
@@ -115,7 +115,7 @@ def identity_of(path: str) -> tuple[int, int] | None:
 def check_place(path: str) -> None:
     """Check that this process can write branches of this space; raises the errors of ``RemoteBranch``."""
     disk = Disk(path)
-    with calls.deferred(disk.close_all):
+    with call_guard.deferred(disk.close_all):
         store = _attached(disk)
     store.guard.close()
 
@@ -154,7 +154,7 @@ class RemoteBranch:
         self._marks: SharedBytes | None = None
         self._places: CallMarks
         disk = Disk(path)
-        with calls.deferred(disk.close_all):
+        with call_guard.deferred(disk.close_all):
             self._store = _attached(disk)
             self._check_coordinator()
             self.writes, self._file = WriteSet(), CommitFileWriter(disk, xid)

@@ -1,10 +1,10 @@
 """The one loop of workers and routes: a pure function tells a driver its next step. Only the driver does I/O.
 
-| driver                              | claims             waits for a call     |
-|-------------------------------------|---------------------------|-----------------------------|----------------------|
-| ``spool.workers.worker.Worker``     | in each of its threads    | in the same thread          | of another thread    |
-| ``spool.aio.worker.TaskWorker``     | in one task               | in a new task or thread     | of any task          |
-| ``forwarder.routes.loop.RouteLoop`` | rounds, one ahead at most | in processes of Spark       | of the earlier round |
+| driver | claims | calls | waits for a call |
+|---|---|---|---|
+| ``spool.workers.worker.Worker`` | in each of its threads | in the same thread | of another thread |
+| ``spool.aio.task_worker.TaskWorker`` | in one task | in a new task or thread | of any task |
+| ``forwarder.routes.loop.RouteLoop`` | rounds, one ahead at most | in processes of Spark | of the earlier round |
 
 A task of a round, ``forwarder.task.deliver``, claims nothing: it calls the service with the messages of its chunk. A
 route without Spark is a ``Worker``. ``spool.workers.pauses.Breaker`` decides about pauses, ``spool.workers.states``

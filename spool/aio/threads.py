@@ -12,7 +12,7 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from spool.runtime.calls import CallGuard
+from spool.runtime.call_guard import CallGuard
 
 _THREADS = 4
 

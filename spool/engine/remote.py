@@ -21,9 +21,9 @@ from spool.index.stretch import Stretch, cut
 from spool.policies.applications import BatchOf
 from spool.policies.claim_journal import CallMarks
 from spool.reading.backlog import Backlog, CommitSize
+from spool.reading.message_reader import MessageReader, ReadMessages
 from spool.reading.places import Compacted, Item, Missing
-from spool.reading.reader import MessageReader, ReadMessages
-from spool.remote.branch import (
+from spool.remote.remote_branch import (
     DamagedMessage,
     EndedCall,
     ReadMessage,

@@ -15,7 +15,7 @@ from typing import Any
 
 import spool.space
 from spool.aio.receiver import Receiver
-from spool.aio.tasks import call_in_thread
+from spool.aio.threads import call_in_thread
 from spool.errors import Empty
 from spool.model.checks import check
 from spool.model.message import Message
@@ -23,7 +23,7 @@ from spool.transactions.claiming import Wanted
 from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt
 from spool.workers.handler import Handler
-from spool.workers.loop import DriverStep
+from spool.workers.next_step import DriverStep
 from spool.workers.outcome import took_too_long
 from spool.workers.states import Event
 from spool.workers.worker import AT_ONCE, check_work

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from spool.admin.finding import WHAT_TO_DO
+from spool.admin.reads import WHAT_TO_DO
 from spool.disk.advice import as_failure
 from spool.disk.disk import Disk
 from spool.disk.requirements import on_another_machine
