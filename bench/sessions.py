@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 @contextmanager
 def elsewhere() -> Iterator[None]:
     """Let workers that start during the block assume that the space is on another machine, so they use the network."""
-    from forwarder.network.place import Place
+    from forwarder.network.space_directory import Place
 
     with mock.patch.object(Place, "of", lambda path: Place(path, None, "another boot")):
         yield

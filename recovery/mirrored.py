@@ -22,7 +22,7 @@ from spool.store.mirror import Mirror, check_ids, forget_ids, keep_id, read_ids
 from spool.store.parts import Files, Shared
 from spool.store.settings_reader import read_settings_text
 
-from .branches import PreparedFiles, read_prepared
+from .branch_files import PreparedFiles, read_prepared
 from .numbers import MAX_GAP, NO_FILE, Condition, NumberedFiles, contents_or_none, count, read, read_stamped
 from .unfinished import highest_named
 from .unfinished import read as read_active

@@ -22,7 +22,7 @@ from spool.policies.heuristics import ROLLED_BACK
 from spool.store.store import Store, log
 from spool.transactions.two_phase import finish_moves, rollback_prepared
 
-from . import branches, numbers, unfinished
+from . import branch_files, numbers, unfinished
 from .check import check, lost_queues, missing_files
 from .decision import Decision, Step
 from .mirrored import bring_up_to_date, check_mirror, give_back_votes, look_at_mirror, with_mirrored
@@ -66,16 +66,16 @@ class _Scan:
         disk, xids = self._store.files.disk, self._store.shared.xids
         names = sorted(disk.names(layout.COMMITTED))
         stamped = numbers.read_stamped(disk) if self._alone else {}
-        votes = branches.unnamed_votes(disk, stamped)
-        prepared = branches.read_prepared(disk, xids, votes)
+        votes = branch_files.unnamed_votes(disk, stamped)
+        prepared = branch_files.read_prepared(disk, xids, votes)
         active = unfinished.read(disk, xids)
         if self._alone:
             named = max(prepared.named, unfinished.highest_named(disk, active))
             evidence = self._numbers(numbers.read(disk, self._store.shared.counters, names, named, stamped), votes)
             known = numbers.count(evidence)
             if not self._dry and give_back_votes(self._store.files, prepared):
-                prepared = branches.read_prepared(disk, xids)
-            adopted = branches.read_adopted(disk, xids, names, known)
+                prepared = branch_files.read_prepared(disk, xids)
+            adopted = branch_files.read_adopted(disk, xids, names, known)
             unnamed, issued = {*evidence.unnamed.values(), *votes.values()}, known.issued
             absent = (*evidence.unnamed, *evidence.from_mirror)  # a dry run does not put these commits in place
             published = min([known.published, *(number - 1 for number in absent)])
@@ -83,12 +83,12 @@ class _Scan:
             self._store.shared.counters.read().check()
             if not self._dry:
                 check_mirror(self._store.files, None)
-            adopted, unnamed, issued, published = branches.NONE_ADOPTED, set(), layout.MAX_NUMBER, None
-        files = self._carry_out(branches.decide_files(prepared, adopted))
-        self._carry_out(branches.decide_marks(prepared) if self._alone else [])
+            adopted, unnamed, issued, published = branch_files.NONE_ADOPTED, set(), layout.MAX_NUMBER, None
+        files = self._carry_out(branch_files.decide_files(prepared, adopted))
+        self._carry_out(branch_files.decide_marks(prepared) if self._alone else [])
         index, is_complete = self._index(published)
         refused = [xid for xid in prepared.whole if heuristic_fact(index, xid) == ROLLED_BACK]
-        decided = self._carry_out(branches.decide_votes(prepared, adopted, files, index.adopted, refused))
+        decided = self._carry_out(branch_files.decide_votes(prepared, adopted, files, index.adopted, refused))
         attempts = unfinished.with_attempts(disk, active, index)
         self._carry_out(unfinished.decide(active, unnamed, attempts, alone=self._alone))
         self._carry_out(unfinished.decide_foreign([*prepared.foreign, *_foreign(names, issued)]))
@@ -111,7 +111,7 @@ class _Scan:
             check_mirror(store.files, evidence)
         elif store.files.mirror is not None:
             look_at_mirror(store.files.disk, store.files.mirror, evidence)
-        self._name_votes(branches.decide_names(votes))
+        self._name_votes(branch_files.decide_names(votes))
         evidence = with_mirrored(store.files.mirror, evidence)
         decisions = numbers.decide(evidence)
         self._report(decisions)
@@ -174,7 +174,7 @@ class _Scan:
             case Step.REMOVE:
                 unfinished.remove(store.files.disk, store.shared.xids, name, xid)
             case Step.RETURN if xid is not None:
-                branches.return_to_prepared(store.files.disk, name, xid)
+                branch_files.return_to_prepared(store.files.disk, name, xid)
             case Step.WRITE_NUMBER:
                 numbers.write_number(store.files.disk, name, 0)
             case Step.ROLL_BACK if xid is not None:

@@ -1,7 +1,8 @@
 """Read and write spaces on other machines. A server of spaces does the part of each task that needs the space.
 
-The classes have the same roles as the classes of ``scan``, ``stream`` and ``sink``. The server runs the code of those
-three modules, so each promise of a read or a write also holds here. Only rows and short requests pass over the network.
+The classes have the same roles as the classes of ``read_plan``, ``stream`` and ``sink``. The server runs the code of
+those three modules, so each promise of a read or a write also holds here. Only rows and short requests pass over the
+network.
 """
 
 from base64 import b64decode
@@ -16,12 +17,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 from pyspark.sql.types import StructType
 
 from forwarder.dataframes.columns import Options, ReadOptions, StreamOptions, check_columns
-from forwarder.dataframes.coordination.coordinator import Coordinator
+from forwarder.dataframes.coordination.write_coordinator import WriteCoordinator
 from forwarder.dataframes.sink import BatchWriter, Job, StreamWriter, Written, task
 from forwarder.dataframes.stream import limit_of
 from forwarder.network import lease
-from forwarder.network.calls import act, packed_vote, read, vote_of, write
-from forwarder.network.options import connection_of, without_connection
+from forwarder.network.server_calls import act, packed_vote, read, vote_of, write
+from forwarder.network.server_options import connection_of, without_connection
 from forwarder.subscriber import NUMBER, Offset
 from spool.client.connection import HttpConnection
 from spool.engine.remote import BatchOf
@@ -63,7 +64,7 @@ class _Reader:
 
 
 class RemoteBatchReader(_Reader, DataSourceReader):
-    """The counterpart of ``scan.BatchReader`` for a space of a server."""
+    """The counterpart of ``read_plan.BatchReader`` for a space of a server."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -126,12 +127,12 @@ class RemoteJob(Job):
     connection: HttpConnection
     schema: StructType
 
-    def begin(self, key: str | None = None) -> Coordinator:
+    def begin(self, key: str | None = None) -> WriteCoordinator:
         session = act(self.connection, "begin", key=key, queue=self.rows.queue)["session"]
         lease.start(self.connection, session)
-        return Coordinator(session.encode(), "")
+        return WriteCoordinator(session.encode(), "")
 
-    def write(self, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> Written:
+    def write(self, coordinator: WriteCoordinator, batches: "Iterator[RecordBatch]") -> Written:
         partition, attempt = task()
         schema = to_arrow_schema(self.schema, timezone="UTC")
         sent = (batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches)
@@ -139,7 +140,7 @@ class RemoteJob(Job):
         answer = write(self.connection, sent, schema, coordinator.id.decode(), **told)
         return Written(coordinator, vote_of(answer["vote"]), answer["rows"])
 
-    def commit(self, coordinator: Coordinator, messages: Sequence[Written], batch: BatchOf | None) -> bool:
+    def commit(self, coordinator: WriteCoordinator, messages: Sequence[Written], batch: BatchOf | None) -> bool:
         votes = [packed_vote(message.vote) for message in messages if message.vote is not None]
         rows = sum(message.rows for message in messages)
         told = None if batch is None else list(batch)
@@ -152,7 +153,7 @@ class RemoteJob(Job):
             ) from error
         return bool(answer["written"])
 
-    def end(self, coordinator: Coordinator) -> None:
+    def end(self, coordinator: WriteCoordinator) -> None:
         act(self.connection, coordinator.id.decode(), "abort")
 
     def end_stream(self, key: str) -> None:

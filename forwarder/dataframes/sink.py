@@ -29,8 +29,8 @@ from pyspark.sql.types import StructType
 
 import spool
 from forwarder.dataframes.columns import Options, number_option, parse_options
-from forwarder.dataframes.coordination import coordinator
-from forwarder.dataframes.coordination.coordinator import Coordinator
+from forwarder.dataframes.coordination import write_coordinator
+from forwarder.dataframes.coordination.write_coordinator import WriteCoordinator
 from forwarder.message_puts import PutOfRows, RowsAsPuts
 from spool.engine import UnknownBranch
 from spool.engine.remote import BatchOf, RemoteBranch, Vote
@@ -105,16 +105,16 @@ class Job:
         if self.rows.queue is not None and self.rows.queue not in queues:
             raise no_queue(self.rows.queue, queues)
 
-    def begin(self, key: str | None = None) -> Coordinator:
+    def begin(self, key: str | None = None) -> WriteCoordinator:
         """Start the coordinator of the write. QueueNotFound if the queue of the option ``queue`` does not exist.
 
-        ``key``: the stream's name, or None (see ``coordinator.start``).
+        ``key``: the stream's name, or None (see ``write_coordinator.start``).
         """
         with spool.open(self.path) as space:
             self.check_queue(space)
-            return coordinator.start(space, key)
+            return write_coordinator.start(space, key)
 
-    def write(self, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> "Written":
+    def write(self, coordinator: WriteCoordinator, batches: "Iterator[RecordBatch]") -> "Written":
         """Write the rows of a partition into a branch of this attempt, and prepare the branch.
 
         Raises:
@@ -125,7 +125,7 @@ class Job:
         xid = Xid(FORMAT_ROUND, coordinator.id, f"{partition}.{attempt}".encode())
         return Written(coordinator, *write_branch(self.path, self.rows, xid, partition, batches))
 
-    def commit(self, coordinator: Coordinator, messages: "Sequence[Written]", batch: BatchOf | None) -> bool:
+    def commit(self, coordinator: WriteCoordinator, messages: "Sequence[Written]", batch: BatchOf | None) -> bool:
         """Commit the branches of the attempts that Spark chose, and roll back all others.
 
         Returns:
@@ -149,7 +149,7 @@ class Job:
             _end(space, coordinator)
         return is_written
 
-    def end(self, coordinator: Coordinator) -> None:
+    def end(self, coordinator: WriteCoordinator) -> None:
         """End a write: this process, or the next process that opens the space, rolls back the uncommitted branches."""
         try:
             with spool.open(self.path) as space:
@@ -160,7 +160,7 @@ class Job:
 
     def end_stream(self, key: str) -> None:
         """End the write of the stream named ``key``."""
-        self.end(Coordinator(b"", coordinator.address_of(self.path, key)))
+        self.end(WriteCoordinator(b"", write_coordinator.address_of(self.path, key)))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Written(WriterCommitMessage):
     query: the id of the streaming query, from its checkpoint; "" for a batch write.
     """
 
-    coordinator: Coordinator
+    coordinator: WriteCoordinator
     vote: Vote | None
     rows: int
     query: str = ""
@@ -210,7 +210,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.job = job
         self.application = application
         self.key = key
-        self.coordinator: Coordinator | None = None
+        self.coordinator: WriteCoordinator | None = None
 
     @classmethod
     def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
@@ -341,7 +341,7 @@ def adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> boo
         ) from error
 
 
-def _end(space: spool.Space, coordinator: Coordinator) -> None:
+def _end(space: spool.Space, coordinator: WriteCoordinator) -> None:
     """End the coordinator, and roll back uncommitted branches. The outcome is decided, so errors are only logged."""
     coordinator.end()
     try:

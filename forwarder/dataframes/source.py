@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from forwarder.network.options import is_remote, without_connection
+from forwarder.network.server_options import is_remote, without_connection
 
 
 class SpoolSource(DataSource):
@@ -68,7 +68,7 @@ class SpoolSource(DataSource):
 
 def _batch_reader(options: MutableMapping[str, str], schema: StructType) -> DataSourceReader:
     from forwarder.dataframes.columns import ReadOptions
-    from forwarder.dataframes.scan import BatchReader
+    from forwarder.dataframes.read_plan import BatchReader
 
     if is_remote(options):
         from forwarder.dataframes.remote import RemoteBatchReader

@@ -71,7 +71,7 @@ class SpacesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks of all spaces. If one space cannot be read, the whole read fails, with the error of the space.
 
-        The errors are the same as in ``scan.BatchReader``.
+        The errors are the same as in ``read_plan.BatchReader``.
         """
         planned = enumerate(reader.partitions() for reader in self._readers)
         return [SpacePartition(place, part) for place, parts in planned for part in parts]

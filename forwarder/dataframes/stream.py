@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 import spool
 from forwarder.dataframes.columns import GO_ON, StreamOptions, check_columns
-from forwarder.dataframes.scan import Partition, planned
+from forwarder.dataframes.read_plan import Partition, planned
 from forwarder.subscriber import NUMBER, SINCE, Offset, Subscriber
 from spool.engine.remote import Missing
 from spool.errors import InvalidArgument

@@ -11,7 +11,7 @@ import select
 import subprocess
 import sys
 
-from forwarder.network.calls import act
+from forwarder.network.server_calls import act
 from spool.client.connection import HttpConnection
 from spool.client.problems import Unreachable
 from spool.errors import SpoolError, SystemFailure

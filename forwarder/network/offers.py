@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from forwarder.network.arrow import batches
-from forwarder.network.calls import act, read, vote_of, write
-from forwarder.network.outcomes import sendable
-from forwarder.network.place import Place
+from forwarder.network.outcome_codec import sendable
+from forwarder.network.server_calls import act, read, vote_of, write
+from forwarder.network.space_directory import Place
 from spool.client.connection import HttpConnection
 from spool.engine.remote import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
 from spool.errors import ProtocolError

@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from forwarder.pipelines.functions import Function
+from forwarder.pipelines.pipeline_functions import Function
 from forwarder.services import QueueService, ServiceError, parse
 from spool.errors import InvalidArgument
 from spool.model.checks import FLAG, TIME_LIMIT, ValueCheck, check, number, one_of, require, text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
 from forwarder.pipelines.description import Description, Destination, described, read_toml
-from forwarder.pipelines.functions import Function
+from forwarder.pipelines.pipeline_functions import Function
 from forwarder.pipelines.stages import PipelineStage, Way
 from forwarder.result import Summary
 from forwarder.round import Route

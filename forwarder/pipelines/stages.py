@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from forwarder.pipelines.dispositions import Continue, Disposition, Error, Kill, Send, dispositions_of
 from forwarder.pipelines.draft import ROUTE_HEADER, Draft, failed_alone
-from forwarder.pipelines.functions import Function
+from forwarder.pipelines.pipeline_functions import Function
 from forwarder.services import MAX_REPLY, Service
 from forwarder.services.python import PythonCaller
 from spool.errors import InvalidArgument

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import spool
-from forwarder.network.place import Place
+from forwarder.network.space_directory import Place
 from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable, reason_of
 from spool.engine.remote import boot_id, check_place
@@ -127,7 +127,7 @@ def look(
         if is_seen:
             check_place(place.path)
         elif connection is not None:
-            from forwarder.network.calls import act  # (a forwarder without Spark needs no Arrow)
+            from forwarder.network.server_calls import act  # (a forwarder without Spark needs no Arrow)
 
             act(connection, "now")
         elif boot_id() != place.boot_id:

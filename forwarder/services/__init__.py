@@ -1,12 +1,12 @@
 """The services to which queues are forwarded, each named by a URL."""
 
-from forwarder.services import file, http, kafka, queues
+from forwarder.services import file, http, kafka, queue_service
 from forwarder.services.exec import ExecService
 from forwarder.services.file import FileService
 from forwarder.services.http import HttpService
 from forwarder.services.kafka import KafkaService
 from forwarder.services.python import PythonService
-from forwarder.services.queues import OtherSpaceService, QueueService
+from forwarder.services.queue_service import OtherSpaceService, QueueService
 from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError, check_sendable
 
 __all__ = [
@@ -43,7 +43,7 @@ def parse(url: str, *, timeout: float = TIMEOUT_SECONDS, threads: int | None = N
             return KafkaService(rest, timeout, threads or kafka.THREADS)
         case "queue":
             queue, at, path = rest.partition("@")
-            return OtherSpaceService(queue, path, threads or queues.THREADS) if at else QueueService(rest)
+            return OtherSpaceService(queue, path, threads or queue_service.THREADS) if at else QueueService(rest)
     raise ServiceError(
         f"{url!r} names no service: it begins with python: (python:package.module:function), http://, https://, "
         "exec: (exec:command argument), file: (file:directory), kafka: (kafka://host:port/topic) "

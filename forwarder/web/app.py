@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import spool
 from forwarder.web import claims, messages
-from forwarder.web.calls import Gone, Refusal, Server, WebCall, address, answer, json_answer, optional
-from forwarder.web.connections import CONNECTION
+from forwarder.web.connection_limits import CONNECTION
 from forwarder.web.leases import ENDED
 from forwarder.web.relay import passed_on
+from forwarder.web.web_call import Gone, Refusal, Server, WebCall, address, answer, json_answer, optional
 from spool.client.fields import ARGUMENTS
 from spool.client.problems import PROBLEM, RETRY_SECONDS, problem_of, status_of
 from spool.errors import SpoolError, SystemFailure

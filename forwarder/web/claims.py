@@ -7,11 +7,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from forwarder.web.calls import Gone, Served, WebCall, answer, json_answer, json_object, optional
 from forwarder.web.forms import outcome_of, put_of, queues_of
 from forwarder.web.leases import MOST_AT_ONCE, Lease
 from forwarder.web.messages import message_answer
 from forwarder.web.tokens import Right
+from forwarder.web.web_call import Gone, Served, WebCall, answer, json_answer, json_object, optional
 from spool.client.fields import ARROW, MOST_JSON_BYTES, NDJSON, branch_of, json_bytes
 from spool.errors import Full, InvalidArgument, MessageInUse
 from spool.model.checks import check

@@ -9,9 +9,9 @@ from typing import Any
 from starlette.responses import Response
 
 import spool.aio
-from forwarder.web.calls import WebCall, answer, joined, json_answer, json_object, json_of, optional, stream
 from forwarder.web.forms import PutForm, encoded, headers_of, options_of, put_of
 from forwarder.web.tokens import Right
+from forwarder.web.web_call import WebCall, answer, joined, json_answer, json_object, json_of, optional, stream
 from spool.client.fields import ARROW, MOST_BODY_BYTES, MOST_JSON_BYTES, NDJSON, Lines, json_bytes
 from spool.errors import BadMessageId, InvalidArgument
 from spool.intake import body_of

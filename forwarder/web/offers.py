@@ -17,17 +17,17 @@ from typing import Any
 from starlette.responses import Response
 
 from forwarder.network.arrow import batches, pieces
-from forwarder.network.calls import packed_vote
 from forwarder.network.offers import BODIES, OUTCOMES, Offer, values
-from forwarder.network.outcomes import unpacked
-from forwarder.network.place import Place
+from forwarder.network.outcome_codec import unpacked
+from forwarder.network.server_calls import packed_vote
+from forwarder.network.space_directory import Place
 from forwarder.task import Chunk
-from forwarder.web.calls import WebCall, json_answer, stream
 from forwarder.web.endpoint import Endpoint
 from forwarder.web.server import WebServer
 from forwarder.web.sockets import in_url, listening
 from forwarder.web.tokens import Tokens
 from forwarder.web.transfers import Rows, Transfers, attempt_of, problem
+from forwarder.web.web_call import WebCall, json_answer, stream
 from spool.client.connection import HttpConnection
 from spool.client.fields import ARROW
 from spool.engine.remote import DamagedMessage, EndedCall, ReadMessage, RemoteBranch, origin_of, without_body

@@ -10,8 +10,8 @@ import httpx
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from forwarder.web.calls import Answer, Gone
-from forwarder.web.connections import CONNECTION
+from forwarder.web.connection_limits import CONNECTION
+from forwarder.web.web_call import Answer, Gone
 from spool.errors import BadMessageId, SystemFailure
 
 _OF_ONE_CONNECTION = {b"connection", b"keep-alive", b"expect", b"transfer-encoding", b"upgrade", b"te", b"trailer"}

@@ -12,11 +12,11 @@ from typing import Any
 import spool
 import spool.aio
 from forwarder.web.app import application
-from forwarder.web.calls import Served, Server
 from forwarder.web.certificates import check_certificate
-from forwarder.web.connections import Config, HttpServer
+from forwarder.web.connection_limits import Config, HttpServer
 from forwarder.web.leases import Leases
 from forwarder.web.tokens import Tokens
+from forwarder.web.web_call import Served, Server
 from spool.errors import SystemFailure
 
 _GRACE_SECONDS = 5

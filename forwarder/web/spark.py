@@ -18,19 +18,19 @@ from pyspark.sql.types import StructField, StructType
 from starlette.responses import Response
 
 import spool
+from forwarder.dataframes.arrow_batches import read
 from forwarder.dataframes.columns import COLUMNS, ReadOptions, StreamOptions
-from forwarder.dataframes.rows import read
-from forwarder.dataframes.scan import BatchReader, Partition
+from forwarder.dataframes.read_plan import BatchReader, Partition
 from forwarder.dataframes.sink import adopt, check_count, write_branch
 from forwarder.dataframes.stream import StreamReader
 from forwarder.message_puts import RowsAsPuts
 from forwarder.network.arrow import pieces
-from forwarder.network.calls import packed_vote, vote_of
+from forwarder.network.server_calls import packed_vote, vote_of
 from forwarder.subscriber import NUMBER, SINCE, Offset
-from forwarder.web.calls import Server, WebCall, json_answer, stream
 from forwarder.web.tickets import ReadTicket, seal, unseal
 from forwarder.web.tokens import Right
 from forwarder.web.transfers import MOST_COUNTED, Rows, Transfers, attempt_of, problem
+from forwarder.web.web_call import Server, WebCall, json_answer, stream
 from forwarder.web.writes import OpenWrite, Writes
 from spool.client.fields import ARROW
 from spool.engine.remote import BatchOf, boot_id

@@ -15,7 +15,7 @@ import pyarrow as pa
 from starlette.responses import Response
 
 from forwarder.network.arrow import Received
-from forwarder.web.calls import Refusal, WebCall, address
+from forwarder.web.web_call import Refusal, WebCall, address
 from spool.client.problems import problem_of, status_of
 from spool.errors import DiskFailure, InvalidArgument, ProtocolError, SpoolError
 from spool.model.checks import whole

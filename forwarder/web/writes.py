@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import spool
-from forwarder.web.calls import Server, WebCall, check_room
+from forwarder.web.web_call import Server, WebCall, check_room
 from spool.errors import SpoolError, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
 

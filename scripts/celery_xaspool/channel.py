@@ -20,6 +20,7 @@ from kombu.utils.json import dumps
 
 import spool
 from celery_xaspool.bindings import Binding
+from celery_xaspool.broker_options import ARGUMENTS, check_queue_options, name_ignored, name_ignored_priority
 from celery_xaspool.envelopes import ClaimedMessage, NotATask, check_envelope, check_task, read_envelope
 from celery_xaspool.names import (
     DEFAULT_EXCHANGE,
@@ -30,7 +31,6 @@ from celery_xaspool.names import (
     queue_name,
     short_text,
 )
-from celery_xaspool.options import ARGUMENTS, check_queue_options, name_ignored, name_ignored_priority
 
 log = logging.getLogger("celery_xaspool")
 

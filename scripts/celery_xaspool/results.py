@@ -28,7 +28,7 @@ from celery.utils import uuid
 from kombu.message import Message
 
 import spool
-from celery_xaspool import options, refuse_old_celery, shutdown
+from celery_xaspool import broker_options, refuse_old_celery, shutdown
 from celery_xaspool.envelopes import read_envelope
 from celery_xaspool.names import RESULTS, put_with_headers, short_text, space_path
 
@@ -58,8 +58,10 @@ class XaspoolBackend(KeyValueStoreBackend):
         self._path = space_path(url)
         super().__init__(app, url=url, expires_type=int, **kwargs)
         self._options = app.conf.get("result_backend_transport_options") or {}
-        options.name_ignored("result_backend_transport_options", self._options, options.RESULTS)
-        options.check_queue_options("result_backend_transport_options", self._options.get("queue", {}), ("state",))
+        broker_options.name_ignored("result_backend_transport_options", self._options, broker_options.RESULTS)
+        broker_options.check_queue_options(
+            "result_backend_transport_options", self._options.get("queue", {}), ("state",)
+        )
         self._here = threading.local()
 
     @property

@@ -13,9 +13,9 @@ from kombu.utils.functional import LRUCache
 import spool
 from celery_xaspool import refuse_old_celery
 from celery_xaspool.bindings import Bindings
+from celery_xaspool.broker_options import BROKER, check_queue_options, name_ignored
 from celery_xaspool.channel import Channel, log
 from celery_xaspool.names import BINDINGS, TRANSIENT, TRANSIENT_OPTIONS, space_path
-from celery_xaspool.options import BROKER, check_queue_options, name_ignored
 
 _TRANSIENT_QUEUES = 10_000  # the most names of transient queues that a connection remembers
 _AGAIN_SECONDS = 1.0  # after this time, a delivery that has failed is repeated

@@ -16,7 +16,7 @@ from spool.engine import UnknownBranch
 from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFound, SpoolError
 from spool.model.text import plural
 from xa import XAError
-from xaspool_console import changes, formatting, messages, pages, quarantine, spaces, tasks
+from xaspool_console import changes, formatting, quarantine_pages, queue_pages, space_pages, spaces_page, task_page
 from xaspool_console.access import COOKIE, LOGIN, Guard, Session
 from xaspool_console.console import SPACES, Console, address_of
 
@@ -40,7 +40,7 @@ def application_of_several(consoles: Sequence[Console]) -> ASGIApp:
         plural(len(consoles), "space"), first.metrics, None, first.access, first.allows_changes, first.record,
         has_pages=False,
     )  # fmt: skip
-    listed = [*_server_routes(start), *spaces.routes(start, consoles)]
+    listed = [*_server_routes(start), *spaces_page.routes(start, consoles)]
     inner = {each.prefix: _handled(each, _space_routes(each)) for each in consoles}
     outer = _handled(start, listed)
 
@@ -63,7 +63,7 @@ def _server_routes(console: Console) -> list[BaseRoute]:
 def _space_routes(console: Console) -> list[BaseRoute]:
     """Return the routes of the pages of a space. A console without changes has no addresses for changes."""
     routes: list[BaseRoute] = []
-    for module in (pages, tasks, messages, quarantine):
+    for module in (space_pages, task_page, queue_pages, quarantine_pages):
         routes += module.routes(console)
     if console.allows_changes and console.space is not None:
         routes += changes.routes(console, console.space)

@@ -16,10 +16,10 @@ from spool.errors import BadMessageId, InvalidArgument, QueueNotFound
 from spool.model.text import plural, printable
 from xa import ResourceManager, Xid
 from xaspool_console.console import Console, NothingChosen
-from xaspool_console.findings import queue_link
 from xaspool_console.formatting import gtrid
-from xaspool_console.messages import entry_of, first_of, search_words, searched
-from xaspool_console.quarantine import LIST, chosen, name_of
+from xaspool_console.quarantine_pages import LIST, chosen, name_of
+from xaspool_console.queue_pages import entry_of, first_of, search_words, searched
+from xaspool_console.troubles import queue_link
 
 if TYPE_CHECKING:
     from spool import Message, QuarantinedFile, Space

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from xaspool_console.findings import queue_link
 from xaspool_console.flow import Component, Edge, Node
 from xaspool_console.formatting import short
+from xaspool_console.troubles import queue_link
 
 if TYPE_CHECKING:
     from spool import SpaceMetrics

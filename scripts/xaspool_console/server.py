@@ -6,7 +6,7 @@ import threading
 
 from starlette.types import ASGIApp
 
-from forwarder.web.connections import Config, HttpServer, Refuse
+from forwarder.web.connection_limits import Config, HttpServer, Refuse
 
 MOST_CONNECTIONS = 64
 _MOST_REQUESTS = 2 * MOST_CONNECTIONS  # the most requests at one time; further requests get the status 503

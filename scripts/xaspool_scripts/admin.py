@@ -10,13 +10,13 @@ from xaspool_scripts.terminal.program import Program
 
 # The commands by name: for each command, the name of the module, and the name of the function in the module.
 _MODULES = {
-    "archive": ("commands.parquet", "archive"),
+    "archive": ("commands.archive", "archive"),
     "check": ("commands.check", "check"),
     "console": ("commands.console", "console"),
     "docs": ("commands.docs", "docs"),
     "doctor": ("commands.doctor", "doctor"),
-    "export": ("commands.archive", "export"),
-    "import": ("commands.archive", "import_"),
+    "export": ("commands.export_import", "export"),
+    "import": ("commands.export_import", "import_"),
     "init": ("commands.init", "init"),
     "message": ("commands.message", "message"),
     "metrics": ("watch.metrics", "metrics"),

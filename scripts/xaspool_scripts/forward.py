@@ -14,11 +14,11 @@ from click.core import ParameterSource
 
 from spool.errors import InvalidArgument
 from xaspool_scripts.start import ended_by, write_at_once
-from xaspool_scripts.terminal.codes import WRONG_USAGE, code_of_effects
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE, code_of_effects
 from xaspool_scripts.terminal.listening import address, tls_options
-from xaspool_scripts.terminal.options import by_queue, pause_after_option, short_duration
 from xaspool_scripts.terminal.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.terminal.program import Failure, SingleProgram, json_option, note, note_at_once, opened, space_path
+from xaspool_scripts.terminal.shared_options import by_queue, pause_after_option, short_duration
 from xaspool_scripts.terminal.signals import handle_ending, name_of
 from xaspool_scripts.terminal.wording import printable
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.terminal.codes import exit_code
+from xaspool_scripts.terminal.exit_codes import exit_code
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import SingleProgram, json_option, note, opened
 from xaspool_scripts.terminal.signals import ending_signals

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.terminal.codes import exit_code
+from xaspool_scripts.terminal.exit_codes import exit_code
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import SingleProgram, json_option, open_space, space_path
 from xaspool_scripts.terminal.wording import plural, printable

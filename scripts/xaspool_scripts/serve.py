@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 from xaspool_scripts.terminal.listening import (
     address,
     end,
@@ -19,9 +19,9 @@ from xaspool_scripts.terminal.listening import (
     tls_options,
     wait_for_end,
 )
-from xaspool_scripts.terminal.options import size
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import Failure, SingleProgram, extra, json_option, log_to_stderr, note
+from xaspool_scripts.terminal.shared_options import size
 
 if TYPE_CHECKING:
     from forwarder.web.processes import Processes

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xaspool_scripts.start import ended_by
-from xaspool_scripts.terminal.codes import WRONG_USAGE, code_of_effects
-from xaspool_scripts.terminal.options import by_queue, duration_or_forever, pause_after_option
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE, code_of_effects
 from xaspool_scripts.terminal.output import delayed_in, prints_to_stderr, write_json
 from xaspool_scripts.terminal.program import (
     Failure,
@@ -26,6 +25,7 @@ from xaspool_scripts.terminal.program import (
     open_space,
     typed_values,
 )
+from xaspool_scripts.terminal.shared_options import by_queue, duration_or_forever, pause_after_option
 from xaspool_scripts.terminal.signals import ending_signals, name_of
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Sequence numbers: which numbers are issued and published, and how a dead writer's number is finished.
 
-``commit`` issues and publishes its own numbers. This module handles the numbers of other writers.
+``write`` issues and publishes its own numbers. This module handles the numbers of other writers.
 
 Invariants, with the numbers of the rules in docs/architecture.md, "The rules that keep processes apart":
 

@@ -10,13 +10,13 @@ import pytest
 from kombu import Connection, Producer, Queue
 
 import spool
-from celery_xaspool import options
+from celery_xaspool import broker_options
 from tests.celery.tasks import application
 
 
 @pytest.fixture(autouse=True)
 def _nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_named", set())
+    monkeypatch.setattr(broker_options, "_named", set())
 
 
 @pytest.fixture

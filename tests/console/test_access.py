@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import spool
-from forwarder.web import connections
+from forwarder.web import connection_limits
 from forwarder.web.sockets import is_loopback, listening
 from tests.console import sample
 from tests.console.conftest import TOKEN, Served, failed_id, serving
 from tests.strides import Stride
 from xaspool_console.access import COOKIE, Access, known_hosts, token_of_file
 from xaspool_console.app import application
-from xaspool_console.quarantine import token_of
+from xaspool_console.quarantine_pages import token_of
 from xaspool_console.server import ConsoleServer
 
 EVIL = "http://evil.example"
@@ -433,8 +433,8 @@ def test_a_malformed_origin_is_refused(changing: Served, origin: str) -> None:
 
 
 def test_silent_connections_are_ended(bakery: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(connection_limits, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(connection_limits, "_SILENT_SECONDS", 0.5)
     with serving(bakery) as served:
         port = int(served.url.rpartition(":")[2])
         silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(70)]
@@ -465,7 +465,7 @@ def test_few_bodies_are_sent_at_a_time(reading: Served) -> None:
 def test_downloads_that_no_client_reads_make_room_for_a_further_one(
     bakery: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(connection_limits, "_SILENT_SECONDS", 0.5)
     bakery.create_queue("big")
     address = f"/messages/{bakery.put('big', b'x' * (8 << 20))}/body"
     with serving(bakery) as served, contextlib.ExitStack() as stack:

@@ -22,8 +22,8 @@ from tests.branches import voting
 from tests.console import sample
 from tests.console.conftest import Served, failed_id, serving
 from tests.strides import Stride
-from xaspool_console import findings, formatting
-from xaspool_console.quarantine import name_of, token_of
+from xaspool_console import formatting, troubles
+from xaspool_console.quarantine_pages import name_of, token_of
 from xaspool_console.samples import Samples
 
 QUEUES = 1_000
@@ -201,7 +201,7 @@ def test_an_error_queue_counts_its_messages_by_reason_and_each_count_leads_to_th
             assert f"{words[0]}</a>" in found, "the other reasons remain within reach"
         assert "by reason" not in client.get("/queues/labels").text
         assert "by reason" not in client.get("/queues/errors?correlation_id=x").text
-        monkeypatch.setattr("xaspool_console.messages._FURTHEST", 4)
+        monkeypatch.setattr("xaspool_console.queue_pages._FURTHEST", 4)
         assert "(1)</a> in the first 4 messages</p>" in client.get("/queues/errors").text
 
 
@@ -304,7 +304,7 @@ def test_sentences_about_quarantine_are_sentences(bakery: spool.Space) -> None:
         ("refused", "damaged"): "2 files are in quarantine. 1 of them had acknowledged messages.",
     }
     for reasons, text in texts.items():
-        assert findings.quarantine_summary(metrics(list(reasons))) == text
+        assert troubles.quarantine_summary(metrics(list(reasons))) == text
     published = replace(metrics(["damaged", "refused"]), quarantine=())
     with serving(bakery, metrics=lambda: published, published=True) as served, served.client() as client:
         text = client.get("/quarantine").text

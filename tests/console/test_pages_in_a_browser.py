@@ -15,7 +15,7 @@ from tests.at_once import AT_ONCE
 from tests.console import sample
 from tests.console.conftest import Opened, Served, failed_id, log_in, serving
 from tests.strides import Stride
-from xaspool_console.quarantine import token_of
+from xaspool_console.quarantine_pages import token_of
 
 pytestmark = pytest.mark.chromium
 

@@ -10,7 +10,7 @@ import spool
 from spool.intake import Intake
 from tests.console import sample
 from tests.console.conftest import Served, serving
-from xaspool_console.quarantine import token_of
+from xaspool_console.quarantine_pages import token_of
 
 FOREIGN = os.fsdecode(b"\xff<b> of others")
 

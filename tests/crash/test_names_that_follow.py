@@ -22,7 +22,7 @@ from spool.intake import Intake, capture
 from spool.log import vote, write
 from spool.maintenance import reclaim as reclaiming
 from spool.model import layout
-from spool.recovery import branches, numbers, scan
+from spool.recovery import branch_files, numbers, scan
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
@@ -239,16 +239,16 @@ BUGS = (
         OVERWRITTEN.name),
     Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
         (("disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
-    Bug("votes count by their names alone", branches.unnamed_votes, (("header.number >= VOTE", "False"),),
+    Bug("votes count by their names alone", branch_files.unnamed_votes, (("header.number >= VOTE", "False"),),
         ADOPTED.name),
-    Bug("any mark is a vote", branches.unnamed_votes,
+    Bug("any mark is a vote", branch_files.unnamed_votes,
         (("(free is not None and header.number == VOTE | free.origin)", "free is not None"),), RECLAIMED.name),
     Bug("a vote is not marked", write.Prepared.name, (("if file.recycled", "if False"),), ADOPTED.name),
     Bug("a rollback leaves the mark", vote.unmark, (("number >= VOTE", "number < 0"),), VOTED_AGAIN.name),
     Bug("a mark is removed without a flush", vote.unmark,
         (("disk.make_durable(handle, layout.PREPARED, stamped=True)", "pass"),), VOTED_AGAIN.name),
     Bug("a half-written mark stays", scan._Scan.run,
-        (("branches.decide_marks(prepared) if self._alone else []", "[]"),), VOTED_AGAIN.name),
+        (("branch_files.decide_marks(prepared) if self._alone else []", "[]"),), VOTED_AGAIN.name),
     Bug("a branch overwrites a file of an earlier one", Recycler.take,
         (("unlike and unlike in", "False and unlike in"),), RECLAIMED.name),
     Bug("a decision is forgotten before its rollback is durable", decisions.forget,

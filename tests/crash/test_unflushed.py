@@ -14,7 +14,7 @@ from spool.admin.findings import Finding, Kind
 from spool.intake import Intake
 from spool.log import sequence, unflushed, write
 from spool.model import layout
-from spool.recovery import branches, unfinished
+from spool.recovery import branch_files, unfinished
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
 from tests import door
 from tests.at_once import AT_ONCE
@@ -199,7 +199,7 @@ OF_NAMES = (
 )  # missed where each name is lost on its own
 # Each with the message of the failing story.
 BROKEN = (
-    (Bug("numbers of votes are given out again", branches.read_prepared, (("named = max(", "max("),),
+    (Bug("numbers of votes are given out again", branch_files.read_prepared, (("named = max(", "max("),),
          "a_vote_that_names_a_lost_commit"), r"^\[\] instead of \['kept'\]"),
     (Bug("numbers of journals are given out again", unfinished.highest_named,
          (("in active.journals", "in ()"),), "a_journal_that_names_a_lost_commit"),

@@ -6,7 +6,7 @@ from unittest import mock
 import spool
 from forwarder.pipelines.dispositions import Continue
 from forwarder.pipelines.draft import Draft
-from forwarder.pipelines.functions import Function
+from forwarder.pipelines.pipeline_functions import Function
 from forwarder.pipelines.stages import PipelineStage, Way
 from spool.coordination.locks import coordinator_byte
 from spool.model.message import Message

@@ -209,7 +209,7 @@ def test_a_killed_program_leaves_both_or_neither(space: spool.Space, step: str, 
 def test_a_lost_connection_during_the_commit_is_settled_by_the_next_call(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xa.manager.connections import Database
+    from xa.manager.database_connections import Database
     from xa.manager.last_resource import LastResource
 
     space.put("orders", 1)

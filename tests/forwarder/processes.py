@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from xaspool_scripts.terminal.codes import FAILED
+from xaspool_scripts.terminal.exit_codes import FAILED
 
 ROOT = Path(__file__).parents[2]
 PATIENT_SECONDS = 900.0

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import spool
 from forwarder import SparkUnavailable
-from forwarder.network.place import Place
+from forwarder.network.space_directory import Place
 from forwarder.round import Route
 from forwarder.routes import workers
 from forwarder.services import Service, parse
@@ -27,7 +27,7 @@ from xaspool_scripts.forward import main
 
 SEEN_FROM_THERE = """
 import sys
-from forwarder.network.place import Place
+from forwarder.network.space_directory import Place
 from forwarder.routes.workers import look
 from forwarder.services import parse
 import spool

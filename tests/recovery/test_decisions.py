@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 
 import pytest
-from spool.recovery.branches import AdoptedFiles, LiveOwners, PreparedFiles
+from spool.recovery.branch_files import AdoptedFiles, LiveOwners, PreparedFiles
 from spool.recovery.decision import Decision, Reason, Step
 from spool.recovery.numbers import Condition, NumberedFile, NumberedFiles
 
@@ -15,7 +15,7 @@ from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.position import Position
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from spool.recovery import branches, decision, numbers, unfinished
+from spool.recovery import branch_files, decision, numbers, unfinished
 
 FOREIGN, OTHER = Xid(7, b"foreign", b"1"), Xid(7, b"foreign", b"2")
 OURS = Xid(min(FORMATS_BOUND_TO_A_LIFE), b"ours", b"1")
@@ -123,14 +123,14 @@ def _adopted(found: dict[CommittedName, Xid | None], adopters: dict[int, tuple[X
 def test_an_adopted_branch_stays_only_if_its_commit_survived(
     found: Xid | None, adopters: dict[int, tuple[Xid, ...]], step: Step | None
 ) -> None:
-    decided = branches.decide_files(_prepared({}), _adopted({CommittedName(4, 1): found}, adopters))
+    decided = branch_files.decide_files(_prepared({}), _adopted({CommittedName(4, 1): found}, adopters))
     assert _steps(decided) == ([] if step is None else [(layout.committed(4, 1), step)])
 
 
 def test_a_damaged_vote_is_quarantined_unless_it_is_committed_or_has_an_owner() -> None:
     adopted = _adopted({}, {4: (OTHER,)})
     damaged = _prepared({FOREIGN: False, OTHER: False, OURS: False}, _owners(OURS))
-    assert _steps(branches.decide_files(damaged, adopted)) == [(layout.prepared(FOREIGN), Step.QUARANTINE)]
+    assert _steps(branch_files.decide_files(damaged, adopted)) == [(layout.prepared(FOREIGN), Step.QUARANTINE)]
 
 
 # -- votes ------------------------------------------------------------------------------------------------------------
@@ -153,21 +153,21 @@ def test_a_vote_waits_unless_it_is_decided_or_its_coordinator_is_dead(
     xid: Xid, owners: LiveOwners, committed: tuple[Xid, ...], refused: tuple[Xid, ...], kind: Kind, step: Step
 ) -> None:
     prepared = _prepared({xid: True}, owners)
-    (decided,) = branches.decide_votes(prepared, branches.NONE_ADOPTED, [], committed, refused)
+    (decided,) = branch_files.decide_votes(prepared, branch_files.NONE_ADOPTED, [], committed, refused)
     assert (decided.kind, decided.step, decided.name) == (kind, step, layout.prepared(xid))
 
 
 def test_a_branch_that_returns_is_decided_about_like_a_prepared_one() -> None:
     adopted = _adopted({CommittedName(4, 1): FOREIGN, CommittedName(4, 2): OURS}, {})
-    files = branches.decide_files(_prepared({}), adopted)
-    votes = branches.decide_votes(_prepared({}), adopted, files, (), ())
+    files = branch_files.decide_files(_prepared({}), adopted)
+    votes = branch_files.decide_votes(_prepared({}), adopted, files, (), ())
     assert [(one.kind, one.xid) for one in votes] == [(Kind.IN_DOUBT, FOREIGN), (Kind.ROLLED_BACK, OURS)]
 
 
 def test_a_quarantined_vote_is_not_decided_about() -> None:
     damaged = _prepared({FOREIGN: False})
-    files = branches.decide_files(damaged, branches.NONE_ADOPTED)
-    assert branches.decide_votes(damaged, branches.NONE_ADOPTED, files, (), ()) == []
+    files = branch_files.decide_files(damaged, branch_files.NONE_ADOPTED)
+    assert branch_files.decide_votes(damaged, branch_files.NONE_ADOPTED, files, (), ()) == []
 
 
 # -- unfinished work ---------------------------------------------------------------------------------------------------

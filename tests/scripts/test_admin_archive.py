@@ -153,7 +153,7 @@ def test_a_verified_export_is_read_back_before_it_has_its_name(run: Run, path: P
     one_line(run("export", "--verify", file), "and proved it", code=0)
     first = file.read_bytes()
     _put(path, 1)
-    with mock.patch("xaspool_scripts.commands.archive._NewFile.make_durable", _flip_a_bit):
+    with mock.patch("xaspool_scripts.commands.export_import._NewFile.make_durable", _flip_a_bit):
         done = run("export", "--verify", "--replace", file)
     one_line(done, str(file), "its bytes cannot be read back", code=4)
     assert (file.read_bytes(), _left(tmp_path)) == (first, {"out.tar"})

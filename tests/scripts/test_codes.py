@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import spool
 from tests.scripts.conftest import flip, newest
 from xaspool_scripts.forward import main as spool_forward
-from xaspool_scripts.terminal.codes import exit_code
+from xaspool_scripts.terminal.exit_codes import exit_code
 from xaspool_scripts.worker import main as spool_worker
 
 Program = Callable[..., int]

@@ -19,7 +19,7 @@ from tests.scripts.conftest import leaves
 from tests.scripts.test_help import commands, programs
 from xaspool_scripts.forward import print_summary
 from xaspool_scripts.start import INTERRUPTED
-from xaspool_scripts.terminal import codes
+from xaspool_scripts.terminal import exit_codes
 from xaspool_scripts.terminal import program as common
 
 XID = xa.Xid(7, b"g", b"b")
@@ -142,8 +142,8 @@ def test_every_option_of_a_call_is_one_of_its_command(command: str, options: typ
 def test_the_page_names_every_exit_code() -> None:
     told = {int(row[0]) for row in _rows("## Exit codes", 2)}
     assert told == {
-        0, codes.FAILED, codes.WRONG_USAGE, codes.NOTHING_THERE, codes.DAMAGE_LEFT, codes.LEFT_SOME,
-        codes.FAILED_FOR_GOOD, codes.COULD_NOT_LOOK, INTERRUPTED, 128 + signal.SIGTERM,
+        0, exit_codes.FAILED, exit_codes.WRONG_USAGE, exit_codes.NOTHING_THERE, exit_codes.DAMAGE_LEFT,
+        exit_codes.LEFT_SOME, exit_codes.FAILED_FOR_GOOD, exit_codes.COULD_NOT_LOOK, INTERRUPTED, 128 + signal.SIGTERM,
     }  # fmt: skip
     assert {int(code) for row in TABLE for code in re.findall(r"\d+", row[3])} <= told
 

@@ -4,7 +4,7 @@ import click
 import pytest
 
 import spool
-from xaspool_scripts.terminal.options import duration, duration_or_forever, moment, short_duration, size
+from xaspool_scripts.terminal.shared_options import duration, duration_or_forever, moment, short_duration, size
 
 
 @pytest.mark.parametrize(

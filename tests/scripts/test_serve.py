@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import spool
 from tests.scripts.conftest import Result, one_line, start
 from xaspool_scripts.serve import main
-from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

@@ -14,9 +14,9 @@ from spool.watch.histograms import Histogram, histograms
 from tests.scripts.top_samples import HOSTILE, hostile, seen, texts, typed
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
 from xaspool_scripts.watch.top import command, keys
-from xaspool_scripts.watch.top.figures import SORTABLE, Sample, findings, make_rows, ordered, quantiles, queue_rates
 from xaspool_scripts.watch.top.keys import Decoder
 from xaspool_scripts.watch.top.model import FILTER, Model, body_height, failed, page, pressed, resized
+from xaspool_scripts.watch.top.queue_rows import SORTABLE, Sample, findings, make_rows, ordered, quantiles, queue_rates
 from xaspool_scripts.watch.top.texts import cut, fit, number, rate
 from xaspool_scripts.watch.top.view import Painter, picture, plain_picture
 

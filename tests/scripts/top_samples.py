@@ -3,8 +3,8 @@
 import spool
 from spool.admin.findings import Kind
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
-from xaspool_scripts.watch.top.figures import Sample
 from xaspool_scripts.watch.top.model import Model, pressed, sampled
+from xaspool_scripts.watch.top.queue_rows import Sample
 from xaspool_scripts.watch.top.view import picture
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]\r\n\u202egnp.exe\u200f\x9b31m茶茶\U0001f600\u0301" + "x" * 3_000

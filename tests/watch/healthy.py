@@ -14,11 +14,11 @@ import spool
 from spool.watch.health import troubles
 from tests.clocks import MovedClock, timed
 from tests.scripts.exporters import parsed
-from xaspool_console import findings as console
+from xaspool_console import troubles as console
 from xaspool_console.samples import Samples
 from xaspool_scripts.watch.prometheus import Collection, text_of
-from xaspool_scripts.watch.top.figures import Sample
 from xaspool_scripts.watch.top.model import Model, sampled
+from xaspool_scripts.watch.top.queue_rows import Sample
 from xaspool_scripts.watch.top.view import plain_picture
 
 ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"

@@ -16,11 +16,11 @@ from spool.watch.units import size
 from tests.scripts.exporters import parsed
 from tests.scripts.top_samples import seen, texts
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
-from xaspool_console import findings as console
+from xaspool_console import troubles as console
 from xaspool_console.samples import Samples
 from xaspool_scripts.watch.prometheus import Collection, text_of
-from xaspool_scripts.watch.top.figures import findings as of_top
 from xaspool_scripts.watch.top.model import Model
+from xaspool_scripts.watch.top.queue_rows import findings as of_top
 
 DAY = 86_400.0
 DOWN = ("route_down", "orders", "http://shop")

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from forwarder.web import calls, connections
+from forwarder.web import connection_limits, web_call
 from tests.web.conftest import Serve, Served, parsed, problem, received, request
 
 PUT = "/v1/shop/queues/orders/messages"
@@ -129,8 +129,8 @@ def test_a_wrong_request_is_a_problem_and_the_next_request_is_answered(served: S
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a server have little patience with silent clients."""
-    monkeypatch.setattr(connections, "_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(connection_limits, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(connection_limits, "_SILENT_SECONDS", 0.3)
 
 
 def test_a_receipt_with_a_wrong_delay_remains(served: Served) -> None:
@@ -204,7 +204,7 @@ def test_a_body_is_asked_for_only_when_it_is_wanted(serve: Serve) -> None:
 
 def test_a_body_without_a_token_is_not_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server answers at once, and reads little of the rest."""
-    monkeypatch.setattr(connections, "_LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(connection_limits, "_LINGER_SECONDS", 0.2)
     served = serve([TOKEN])
     with served.connected(request("POST", PUT, b"", ("Content-Length", str(1 << 30)))) as client:
         sent = 0
@@ -219,7 +219,7 @@ def test_a_body_without_a_token_is_not_read(serve: Serve, monkeypatch: pytest.Mo
 
 
 def test_many_bodies_at_once_have_a_limit(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "MOST_BYTES_AT_ONCE", 1 << 20)
+    monkeypatch.setattr(web_call, "MOST_BYTES_AT_ONCE", 1 << 20)
     half = request("POST", PUT, b"x" * 400_000, ("Content-Length", "400001"))
     with ExitStack() as opened:
         clients = [opened.enter_context(served.connected(half)) for _ in range(3)]

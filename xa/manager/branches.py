@@ -8,7 +8,7 @@ from spool.model.xid import Xid
 from xa.manager.ids import space_of
 
 
-class Branch(Protocol):
+class ResourceBranch(Protocol):
     """The part of a global transaction in one resource that has two phases.
 
     name: the name under which a log registers the resource.
@@ -36,7 +36,7 @@ class Branch(Protocol):
         """Roll back the branch, prepared or not. Does nothing if the branch has ended."""
 
 
-def spaces_of(branches: Iterable[Branch]) -> set[str]:
+def spaces_of(branches: Iterable[ResourceBranch]) -> set[str]:
     """Return the ids of the spaces in which these branches voted."""
     return {space_of(branch.xid) for branch in branches} - {""}
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spool.errors import SystemFailure
-from xa.manager.connections import Database
+from xa.manager.database_connections import Database
 
 TABLE = "xaspool_decisions"
 _MAX_SPACES_CHARACTERS = 1023  # 31 ids

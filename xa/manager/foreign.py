@@ -5,8 +5,8 @@ from contextlib import closing
 from typing import Any
 
 from spool.model.xid import Xid
-from xa.manager.branches import Branch
-from xa.manager.connections import database_of
+from xa.manager.branches import ResourceBranch
+from xa.manager.database_connections import database_of
 from xa.manager.decision_table import insert, settle
 from xa.manager.ids import TransactionId
 from xa.manager.outcomes import Outcomes
@@ -37,7 +37,7 @@ class ForeignTransaction:
         insert(database_of(self._session), self._table, self.id.decider, self.id.serial, committed=True, spaces=spaces)
         self._decided_by = self._session.get_transaction()
 
-    def complete(self, branches: Sequence[Branch]) -> None:
+    def complete(self, branches: Sequence[ResourceBranch]) -> None:
         """Commit the prepared branches, because the session was committed. Raises no error: see ``Outcomes``."""
         self._outcomes.complete(self.id, branches, self._table if self._decided_by is not None else None)
 
@@ -51,7 +51,7 @@ class ForeignTransaction:
             self._session.get_transaction() is self._decided_by and self._decided_by.is_active
         )
 
-    def settle(self, branches: Sequence[Branch]) -> bool:
+    def settle(self, branches: Sequence[ResourceBranch]) -> bool:
         """Learn the outcome from the table, by another connection; return whether the session was committed.
 
         If the session was committed, the branches are committed. If the database does not answer, the error is raised.

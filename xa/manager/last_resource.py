@@ -14,7 +14,7 @@ from typing import Any
 
 from spool.errors import CommitUnknown, ProtocolError
 from xa.manager import decision_table
-from xa.manager.connections import Database
+from xa.manager.database_connections import Database
 
 log = logging.getLogger("spool")
 

@@ -13,13 +13,13 @@ from spool import Space
 from spool.decisions import DecisionLog, open_directory, translated
 from spool.errors import InvalidArgument, SpoolError
 from xa.manager import decision_table, last_resource
-from xa.manager.connections import database_of
+from xa.manager.database_connections import database_of
 from xa.manager.foreign import ForeignTransaction
+from xa.manager.global_transaction import NO_TABLE, GlobalTransaction
 from xa.manager.ids import TransactionId
 from xa.manager.outcomes import Outcomes
 from xa.manager.recovery import Participants, Recovery, check_places, recover_dead
 from xa.manager.resources import Resources
-from xa.manager.transaction import NO_TABLE, GlobalTransaction
 
 _CLOSE_SECONDS = 30.0
 

@@ -15,14 +15,14 @@ from spool.decisions import DecisionLog, LogDirectory
 from spool.engine import Clock
 from spool.errors import NotOpen
 from spool.model.xid import Xid
-from xa.manager.branches import Branch, HeuristicMismatch
+from xa.manager.branches import HeuristicMismatch, ResourceBranch
 from xa.manager.decision_table import settle
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import EndedDecisions
 from xa.manager.lazy import LazyCommits
 from xa.manager.recovery import Participants, Recovery
 from xa.manager.space_branch import SpaceBranch
-from xa.manager.unfinished import Unfinished, UnfinishedBranches
+from xa.manager.unfinished_branches import Unfinished, UnfinishedBranches
 
 log = logging.getLogger("spool")
 
@@ -31,7 +31,7 @@ class _Unknown(NamedTuple):
     """A transaction whose outcome is unknown: its prepared branches, and the table that has the decision, if any."""
 
     id: TransactionId
-    branches: Sequence[Branch]
+    branches: Sequence[ResourceBranch]
     table: str | None
 
 
@@ -75,7 +75,7 @@ class Outcomes:
 
     # -- the ends of transactions -----------------------------------------------------------------------------------
 
-    def complete(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
+    def complete(self, id: TransactionId, branches: Sequence[ResourceBranch], table: str | None) -> None:
         """Commit the prepared branches of a decided transaction; a branch that fails is committed later.
 
         A branch that is not urgent is committed a little later: see ``lazy``. An interrupt is raised at the end.
@@ -111,11 +111,11 @@ class Outcomes:
             self._completing.pop(serial, None)
             self._changed.notify_all()
 
-    def roll_back_later(self, branch: Branch, error: BaseException) -> None:
+    def roll_back_later(self, branch: ResourceBranch, error: BaseException) -> None:
         """Repeat the rollback of a branch that failed with this error."""
         self.unfinished.add(Unfinished(branch, False, lambda: None), error)
 
-    def keep_unknown(self, id: TransactionId, branches: Sequence[Branch], table: str | None) -> None:
+    def keep_unknown(self, id: TransactionId, branches: Sequence[ResourceBranch], table: str | None) -> None:
         """Keep a transaction whose outcome is unknown. Without prepared branches there is nothing to settle."""
         with self._changed:
             self._completing.pop(id.serial, None)

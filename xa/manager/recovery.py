@@ -33,7 +33,7 @@ from spool.model.xid import Xid
 from xa.dbapi import Connection
 from xa.manager import decision_table, space_branch, two_phase_branch
 from xa.manager.branches import HeuristicMismatch
-from xa.manager.connections import Database, database_of, find_database
+from xa.manager.database_connections import Database, database_of, find_database
 from xa.manager.decision_table import remove_all, remove_rows, rows_of, settle
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import resource_of as table_resource

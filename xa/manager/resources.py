@@ -11,7 +11,7 @@ from typing import Any
 from spool import Space
 from spool.decisions import DecisionLog, translated
 from xa.manager import decision_table, last_resource, space_branch, two_phase_branch
-from xa.manager.connections import Database
+from xa.manager.database_connections import Database
 
 
 class Resources:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spool.errors import CommitUnknown, ProtocolError
 from spool.model.xid import FORMAT_MANAGED, Xid
-from xa.manager.connections import Database, database_of
+from xa.manager.database_connections import Database, database_of
 
 log = logging.getLogger("spool")
 

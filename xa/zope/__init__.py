@@ -102,6 +102,6 @@ def _data_manager(space: Space, zope_manager: Any, manager: TransactionManager |
         return DataManager(space, zope_manager)
     if manager is None or session is None:
         raise InvalidArgument("give both manager and session, or none of them")
-    from xa.zope.decision import DecidingDataManager  # (imported here, because it needs zope.sqlalchemy)
+    from xa.zope.decision_row import DecidingDataManager  # (imported here, because it needs zope.sqlalchemy)
 
     return DecidingDataManager(space, zope_manager, manager, session)

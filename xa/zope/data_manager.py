@@ -17,7 +17,7 @@ from spool.engine import Engine, deferred
 from spool.errors import MessageInUse, ProtocolError, SpoolError, TransactionRolledBack, TransactionTimeout
 from spool.model.xid import FORMAT_LOCAL, Xid
 from xa.branch import Branch
-from xa.zope.coordinator import Coordinator
+from xa.zope.gtrid_lock import GtridLock
 from xa.zope.repetition import commit_later
 
 log = logging.getLogger("spool")
@@ -39,7 +39,7 @@ class DataManager:
         self._ordinals = count(1)
         self._is_completing = False
         self._check_caller()
-        self._coordinator: Coordinator | None = Coordinator(self._engine)  # None: the part of the space has ended
+        self._coordinator: GtridLock | None = GtridLock(self._engine)  # None: the part of the space has ended
         # No path contains the character NUL. So the order of two spaces depends only on their paths.
         self._key = f"xaspool:{space.path}\0{self._coordinator.id.hex()}"
         self._begin_part(self._coordinator)
@@ -52,18 +52,18 @@ class DataManager:
         """Whether the part of the transaction in this space was committed or rolled back."""
         return self._coordinator is None
 
-    def _open_coordinator(self) -> "Coordinator":
+    def _open_coordinator(self) -> "GtridLock":
         if self._coordinator is None:
             raise ProtocolError("the zope transaction has ended for this space: call xa.zope.join(space) again")
         return self._coordinator
 
-    def _begin_part(self, coordinator: "Coordinator") -> None:
+    def _begin_part(self, coordinator: "GtridLock") -> None:
         xid = self._next_xid(coordinator)
         with self._engine.call:
             self._parts.append(_Part(self._engine, self._engine.begin_branch(xid)))
         self.enter()
 
-    def _next_xid(self, coordinator: Coordinator) -> Xid:
+    def _next_xid(self, coordinator: GtridLock) -> Xid:
         return Xid(FORMAT_LOCAL, coordinator.id, b"%d" % next(self._ordinals))
 
     # -- the caller ---------------------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ import spool
 from spool.engine import Engine
 from spool.errors import NotASpace
 from spool.model.xid import Xid
-from xa.zope.coordinator import Coordinator
+from xa.zope.gtrid_lock import GtridLock
 
 log = logging.getLogger("spool")
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
 
 
-def commit_later(engine: Engine, voted: list[Xid], coordinator: Coordinator, error: BaseException) -> None:
+def commit_later(engine: Engine, voted: list[Xid], coordinator: GtridLock, error: BaseException) -> None:
     log.error(
         "%s: a zope transaction is decided, but the commit of its branches %s failed (%s): this process repeats the "
         "commit; if the process ends before, the branches are rolled back",
@@ -44,7 +44,7 @@ class UnfinishedCommit(threading.Thread):
     * An administrator decides the branches.
     """
 
-    def __init__(self, engine: Engine, voted: list[Xid], coordinator: Coordinator) -> None:
+    def __init__(self, engine: Engine, voted: list[Xid], coordinator: GtridLock) -> None:
         super().__init__(name="xaspool zope", daemon=True)
         self._engine = engine
         self._voted = voted

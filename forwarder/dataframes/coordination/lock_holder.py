@@ -1,4 +1,4 @@
-"""The program of the process that holds the locks of a write's coordinator (see ``coordinator``).
+"""The program of the process that holds the locks of a write's coordinator (see ``write_coordinator``).
 
 The process is called the holder. Its program is run by path and uses only the standard library, so the holder is small
 and starts in a hundredth of a second. The arguments are inherited descriptors:

@@ -1,234 +1,76 @@
-"""``spool-admin export`` and ``import``: write a space into one file, verify the file, and read it back."""
+"""``spool-admin archive``: write the messages of a queue to Parquet files."""
 
-import fcntl
 import os
-import stat
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from dataclasses import asdict
 
 import click
 
-from xaspool_scripts.terminal.codes import DAMAGE_LEFT, FAILED, WRONG_USAGE
-from xaspool_scripts.terminal.options import fail, progress
-from xaspool_scripts.terminal.output import flush_directory
-from xaspool_scripts.terminal.program import Failure, SpaceCommand, new_space_path, note, opened
+from spool.model.paths import local_path
+from xaspool_scripts.terminal.output import write_json
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, extra, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import duration, whole
 from xaspool_scripts.terminal.wording import plural, printable
 
-if TYPE_CHECKING:
-    from spool import ExportReport
-
-_STANDARD = "-"
-_SUFFIXES = {
-    ".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.bz2": "bz2", ".tbz2": "bz2", ".tar.xz": "xz", ".txz": "xz",
-}  # fmt: skip
-_MOST_NAMED = 20
+_MOST_EXPIRY = 366 * 86_400.0
 
 
-@click.command("export", cls=SpaceCommand)
-@click.argument("file", type=click.Path())
-@click.option("--replace", is_flag=True, help="FILE may exist: it is replaced when the new export is complete.")
-@click.option("--verify", is_flag=True, help="FILE is read back from the disk and proven before it gets its name.")
-def export(file: str, replace: bool, verify: bool) -> None:
-    """Write the state of the whole space at one moment into FILE, a tar; - is standard output.
+@click.command(cls=SpaceCommand)
+@click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
+@click.option("--to", "directory", metavar="DIRECTORY", required=True, type=click.Path(), help="Where the files go.")
+@click.option("--subscription", metavar="NAME", help="The name of the archive's subscription. Default: archive-QUEUE.")
+@click.option(
+    "--keep-for", "expiry", type=duration, metavar="TIME", default="30d",
+    help="How long the space keeps messages for the next run, at most 366d. Written in seconds or e.g. 5m. "
+    "Default: 30d.",
+)  # fmt: skip
+@click.option(
+    "--row-group", type=whole, metavar="N", default=10_000,
+    help="How many messages a row group has; so many are in memory at a time. Default: 10000.",
+)  # fmt: skip
+@click.option("--after-loss", is_flag=True, help="Go on although messages were lost, e.g. if no run came in time.")
+@json_option
+def archive(
+    queue: str, directory: str, subscription: str | None, expiry: float, row_group: int, after_loss: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Write the messages that were put into QUEUE since the last run to Parquet files, each message exactly once.
 
-    Everything is kept except claims: a message that a program holds is ready in the copy. Dropped files that wait in
-    drop/ are kept as well. An incomplete dropped file is left out, and the command names it. Programs may use the space
-    meanwhile.
+    The first run writes the messages that are in the queue, and registers a subscription. From then on, the space keeps
+    each message until a run has written it, even if a consumer took the message. The command takes no message.
 
-    The suffix of FILE chooses the compression: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz or .txz. With --verify,
-    the exit code is 4 if the written bytes cannot be read back; FILE is not created then.
-
-    \b
-    Examples:
-      spool-admin export --verify --replace /backup/shop.tar.gz
-      spool-admin export - | ssh elsewhere spool-admin import - -s /var/spool/shop
-    """
-    if file == _STANDARD:
-        for option, is_given in (("replace", replace), ("verify", verify)):
-            if is_given:
-                raise click.UsageError(f"--{option} is for a FILE, not for standard output")
-        with opened() as space, _bar("exporting") as set_progress:
-            report = space.export(sys.stdout.buffer, progress=set_progress)
-            sys.stdout.buffer.flush()
-    else:
-        compress = _compression(file)
-        with opened() as space, _NewFile(file, replace=replace) as target:
-            with _bar("exporting") as set_progress:
-                report = space.export(cast(BinaryIO, target), compress=compress, progress=set_progress)
-            target.make_durable()
-            if verify:
-                _verify_written(file, target)
-            target.publish()
-    for name, reason in sorted(report.left_out.items())[:_MOST_NAMED]:
-        note(f"left out: {printable(name)}: {reason}")
-    if len(report.left_out) > _MOST_NAMED:
-        note(f"left out: {len(report.left_out) - _MOST_NAMED:,} more, which the manifest in the export names")
-    where = "standard output" if file == _STANDARD else printable(file)
-    note(f"exported {_contents(report)} to {where}{', and proved it' if verify else ''}")
-
-
-@click.command("import", cls=SpaceCommand)
-@click.argument("file", type=click.Path())
-@click.option("--verify", is_flag=True, help="FILE is proven, and nothing is made.")
-@click.option("--new-id", is_flag=True, help="The new space gets a new id: the exported space remains in use.")
-def import_(file: str, verify: bool, new_id: bool) -> None:
-    """Make a new space from FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
-
-    The new space has the id of the exported space, unless you give --new-id.
-
-    The command creates no space from a damaged export, and the exit code is 4. The exit code is also 4 if the space was
-    damaged when it was exported. The new space then has every message that was not damaged.
+    The files are DIRECTORY/date=YYYY-MM-DD/archive-QUEUE-FIRST-LAST.parquet, with the day of the put (UTC) and the
+    numbers of the first and the last commit. If a run is killed or fails, run the command again.
 
     \b
     Examples:
-      spool-admin import /backup/shop.tar.gz -s /var/spool/copy
-      spool-admin import --verify /backup/shop.tar.gz
+      spool-admin archive orders --to /archive/orders
+      spool-admin archive orders --to /archive/orders --keep-for 90d --json
     """
-    import spool
-
-    if verify:
-        with _read(file) as stream, _bar("verifying") as set_progress:
-            report = spool.verify_export(stream, progress=set_progress)
-        note(f"{printable(file)} is a whole export of {_contents(report)}")
-        return
-    path = new_space_path()
-    with _read(file) as stream, _bar("importing") as set_progress:
-        made = spool.import_space(path, stream, progress=set_progress, new_id=new_id)
-    with made as space:
-        findings = {str(finding): None for finding in space.recovery.damaged}
-        findings.update((str(finding), None) for finding in space.check() if finding.kind == "damaged")
-        note(
-            f"made a queue space in {printable(space.path)}; its queues: {', '.join(sorted(space.queues())) or 'none'}"
-        )
-    fail([*findings], " (the space was damaged when it was exported; every other message is served)", DAMAGE_LEFT)
-
-
-def _contents(report: "ExportReport") -> str:
-    text = plural(report.files, "file")
-    text += f" with {plural(sum(report.messages.values()), 'message')} in {plural(len(report.messages), 'queue')}"
-    return text + (f" and {plural(len(report.dropped), 'dropped file')}" if report.dropped else "")
-
-
-def _compression(file: str) -> str:
-    name = os.path.basename(file).lower()
-    for suffix in sorted(_SUFFIXES, key=len, reverse=True):
-        if name.endswith(suffix):
-            return _SUFFIXES[suffix]
-    raise Failure(f"{printable(file)}: the name of an export ends in one of {', '.join(_SUFFIXES)}", WRONG_USAGE)
-
-
-class _NewFile:
-    """The file of a new export. The file is locked and named FILE.part until it is complete and durable.
-
-    The next export overwrites the FILE.part of a killed export.
-    """
-
-    def __init__(self, file: str, *, replace: bool) -> None:
-        self._file = file
-        self._may_replace = replace
-        self._path = os.path.realpath(file)
-        self.part = f"{self._path}.part"
-        self._check_free()
-        directory = os.path.dirname(self._path)
-        if not os.path.isdir(directory):
-            raise self._failure(f"there is no directory {directory}")
-
-    def _check_free(self) -> None:
-        if not os.path.lexists(self._path):
-            return
-        if not self._may_replace:
-            raise Failure(f"{printable(self._file)} exists already: choose another name, or replace it with --replace")
-        if not stat.S_ISREG(os.lstat(self._path).st_mode):
-            raise self._failure("it is no regular file, which --replace could replace")
-
-    def __enter__(self) -> "_NewFile":
-        with self._writing():
-            handle = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            self._stream = os.fdopen(handle, "wb")
-        if not self._is_ours(handle):
-            self._stream.close()
-            raise self._failure("another export writes it now")
-        self._stream.truncate(0)
-        return self
-
-    def _is_ours(self, handle: int) -> bool:
-        """Lock FILE.part. Return False if another export has locked FILE.part, or has just renamed it to FILE."""
+    if not 0 < expiry <= _MOST_EXPIRY:
+        raise click.BadParameter("--keep-for is more than 0 and at most 366d")
+    if row_group < 1:
+        raise click.BadParameter("--row-group is a whole number from 1")
+    with extra("parquet", "archive"):
+        from forwarder.archive import Archive
+    directory = local_path(directory, "an archive", "/archive/orders")
+    if subscription == "":
+        raise click.BadParameter("--subscription is empty: leave it out for archive-QUEUE, or write a name")
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise click.BadParameter(f"{printable(directory)} is a file: --to names a directory")
+    with opened() as space:
+        space.stats(queue)  # refuses a wrong name
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # the file system has no locks
-        try:
-            return os.path.samestat(os.fstat(handle), os.lstat(self.part))
-        except FileNotFoundError:
-            return False
-
-    def write(self, data: bytes) -> int:
-        with self._writing():
-            return self._stream.write(data)
-
-    def make_durable(self) -> None:
-        with self._writing():
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
-            os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that --verify reads the disk
-
-    def publish(self) -> None:
-        """Rename FILE.part to FILE. The new name is durable when this call returns."""
-        self._check_free()
-        with self._writing():
-            os.rename(self.part, self._path)
-            flush_directory(os.path.dirname(self._path))
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            with suppress(OSError):
-                os.unlink(self.part)
-        with suppress(OSError):
-            self._stream.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
+            report = Archive(
+                space, queue, directory, subscription=subscription or f"archive-{queue}", expiry=expiry,
+                row_group=row_group, after_loss=after_loss,
+            ).run()  # fmt: skip
         except OSError as error:
-            raise self._failure(str(error.strerror)) from None
-
-    def _failure(self, reason: str) -> Failure:
-        return Failure(f"{printable(self._file)} cannot be written: {reason}")
-
-
-def _verify_written(file: str, target: _NewFile) -> None:
-    import spool
-
-    try:
-        with open(target.part, "rb") as stream, _bar("verifying") as set_progress:
-            spool.verify_export(stream, progress=set_progress)
-    except spool.CorruptedFile as error:
-        text = f"{printable(file)} was not made, because its bytes cannot be read back: {error}"
-        raise Failure(text, DAMAGE_LEFT) from error
-
-
-@contextmanager
-def _read(file: str) -> Iterator[BinaryIO]:
-    """Open an export. If the export is damaged, the command fails and names the file."""
-    import spool
-
-    try:
-        if file == _STANDARD:
-            yield sys.stdin.buffer
-            return
-        with open(file, "rb") as stream:
-            yield stream
-    except (spool.CorruptedFile, spool.NewerFormat) as error:
-        code = DAMAGE_LEFT if isinstance(error, spool.CorruptedFile) else FAILED
-        raise Failure(f"{printable(file)}: {error}", code) from error
-
-
-@contextmanager
-def _bar(doing: str) -> Iterator["Callable[[Any], None]"]:
-    with progress(doing, 1) as set_progress:
-        yield lambda done: set_progress(done.files / max(1, done.of))
+            if type(error).__module__.startswith("spool"):
+                raise
+            text = f"{printable(directory)} cannot be written: {error.strerror or error}; run the command again, which "
+            raise Failure(f"{text}archives each message once") from error
+    if as_json:
+        write_json(asdict(report))
+    else:
+        files = f" in {plural(len(report.files), 'file')}" if report.files else ""
+        note(f"archived {plural(report.messages, 'message')} of {queue}{files} to {printable(directory)}")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.terminal.codes import COULD_NOT_LOOK, FINE, exit_code
+from xaspool_scripts.terminal.exit_codes import COULD_NOT_LOOK, FINE, exit_code
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, describe, json_option, note, opened
 from xaspool_scripts.terminal.wording import plural, printable

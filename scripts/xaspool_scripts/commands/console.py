@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 from xaspool_scripts.terminal.listening import address, end, end_signal, listeners_at, named_spaces, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, extra, json_option, note, space_path, typed_values
 from xaspool_scripts.terminal.wording import printable
-from xaspool_scripts.watch.space import Watched, published_option, watched_space
+from xaspool_scripts.watch.watched_space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:
     from xaspool_console.console import Console

@@ -5,7 +5,7 @@ import os
 import click
 
 from xaspool_scripts import ownership
-from xaspool_scripts.terminal.codes import FAILED
+from xaspool_scripts.terminal.exit_codes import FAILED
 from xaspool_scripts.terminal.output import write_all
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, json_option, note, space_path
 from xaspool_scripts.terminal.wording import plural, printable

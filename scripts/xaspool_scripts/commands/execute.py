@@ -14,7 +14,7 @@ from spool.workers.effects import TRAVELLING, Effect
 from spool.workers.handler import Handler
 from spool.workers.outcome import NewMessage, Outcome, Replied, Translated
 from xaspool_scripts.start import ended_by
-from xaspool_scripts.terminal.codes import WRONG_USAGE, code_of_effects
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE, code_of_effects
 from xaspool_scripts.terminal.program import Failure, note
 from xaspool_scripts.worker import WorkerGroup, print_summary
 

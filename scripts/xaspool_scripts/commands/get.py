@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from spool.model.objects import message_object
-from xaspool_scripts.terminal.options import duration_or_forever, message_id
 from xaspool_scripts.terminal.output import flush_directory, write_bytes, write_json
 from xaspool_scripts.terminal.program import SpaceCommand, complete_queue, json_option, opened
+from xaspool_scripts.terminal.shared_options import duration_or_forever, message_id
 from xaspool_scripts.terminal.wording import on_terminal
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from spool.model.settings import SPACE_OPTIONS
-from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.options import confirm, given, group, options_of, yes_option
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 from xaspool_scripts.terminal.program import Failure, note, typed_values
+from xaspool_scripts.terminal.shared_options import confirm, given, group, options_of, yes_option
 from xaspool_scripts.terminal.wording import plural, printable
 
 _MAX_NAMED = 3

@@ -12,10 +12,10 @@ from spool.watch.units import age, runtime
 from xaspool_console.reasons import count_failed
 from xaspool_scripts.commands import get, put, rearrange
 from xaspool_scripts.terminal import bodies
-from xaspool_scripts.terminal.codes import DAMAGE_LEFT
-from xaspool_scripts.terminal.options import filter_options, given, message_id
+from xaspool_scripts.terminal.exit_codes import DAMAGE_LEFT
 from xaspool_scripts.terminal.output import NOTHING, aligned, moment, pairs, short, show, write_bytes, write_json
 from xaspool_scripts.terminal.program import Commands, Failure, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import filter_options, given, message_id
 from xaspool_scripts.terminal.wording import on_terminal, plural, printable
 
 if TYPE_CHECKING:

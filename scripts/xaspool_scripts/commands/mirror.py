@@ -4,10 +4,10 @@ import os
 
 import click
 
-from xaspool_scripts.terminal.codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
-from xaspool_scripts.terminal.options import progress
+from xaspool_scripts.terminal.exit_codes import DAMAGE_LEFT, FAILED, NOTHING_THERE
 from xaspool_scripts.terminal.output import table, write_json
 from xaspool_scripts.terminal.program import Commands, json_option, new_space_path, note, space_path
+from xaspool_scripts.terminal.shared_options import progress
 from xaspool_scripts.terminal.wording import plural, printable
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from spool.model.message import PUT_OPTIONS
-from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.options import given, lifetime, options_of
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 from xaspool_scripts.terminal.output import answering, write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import given, lifetime, options_of
 from xaspool_scripts.terminal.wording import plural, printable
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.terminal.options import attempt_each, confirm, fail, yes_option
 from xaspool_scripts.terminal.output import moment, pairs, short, table, write_json
 from xaspool_scripts.terminal.output import show as as_text
 from xaspool_scripts.terminal.program import (
@@ -18,6 +17,7 @@ from xaspool_scripts.terminal.program import (
     note,
     opened,
 )
+from xaspool_scripts.terminal.shared_options import attempt_each, confirm, fail, yes_option
 from xaspool_scripts.terminal.wording import on_terminal, plural, printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,9 @@ import click
 
 from spool.model.settings import QUEUE_OPTIONS, STATE, roles
 from spool.watch.units import age, span
-from xaspool_scripts.terminal.options import (
+from xaspool_scripts.terminal.output import pairs, show, write_all, write_answer, write_json
+from xaspool_scripts.terminal.program import Commands, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import (
     confirm,
     dry_run_option,
     filter_options,
@@ -20,8 +22,6 @@ from xaspool_scripts.terminal.options import (
     short_duration,
     yes_option,
 )
-from xaspool_scripts.terminal.output import pairs, show, write_all, write_answer, write_json
-from xaspool_scripts.terminal.program import Commands, complete_queue, json_option, note, opened
 from xaspool_scripts.terminal.wording import on_terminal, plural
 
 if TYPE_CHECKING:

@@ -11,8 +11,10 @@ from spool.model.objects import message_object
 from spool.watch.units import span
 from xaspool_console.reasons import count_failed, named
 from xaspool_scripts.terminal.bodies import JSON_BYTES
-from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.options import (
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
+from xaspool_scripts.terminal.output import answering, moment, write_answer, write_json
+from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import (
     attempt_each,
     confirm,
     dry_run_option,
@@ -23,9 +25,7 @@ from xaspool_scripts.terminal.options import (
     progress,
     yes_option,
 )
-from xaspool_scripts.terminal.options import message_id as message_id_type
-from xaspool_scripts.terminal.output import answering, moment, write_answer, write_json
-from xaspool_scripts.terminal.program import Failure, SpaceCommand, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import message_id as message_id_type
 from xaspool_scripts.terminal.wording import plural
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import click
 
 from spool.model.schedule import ONCE, SKIP
 from xaspool_scripts.commands.put import body_of_command
-from xaspool_scripts.terminal.options import given
 from xaspool_scripts.terminal.output import moment
 from xaspool_scripts.terminal.program import SpaceCommand, note, opened
+from xaspool_scripts.terminal.shared_options import given
 
 NAME = click.argument("name", metavar="NAME")
 BODY = click.option("--body", metavar="TEXT", help="The body of each message as text; a consumer in Python gets a str.")

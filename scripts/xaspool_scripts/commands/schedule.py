@@ -9,10 +9,10 @@ from spool.model.objects import as_json_fields
 from spool.model.schedule import OF_ONE_MESSAGE, ONCE, SKIP
 from xaspool_scripts.commands import reschedule
 from xaspool_scripts.commands.put import body_of_command
-from xaspool_scripts.terminal.codes import WRONG_USAGE
-from xaspool_scripts.terminal.options import confirm, given, lifetime, options_of, yes_option
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 from xaspool_scripts.terminal.output import answering, moment, pairs, write_all, write_bytes, write_json
 from xaspool_scripts.terminal.program import Commands, Failure, complete_queue, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import confirm, given, lifetime, options_of, yes_option
 from xaspool_scripts.terminal.wording import printable
 
 _OPTIONS = {name: option for name, option in PUT_OPTIONS.items() if name not in OF_ONE_MESSAGE}

@@ -4,9 +4,9 @@ from dataclasses import asdict
 
 import click
 
-from xaspool_scripts.terminal.options import confirm, yes_option
 from xaspool_scripts.terminal.output import moment, write_all
 from xaspool_scripts.terminal.program import Commands, json_option, note, opened
+from xaspool_scripts.terminal.shared_options import confirm, yes_option
 from xaspool_scripts.terminal.wording import plural, printable
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xaspool_scripts.terminal.codes import WRONG_USAGE
+from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import Failure, note, space_path
 from xaspool_scripts.terminal.signals import handle_ending

@@ -15,7 +15,7 @@ import click
 
 from xaspool_scripts.ownership import explain
 from xaspool_scripts.start import INTERRUPTED, write_at_once
-from xaspool_scripts.terminal.codes import FAILED, NOTHING_THERE, WRONG_USAGE
+from xaspool_scripts.terminal.exit_codes import FAILED, NOTHING_THERE, WRONG_USAGE
 from xaspool_scripts.terminal.wording import printable
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from xaspool_scripts.terminal.listening import address, end, end_signal, wait_fo
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, describe, extra, json_option, note, space_path
 from xaspool_scripts.watch import prometheus
-from xaspool_scripts.watch.space import Watched, published_option, watched_space
+from xaspool_scripts.watch.watched_space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:
     from spool import SpaceMetrics

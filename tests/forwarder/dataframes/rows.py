@@ -7,7 +7,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 import spool
 from forwarder.dataframes.columns import ReadOptions, columns
-from forwarder.dataframes.scan import BatchReader
+from forwarder.dataframes.read_plan import BatchReader
 from forwarder.dataframes.stream import StreamReader
 
 

@@ -9,9 +9,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 import forwarder
 import spool
-from forwarder.dataframes import rows as batches
+from forwarder.dataframes import arrow_batches as batches
 from forwarder.dataframes.columns import COLUMNS, ReadOptions
-from forwarder.dataframes.scan import Partition, divided
+from forwarder.dataframes.read_plan import Partition, divided
 from spool.model.codecs import decode
 from spool.reading import message_reader as message_reader
 from spool.reading.places import packed, unpacked
@@ -194,7 +194,7 @@ def test_tasks_suit_the_processors(
     space.put("orders", b"x")
     (one,) = reader(space).partitions()
     assert isinstance(one, Partition)
-    monkeypatch.setattr("forwarder.dataframes.scan.cores", lambda: processors)
+    monkeypatch.setattr("forwarder.dataframes.read_plan.cores", lambda: processors)
     found = [(one.items[0], 1 << 14)] * (64 * mebibytes or 1)  # each has a message, which counts for some bytes
     assert len([*divided(found, None, with_body=True)]) == tasks
 

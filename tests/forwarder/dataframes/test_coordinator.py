@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import spool
-from forwarder.dataframes.coordination import coordinator
-from forwarder.dataframes.coordination.coordinator import Coordinator, address_of, start
+from forwarder.dataframes.coordination import write_coordinator
+from forwarder.dataframes.coordination.write_coordinator import WriteCoordinator, address_of, start
 from spool.coordination.locks import coordinator_byte
 from spool.errors import SystemFailure
 from spool.store.store import Store
@@ -19,11 +19,11 @@ from tests import door
 from tests.users import OWNER, in_a_process_of
 
 
-def is_locked(store: Store, which: Coordinator) -> bool:
+def is_locked(store: Store, which: WriteCoordinator) -> bool:
     return not store.shared.xids.is_free(coordinator_byte(which.id))
 
 
-def wait_until_free(store: Store, which: Coordinator) -> None:
+def wait_until_free(store: Store, which: WriteCoordinator) -> None:
     byte = coordinator_byte(which.id)
     store.shared.xids.lock(byte, store.deadline(), "the coordinator")
     store.shared.xids.unlock(byte)
@@ -67,7 +67,7 @@ def test_the_lock_outlives_the_process_that_began_the_write(
 ) -> None:
     program = f"""
 import os, spool
-from forwarder.dataframes.coordination.coordinator import start
+from forwarder.dataframes.coordination.write_coordinator import start
 
 with spool.open({space.path!r}) as space:
     os.getppid = lambda: {parent.pid}
@@ -75,7 +75,7 @@ with spool.open({space.path!r}) as space:
 print(which.id.hex(), which.address[1:])
 """
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
-    which = Coordinator(bytes.fromhex(said[0]), "\0" + said[1])
+    which = WriteCoordinator(bytes.fromhex(said[0]), "\0" + said[1])
     assert is_locked(door.store(space), which)
     assert which.end()
     assert not is_locked(door.store(space), which)
@@ -121,11 +121,11 @@ def test_another_user_does_not_end_a_write(space: spool.Space, parent: "subproce
 def test_an_address_that_another_program_has_is_told(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, parent: "subprocess.Popen[bytes]"
 ) -> None:
-    monkeypatch.setattr(coordinator, "_END_SECONDS", 0.01)
+    monkeypatch.setattr(write_coordinator, "_END_SECONDS", 0.01)
     address = address_of(space.path, "taken")
     with socket.socket(socket.AF_UNIX) as taken:
         taken.bind(address)
         taken.listen()
         with pytest.raises(SystemFailure, match="coordinates the write"):
             start(space, "taken")
-        assert not Coordinator(b"", address).end()
+        assert not WriteCoordinator(b"", address).end()

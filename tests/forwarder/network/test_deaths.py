@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import spool
-from forwarder.dataframes.coordination.coordinator import Coordinator
+from forwarder.dataframes.coordination.write_coordinator import WriteCoordinator
 from forwarder.dataframes.remote import RemoteJob
 from forwarder.dataframes.sink import Written
 from forwarder.message_puts import RowsAsPuts
 from forwarder.network import lease
-from forwarder.network.calls import act, read, vote_of
+from forwarder.network.server_calls import act, read, vote_of
 from spool.client.connection import HttpConnection
 from spool.errors import CommitUnknown, TransactionRolledBack
 from tests.forwarder.network.conftest import Serve
@@ -81,7 +81,7 @@ def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space
         session = begin(client)
         vote = send(client, session, ["a"])["vote"]
     job = RemoteJob("", RowsAsPuts((), "orders"), connection=client, schema=StructType())
-    coordinator = Coordinator(session.encode(), "")
+    coordinator = WriteCoordinator(session.encode(), "")
     with pytest.raises(CommitUnknown, match="can be repeated"):
         job.commit(coordinator, [Written(coordinator, vote_of(vote), 1)], None)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spool
-from forwarder.network.calls import act, read, write
+from forwarder.network.server_calls import act, read, write
 from forwarder.web import spark, writes
 from forwarder.web.tokens import Tokens
 from spool.client.connection import HttpConnection

@@ -16,12 +16,12 @@ import pytest
 import spool
 from forwarder.dataframes.columns import columns
 from forwarder.network.arrow import pieces
-from forwarder.network.calls import act, read, write
-from forwarder.network.options import connection_of, is_remote
-from forwarder.web import calls, writes
-from forwarder.web.calls import Server
+from forwarder.network.server_calls import act, read, write
+from forwarder.network.server_options import connection_of, is_remote
+from forwarder.web import web_call, writes
 from forwarder.web.tickets import ReadTicket, seal
 from forwarder.web.tokens import TokenFile, Tokens
+from forwarder.web.web_call import Server
 from spool.client.connection import HttpConnection
 from spool.client.problems import Unreachable
 from spool.engine.remote import Missing
@@ -163,7 +163,7 @@ def test_a_refused_call_with_a_long_name_writes_a_short_line(
 def test_a_token_that_may_read_begins_a_bounded_number_of_reads_whose_rows_no_client_takes(
     guarded: Callable[[str], HttpConnection], space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_OF_A_TOKEN", 3)
+    monkeypatch.setattr(web_call, "MOST_OF_A_TOKEN", 3)
     space.put_many("orders", [bytes(100_000)] * 300)
     reader, other, writer = guarded(READER), guarded(AUDITOR), guarded(WRITER)
     [ticket] = plan(reader, **reading(queue="orders", partitionBytes="1g"))

@@ -14,9 +14,9 @@ import pytest
 import spool
 from forwarder.network import offers
 from forwarder.network.arrow import batches
-from forwarder.network.calls import act, read, write
 from forwarder.network.offers import OUTCOMES, OfferedBranch
-from forwarder.network.outcomes import packed, unpacked
+from forwarder.network.outcome_codec import packed, unpacked
+from forwarder.network.server_calls import act, read, write
 from forwarder.round import Round, Route
 from forwarder.task import Chunk, TaskResult, deliver
 from forwarder.web.endpoint import Endpoint

@@ -10,7 +10,7 @@ import pytest
 
 import spool
 from forwarder.network.arrow import Received, pieces
-from forwarder.network.calls import act, read, write
+from forwarder.network.server_calls import act, read, write
 from forwarder.web import spark
 from forwarder.web.tokens import Tokens
 from spool.client.connection import HttpConnection

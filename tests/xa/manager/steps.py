@@ -7,7 +7,7 @@ from unittest import mock
 
 from spool.decisions import DecisionLog
 from xa.manager import decision_table
-from xa.manager.connections import _Psycopg
+from xa.manager.database_connections import _Psycopg
 from xa.manager.last_resource import EndedDecisions
 from xa.manager.outcomes import Outcomes
 from xa.manager.space_branch import SpaceBranch

@@ -20,7 +20,7 @@ from tests.xa.manager.desk import DECISION, Desk, engine_of, exit_program, fail_
 from tests.xa.manager.shop import Shop, last_resource
 from tests.xa.manager.steps import Step, acting
 from xa.manager import decision_table
-from xa.manager.connections import _Psycopg, database_of
+from xa.manager.database_connections import _Psycopg, database_of
 
 
 def test_x03_a_commit_in_one_phase_whose_answer_is_lost_is_unknown(shop: Shop) -> None:

@@ -22,7 +22,7 @@ from tests.xa.manager.steps import Step, acting
 from xa.manager.foreign import ForeignTransaction
 from xa.manager.outcomes import Outcomes
 from xa.zope.data_manager import DataManager
-from xa.zope.decision import DecidingDataManager
+from xa.zope.decision_row import DecidingDataManager
 
 BOOKING = sqlalchemy.text("insert into bookings values (:text)")
 

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.terminal.options import short_duration
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import SpaceCommand, describe, json_option
-from xaspool_scripts.watch.space import Watched, published_option, watched_space
+from xaspool_scripts.terminal.shared_options import short_duration
 from xaspool_scripts.watch.top.keys import ESCAPE_SECONDS, Decoder
+from xaspool_scripts.watch.watched_space import Watched, published_option, watched_space
 
 if TYPE_CHECKING:
     import logging
 
     from spool import SpaceMetrics
-    from xaspool_scripts.watch.top.figures import Sample
     from xaspool_scripts.watch.top.model import Model
+    from xaspool_scripts.watch.top.queue_rows import Sample
 
-# The names in ``figures.SORTABLE``. ``figures`` is not imported here, because it imports rich, and help and completion
-# do not need rich.
+# The names in ``queue_rows.SORTABLE``. ``queue_rows`` is not imported here, because it imports rich, and help and
+# completion do not need rich.
 SORTS = (
     "trouble", "queue", "ready", "age", "in/s", "out/s", "fail/s", "claimed", "doubt", "delayed", "bytes", "rate",
 )  # fmt: skip
@@ -105,7 +105,7 @@ def _print_once(watched: Watched, state: "Model") -> None:
 
 
 def _sample(watched: Watched) -> "Sample":
-    from xaspool_scripts.watch.top.figures import Sample
+    from xaspool_scripts.watch.top.queue_rows import Sample
 
     metrics = watched.metrics()
     return Sample(metrics, metrics.at if watched.space is None else time.monotonic())

@@ -13,8 +13,8 @@ from rich.text import Text
 from spool.watch.health import Rates
 from spool.watch.histograms import Histogram, Key, histograms
 from xaspool_scripts.watch.top import keys
-from xaspool_scripts.watch.top.figures import SORTABLE, QueueRow, Sample, findings, make_rows, ordered, queue_rates
-from xaspool_scripts.watch.top.pages import HELP, WARNING, queue_page
+from xaspool_scripts.watch.top.details import HELP, WARNING, queue_page
+from xaspool_scripts.watch.top.queue_rows import SORTABLE, QueueRow, Sample, findings, make_rows, ordered, queue_rates
 from xaspool_scripts.watch.top.texts import clean
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 3_600.0

@@ -14,9 +14,9 @@ from rich.text import Text
 from spool.watch.histograms import Histogram
 from spool.watch.units import size
 from xaspool_scripts.terminal.wording import plural
-from xaspool_scripts.watch.top.figures import COLUMNS, NAME, RATE, Column, QueueRow, quantiles, total_rates
+from xaspool_scripts.watch.top.details import HEADING, WARNING
 from xaspool_scripts.watch.top.model import FILTER, Model, body_height, page, shown_findings
-from xaspool_scripts.watch.top.pages import HEADING, WARNING
+from xaspool_scripts.watch.top.queue_rows import COLUMNS, NAME, RATE, Column, QueueRow, quantiles, total_rates
 from xaspool_scripts.watch.top.texts import cut, fit, milliseconds, number, old, rate
 
 _TITLE, _SELECTED, _DIM = "bold underline", "reverse", "dim"

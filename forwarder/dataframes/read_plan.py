@@ -1,7 +1,7 @@
 """The part of a read that runs for the driver: a plan divides the messages among tasks.
 
 Spark starts a separate process, which creates the plan once, from the index of the space. The plan has the places and
-control fields of the messages, but no bodies. A task opens the files itself (``rows``).
+control fields of the messages, but no bodies. A task opens the files itself (``arrow_batches``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 import spool
 from forwarder.cores import cores
-from forwarder.dataframes import rows
+from forwarder.dataframes import arrow_batches
 from forwarder.dataframes.columns import ReadOptions, check_columns
 from forwarder.message_columns import BODY
 from spool.engine.remote import Item, Missing, Stretch, boot_id
@@ -41,7 +41,7 @@ class Partition(InputPartition):
     boot_id: str
 
     def read(self, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-        return rows.read(path, self.items, schema, self.boot_id, self.missing)
+        return arrow_batches.read(path, self.items, schema, self.boot_id, self.missing)
 
 
 class BatchReader(DataSourceReader):

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 import spool.aio
 from forwarder.refusals import Refusals
-from forwarder.web.connections import CONNECTION
+from forwarder.web.connection_limits import CONNECTION
 from forwarder.web.leases import Leases
 from forwarder.web.tokens import NO_TOKEN, UNKNOWN_TOKEN, Client, Right, Tokens
 from spool.client.problems import TooLarge, TooMany

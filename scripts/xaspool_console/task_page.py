@@ -13,8 +13,8 @@ from spool.model.settings import WORK
 from spool.watch.body_text import LIST_PREVIEW, piece
 from spool.watch.tasks import Task, process_of, task_of
 from xaspool_console.console import Console, page_routes
-from xaspool_console.findings import queue_link
 from xaspool_console.paging import page_of
+from xaspool_console.troubles import queue_link
 
 if TYPE_CHECKING:
     from spool import QueueEntry, Space, SpaceMetrics

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from spool.errors import SpoolError
 from spool.model.settings import STATE, WORK
 from xaspool_console.console import Console, page_routes
-from xaspool_console.findings import findings
+from xaspool_console.troubles import findings
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute
 from spool.errors import InvalidArgument
 from spool.watch.body_text import beginning
 from xaspool_console.console import Console, NothingChosen, page_routes
-from xaspool_console.findings import quarantine_summary
 from xaspool_console.paging import page_of
+from xaspool_console.troubles import quarantine_summary
 
 if TYPE_CHECKING:
     from spool import Finding, QuarantinedFile, Space

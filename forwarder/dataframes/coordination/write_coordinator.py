@@ -60,7 +60,7 @@ _END_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class WriteCoordinator:
     """The coordinator of one write. ``id``: the gtrid of its branches. ``address``: the address of its holder."""
 
     id: bytes
@@ -80,7 +80,7 @@ class Coordinator:
             return False
 
 
-def start(space: spool.Space, key: str | None = None) -> Coordinator:
+def start(space: spool.Space, key: str | None = None) -> WriteCoordinator:
     """Start the holder of a new coordinator, and return the coordinator. The caller has the space open.
 
     The holder ends at the latest with the parent of this process.
@@ -91,7 +91,7 @@ def start(space: spool.Space, key: str | None = None) -> Coordinator:
     Raises:
         SystemFailure: the holder cannot be started, or the holder of the previous batch does not end.
     """
-    coordinator = Coordinator(os.urandom(_ID_BYTES), address_of(space.path, key))
+    coordinator = WriteCoordinator(os.urandom(_ID_BYTES), address_of(space.path, key))
     with contextlib.ExitStack() as opened:
         try:
             listening = opened.enter_context(_listen(coordinator))
@@ -110,7 +110,7 @@ def address_of(path: str, key: str | None) -> str:
     return "\0xaspool-" + hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def _listen(coordinator: Coordinator) -> socket.socket:
+def _listen(coordinator: WriteCoordinator) -> socket.socket:
     until = time.monotonic() + _END_SECONDS
     while True:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

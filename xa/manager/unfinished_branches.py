@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spool.engine import Clock
 from spool.model.xid import Xid
-from xa.manager.branches import Branch, HeuristicMismatch
+from xa.manager.branches import HeuristicMismatch, ResourceBranch
 
 log = logging.getLogger("spool")
 
@@ -22,7 +22,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
 class Unfinished(NamedTuple):
     """A branch whose decision is known. ``ended`` is called once the branch has ended."""
 
-    branch: Branch
+    branch: ResourceBranch
     committed: bool
     ended: Callable[[], None]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xaspool_scripts.terminal.codes import FAILED
+from xaspool_scripts.terminal.exit_codes import FAILED
 from xaspool_scripts.terminal.program import AnyFunction, Failure, complete_queue, describe, note
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ _PAGES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class LinkedTrouble:
     """level: "bad" or "warning". link: the page with more about the trouble."""
 
     level: str
@@ -34,10 +34,10 @@ def queue_link(queue: str) -> str:
     return f"/queues/{quote(queue, safe='')}"
 
 
-def findings(snapshot: Snapshot) -> list[Finding]:
+def findings(snapshot: Snapshot) -> list[LinkedTrouble]:
     """Return the troubles of the space, with the worst first."""
     return [
-        Finding("bad" if trouble.cause.is_bad else "warning", sentence, _link(trouble))
+        LinkedTrouble("bad" if trouble.cause.is_bad else "warning", sentence, _link(trouble))
         for trouble, sentence in told(snapshot.troubles, lambda name: short(name, _MOST_CHARACTERS))
     ]
 

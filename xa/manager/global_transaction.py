@@ -32,8 +32,8 @@ from spool.errors import (
 from spool.model.text import class_name, storable
 from spool.model.xid import Xid
 from xa.dbapi import Connection
-from xa.manager.branches import Branch, spaces_of
-from xa.manager.connections import database_of, find_database
+from xa.manager.branches import ResourceBranch, spaces_of
+from xa.manager.database_connections import database_of, find_database
 from xa.manager.decision_table import DecisionTableMissing
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import LastResource
@@ -79,10 +79,10 @@ class GlobalTransaction:
         self._clock = clock
         self._timeout = timeout
         self._until = None if timeout is None else clock.monotonic() + timeout
-        self._branches: list[Branch] = []
+        self._branches: list[ResourceBranch] = []
         self._last: LastResource | None = None
-        self._single: Branch | None = None  # the branch that commits in one phase
-        self._voted: list[Branch] = []
+        self._single: ResourceBranch | None = None  # the branch that commits in one phase
+        self._voted: list[ResourceBranch] = []
         self._enlisted: list[object] = []
         self._rollback_only: str | None = None
         self.manager: object = None

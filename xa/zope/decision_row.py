@@ -20,8 +20,8 @@ from spool.errors import InvalidArgument
 from spool.model.xid import Xid
 from xa.manager import TransactionManager
 from xa.manager.space_branch import DoubtfulInSpace, resource_of
-from xa.zope.coordinator import Coordinator
 from xa.zope.data_manager import DataManager
+from xa.zope.gtrid_lock import GtridLock
 
 log = logging.getLogger("spool")
 
@@ -43,7 +43,7 @@ class DecidingDataManager(DataManager):
             self._decision.forget()
             raise
 
-    def _next_xid(self, coordinator: Coordinator) -> Xid:
+    def _next_xid(self, coordinator: GtridLock) -> Xid:
         return self._decision.branch(next(self._ordinals))
 
     def commit(self, txn: object) -> None:

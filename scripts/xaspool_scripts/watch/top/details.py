@@ -9,7 +9,7 @@ from spool.model.text import plural
 from spool.watch.consumers import consumers
 from spool.watch.health import routes
 from spool.watch.units import size
-from xaspool_scripts.watch.top.figures import QueueRow
+from xaspool_scripts.watch.top.queue_rows import QueueRow
 from xaspool_scripts.watch.top.texts import UNKNOWN, clean, fit, number, old, rate
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from spool.watch.histograms import Histogram, histograms
 from xaspool_console import flow, picture
 from xaspool_console.charts import chart, spark
 from xaspool_console.console import Console, page_routes
-from xaspool_console.findings import findings, queue_link
 from xaspool_console.formatting import duration, moment, number, short, size
-from xaspool_console.messages import as_message_id, is_part_of_id
 from xaspool_console.paging import page_of
+from xaspool_console.queue_pages import as_message_id, is_part_of_id
 from xaspool_console.samples import Snapshot
+from xaspool_console.troubles import findings, queue_link
 
 if TYPE_CHECKING:
     from spool import QueueStats, SpaceMetrics, SubscriptionState

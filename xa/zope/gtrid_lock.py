@@ -12,10 +12,10 @@ from spool.engine import Engine
 
 # A thread holds this lock from the copy of a descriptor until the copy is in the table, and no fork happens meanwhile.
 _copying = threading.RLock()
-_coordinators: "weakref.WeakSet[Coordinator]" = weakref.WeakSet()
+_coordinators: "weakref.WeakSet[GtridLock]" = weakref.WeakSet()
 
 
-class Coordinator:
+class GtridLock:
     """The lock on a new gtrid. While the lock is held, no process rolls back prepared branches with this gtrid.
 
     id: the gtrid.
