@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from forwarder.message_columns import BODY, COLUMN_KINDS, ColumnKind
-from spool.engine.remote import ReadMessages, Stretch
+from spool.engine.remote import ReadMessages, StoredRun
 from spool.model.message import Message, message_id
 from spool.model.position import Position
 
@@ -41,15 +41,15 @@ class MessageRows:
         self._schema = schema
         self._kept: dict[str, tuple[Any, pa.Array[Any]]] = {}
 
-    def batch(self, pieces: Sequence[ReadMessages]) -> pa.RecordBatch:
-        messages = [_described(piece.stretch) for piece in pieces]
-        counts = [piece.stretch.length for piece in pieces]
+    def batch(self, parts: Sequence[ReadMessages]) -> pa.RecordBatch:
+        messages = [_described(part.run) for part in parts]
+        counts = [part.run.length for part in parts]
         rows, repeats = sum(counts), None
         arrays = []
         for field in self._schema:
             by_row = _BY_ROW.get(field.name)
             if by_row is not None:
-                arrays.append(by_row(pieces, field.type))
+                arrays.append(by_row(parts, field.type))
                 continue
             values = [_value(message, field.name) for message in messages]
             if values.count(values[0]) == len(values):
@@ -68,10 +68,10 @@ class MessageRows:
         return array.slice(0, count)
 
 
-def _described(part: Stretch) -> Message:
-    """Return the first message of a stretch, without the body.
+def _described(part: StoredRun) -> Message:
+    """Return the first message of a run, without the body.
 
-    All messages of a stretch have the same control fields.
+    All messages of a run have the same control fields.
     """
     id_ = message_id(part.branch, part.in_branch)
     return Message(id_, part.queue, None, part.committed_at, Position(part.number, part.first), part.attributes)
@@ -92,33 +92,33 @@ def row_of(message: Message) -> tuple[Any, ...]:
     return tuple(own[name] if name in own else _value(message, name) for name in COLUMN_KINDS)
 
 
-def _ids(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
+def _ids(parts: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
     """Return the ids as one column. Neighbouring ids differ only in an ordinal, so all ordinals are written at once."""
     joined, count = "", 0
-    for stretch in (piece.stretch for piece in pieces):
-        ordinals = array("I", range(stretch.in_branch, stretch.in_branch + stretch.length))
+    for run in (part.run for part in parts):
+        ordinals = array("I", range(run.in_branch, run.in_branch + run.length))
         if sys.byteorder == "little":
             ordinals.byteswap()
-        branch = stretch.branch.hex()
+        branch = run.branch.hex()
         joined += branch + ordinals.tobytes().hex("-", ordinals.itemsize).replace("-", branch)
-        count += stretch.length
+        count += run.length
     ends = array("i", range(0, len(joined) + 1, len(joined) // count))
     return pa.Array.from_buffers(of, count, [None, pa.py_buffer(ends), pa.py_buffer(joined.encode())])
 
 
-def _ordinals(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
-    ranges = (range(p.stretch.first, p.stretch.first + p.stretch.length) for p in pieces)
+def _ordinals(parts: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
+    ranges = (range(p.run.first, p.run.first + p.run.length) for p in parts)
     return pa.array(array("I", chain.from_iterable(ranges)), of)
 
 
-def _lengths(pieces: Sequence[ReadMessages]) -> "array[int]":
-    return array("I", chain.from_iterable(piece.lengths for piece in pieces))
+def _lengths(parts: Sequence[ReadMessages]) -> "array[int]":
+    return array("I", chain.from_iterable(part.lengths for part in parts))
 
 
-def _bodies(pieces: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
+def _bodies(parts: Sequence[ReadMessages], of: pa.DataType) -> "pa.Array[Any]":
     """Return the bodies as one column. All bodies are joined at once, so no body is copied separately."""
-    ends = array("i", accumulate(_lengths(pieces), initial=0))
-    joined = b"".join(chain.from_iterable(piece.bodies for piece in pieces))
+    ends = array("i", accumulate(_lengths(parts), initial=0))
+    joined = b"".join(chain.from_iterable(part.bodies for part in parts))
     return pa.Array.from_buffers(of, len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(joined)])
 
 
@@ -126,6 +126,6 @@ _BY_ROW: Mapping[str, Callable[[Sequence[ReadMessages], pa.DataType], "pa.Array[
     "id": _ids,
     "ordinal": _ordinals,
     BODY: _bodies,
-    "body_bytes": lambda pieces, of: pa.array(_lengths(pieces), of),
+    "body_bytes": lambda parts, of: pa.array(_lengths(parts), of),
 }
 """The columns in which neighbouring messages differ."""

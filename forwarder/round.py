@@ -18,7 +18,7 @@ from forwarder.task import Chunk, TaskResult, count_of
 from forwarder.time_limits import GRACE_SECONDS
 from spool import Space
 from spool.engine import Engine
-from spool.engine.remote import Coordinator, Stretch
+from spool.engine.remote import Coordinator, StoredRun
 from spool.errors import Full, SystemFailure, TransactionTimeout
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
@@ -99,7 +99,7 @@ class Round:
 
     def __init__(self, space: Space, route: Route) -> None:
         self.route = route
-        self.held: list[Stretch] = []
+        self.held: list[StoredRun] = []
         self.size = RoundSize(0, 0)
         self.claimed_at = 0.0
         self.result = RoundResult()
@@ -257,7 +257,7 @@ def queues_into(route: Route) -> list[str]:
 
 def _count_killer(engine: Engine, chunk: Chunk, error: TaskDied, seconds: float) -> TaskResult:
     """Count an attempt now for the only message of a chunk, whose task died after `seconds`."""
-    held, limit = chunk.stretches[0], chunk.service.watched
+    held, limit = chunk.runs[0], chunk.service.watched
     event, reason = Event.DIED, f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         event, reason = Event.LATE, f"{took_too_long(limit)}, and did not stop: its worker was ended"

@@ -24,7 +24,7 @@ from forwarder.result import RoundResult
 from forwarder.services import MAX_REPLY, Caller, Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
 from spool.client.problems import Unreachable
-from spool.engine.remote import CallMarks, DamagedMessage, EndedCall, ReadMessage, RemoteBranch, Stretch, Vote, cut
+from spool.engine.remote import CallMarks, DamagedMessage, EndedCall, ReadMessage, RemoteBranch, StoredRun, Vote, cut
 from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.model.text import one_line
@@ -63,7 +63,7 @@ class Chunk:
     round_id: bytes
     service: Service
     policy: OutcomePolicy
-    stretches: list[Stretch]
+    runs: list[StoredRun]
     until: float = math.inf
     must_call: bool = True
     in_order: bool = False
@@ -74,18 +74,18 @@ class Chunk:
     def parts(self, messages: int, most_bytes: int = sys.maxsize) -> Iterator["Chunk"]:
         """Yield chunks of at most `messages` messages and `most_bytes` bytes; the messages keep their order."""
         marks = self.marks
-        for stretches in cut(self.stretches, messages, most_bytes):
-            yield replace(self, stretches=stretches, marks=marks)
+        for runs in cut(self.runs, messages, most_bytes):
+            yield replace(self, runs=runs, marks=marks)
             if marks is not None:
-                marks = marks.after(count_of(stretches))
+                marks = marks.after(count_of(runs))
 
     def __len__(self) -> int:
-        return count_of(self.stretches)
+        return count_of(self.runs)
 
 
-def count_of(stretches: Iterable[Stretch]) -> int:
-    """Return the number of messages in stretches."""
-    return sum(stretch.length for stretch in stretches)
+def count_of(runs: Iterable[StoredRun]) -> int:
+    """Return the number of messages in runs."""
+    return sum(run.length for run in runs)
 
 
 @dataclass
@@ -178,7 +178,7 @@ def _call_service(chunk: Chunk, branch: "TaskBranch") -> TaskResult:
             if chunk.in_order or isinstance(outcome, Retried):  # (no other outcome ends the calls of a task)
                 is_over = is_over or block.streak.is_storm or _is_last(chunk, found, outcome)
 
-        for place, found in enumerate(branch.messages(chunk.stretches)):
+        for place, found in enumerate(branch.messages(chunk.runs)):
             if is_over or (branch.now() >= chunk.until and (place > 0 or not chunk.must_call)):
                 break
             if isinstance(found, DamagedMessage):

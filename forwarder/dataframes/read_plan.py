@@ -16,7 +16,7 @@ from forwarder.cores import cores
 from forwarder.dataframes import arrow_batches
 from forwarder.dataframes.columns import ReadOptions, check_columns
 from forwarder.message_columns import BODY
-from spool.engine.remote import Item, Missing, Stretch, boot_id
+from spool.engine.remote import Item, Missing, StoredRun, boot_id
 from spool.model.layout import MAX_NUMBER
 
 # The time that a message and a file cost, apart from the bodies. The unit is the time to read one byte.
@@ -86,7 +86,7 @@ def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: b
     """
     weights, last_file = [], None
     for item, body_bytes in items:
-        count = item.length if isinstance(item, Stretch) else item.section.messages
+        count = item.length if isinstance(item, StoredRun) else item.section.messages
         new_file = 0 if item.file == last_file else _FILE_BYTES
         weights.append((body_bytes if with_body else 0) + _MESSAGE_BYTES * count + new_file)
         last_file = item.file

@@ -21,7 +21,7 @@ from forwarder.network.outcome_codec import sendable
 from forwarder.network.server_calls import act, read, vote_of, write
 from forwarder.network.space_directory import Place
 from spool.client.connection import HttpConnection
-from spool.engine.remote import CallMarks, DamagedMessage, EndedCall, ReadMessage, Stretch, Vote, decoded, origin_of
+from spool.engine.remote import CallMarks, DamagedMessage, EndedCall, ReadMessage, StoredRun, Vote, decoded, origin_of
 from spool.errors import ProtocolError
 from spool.model.position import Position
 from spool.workers.effects import Effect, OutcomePolicy
@@ -70,10 +70,10 @@ class OfferedBranch:
 
     end_call = begin_call
 
-    def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
-        """Get the messages of the offer. ``stretches``: the control fields of these messages."""
+    def messages(self, runs: Iterable[StoredRun]) -> Iterator[ReadMessage | DamagedMessage]:
+        """Get the messages of the offer. ``runs``: the control fields of these messages."""
         with closing(self._rows()) as rows:
-            for whole in stretches:
+            for whole in runs:
                 origin = origin_of(whole)
                 for ordinal in range(whole.first, whole.first + whole.length):
                     raw, damaged = next(rows, (None, None))

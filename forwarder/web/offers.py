@@ -133,7 +133,7 @@ def _counted(effects: list[tuple[Effect, str]]) -> list[tuple[Effect, str, int]]
 def _read(chunk: Chunk, xid: Xid) -> Iterator[tuple[bytes | None, str | None]]:
     """Yield each body of a chunk, or the reason why the body cannot be read, in the order of the messages."""
     with closing(RemoteBranch(chunk.path, xid)) as branch:
-        for _, found in branch.bodies(chunk.stretches):
+        for _, found in branch.bodies(chunk.runs):
             if isinstance(found, str):
                 yield None, found
             else:
@@ -155,7 +155,7 @@ def _outcomes(rows: Iterator[Any], messages: int) -> Iterator[tuple[int, float, 
 def _ended(branch: RemoteBranch, chunk: Chunk, rows: list[tuple[int, float, Outcome]]) -> Iterator[EndedCall]:
     """Yield the calls with their messages. Read the bodies again only if an outcome is ``Passed``."""
     is_read = any(isinstance(outcome, Passed) for _, _, outcome in rows)
-    messages = enumerate(branch.messages(chunk.stretches) if is_read else _heads(chunk))
+    messages = enumerate(branch.messages(chunk.runs) if is_read else _heads(chunk))
     for place, at, outcome in rows:
         message = next(one for index, one in messages if index == place)
         if isinstance(message, DamagedMessage):
@@ -164,7 +164,7 @@ def _ended(branch: RemoteBranch, chunk: Chunk, rows: list[tuple[int, float, Outc
 
 
 def _heads(chunk: Chunk) -> Iterator[ReadMessage]:
-    for whole in chunk.stretches:
+    for whole in chunk.runs:
         origin = origin_of(whole)
         for ordinal in range(whole.first, whole.first + whole.length):
             yield without_body(origin, ordinal)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.engine.remote import BodyPlace, Compacted, FileRef, Item, Missing, SectionEntry, Stretch
+from spool.engine.remote import BodyPlace, Compacted, FileRef, Item, Missing, SectionEntry, StoredRun
 from spool.errors import InvalidArgument
 from spool.model.xid import Xid
 
@@ -56,7 +56,7 @@ def _signature(key: bytes, encoded: bytes) -> bytes:
 
 
 def _packed(item: Item) -> tuple[Any, ...]:
-    if isinstance(item, Stretch):
+    if isinstance(item, StoredRun):
         return isinstance(item.bodies, BodyPlace), *item
     return (None, *item)
 
@@ -66,4 +66,4 @@ def _unpacked(values: Sequence[Any]) -> Item:
     file = FileRef(number, adoption, None if xid is None else Xid(*xid), checksum)
     if is_place is None:
         return Compacted(file, SectionEntry(*place), *rest)
-    return Stretch(file, (BodyPlace if is_place else SectionEntry)(*place), *rest)
+    return StoredRun(file, (BodyPlace if is_place else SectionEntry)(*place), *rest)

@@ -113,7 +113,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
             slices = cursor.next(store.view.index, store.clock.now(), _AT_ONCE)
             possible = [part for part in slices if bulk.possible(part.attributes)]
             ranges = [(part.number, min(part.ordinals), len(part.ordinals)) for part in possible]
-            free = [piece for messages in ranges for piece in _not_in_doubt(store.view.prepared, *messages)]
+            free = [one for messages in ranges for one in _not_in_doubt(store.view.prepared, *messages)]
         if not slices:
             return done
         done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, edit)
@@ -166,7 +166,7 @@ def _change_free(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -
     claimed: PositionRanges = []
     try:
         for number, first, count in wanted:
-            claimed += [(number, *piece) for piece in store.shared.claims.claim(number, first, count)]
+            claimed += [(number, *free) for free in store.shared.claims.claim(number, first, count)]
         if not claimed:
             return 0
         revalidate(store, claimed)

@@ -312,7 +312,7 @@ class ClaimLocks:
         """Claim the free messages of a range.
 
         Returns:
-            (first, count) of each claimed piece. Messages with an earlier claim are left out.
+            (first, count) of each claimed range. Messages with an earlier claim are left out.
 
         Raises:
             SpaceStopped: the claim file was deleted or replaced.
@@ -334,8 +334,8 @@ class ClaimLocks:
                     elif stop - start > 1:
                         got += self._lock_range(handle, number, start, stop)
                 start = stop + 1
-            for piece, length in got:
-                held.update(range(piece, piece + length))
+            for start, length in got:
+                held.update(range(start, start + length))
             if not held:
                 del self.held[number]
         if got:
@@ -343,8 +343,8 @@ class ClaimLocks:
                 if not self.disk.same_file(file.name, file.identity):
                     raise misplaced_error(self.disk, file.name)
             except BaseException:
-                for piece, length in got:
-                    self.release(number, piece, length)
+                for start, length in got:
+                    self.release(number, start, length)
                 raise
         return got
 

@@ -7,7 +7,7 @@ the coordinator's process commits the branch.
 * ``RemoteBranch``: one branch of a coordinator. The branch reads the messages that the coordinator holds, records puts
   and outcomes, and votes.
 * ``MessageReader``: reads messages in bulk without taking them. ``Engine.backlog`` returns the places of the messages.
-* ``Stretch``: neighbouring messages, with the places of the messages. ``cut``: a function that divides stretches into
+* ``StoredRun``: neighbouring messages, with the places of the messages. ``cut``: a function that divides runs into
   parts.
 * ``Coordinator``, ``BatchOf``, ``Backlog``: types that ``Engine`` takes and returns.
 """
@@ -17,7 +17,7 @@ from spool.disk.disk import Disk
 from spool.format.header import SectionEntry
 from spool.format.reader import BodyPlace
 from spool.index.commit import FileRef
-from spool.index.stretch import Stretch, cut
+from spool.index.stored_run import StoredRun, cut
 from spool.policies.applications import BatchOf
 from spool.policies.claim_journal import CallMarks
 from spool.reading.backlog import Backlog, CommitSize
@@ -40,7 +40,7 @@ from spool.transactions.coordinated import Coordinator
 __all__ = [
     "Backlog", "BatchOf", "BodyPlace", "CallMarks", "CommitSize", "Compacted", "Coordinator", "DamagedMessage",
     "EndedCall", "FileRef", "Item", "MessageReader", "Missing", "ReadMessage", "ReadMessages", "RemoteBranch",
-    "SectionEntry", "Stretch", "Vote", "boot_id", "check_place", "cut", "decoded", "identity_of", "origin_of",
+    "SectionEntry", "StoredRun", "Vote", "boot_id", "check_place", "cut", "decoded", "identity_of", "origin_of",
     "space_of", "without_body",
 ]  # fmt: skip
 

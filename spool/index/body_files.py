@@ -18,7 +18,7 @@ from spool.format.reader import BodyPlace, FileContents, body_place, cannot_open
 from spool.format.table import CompactedTable, Table, decode_table, search_keys
 from spool.index.commit import FileRef
 from spool.index.run import Run
-from spool.index.stretch import Stretch
+from spool.index.stored_run import StoredRun
 from spool.model import layout
 
 _CHUNK_BYTES = 1 << 20  # the most bytes in one read, unless a single body is larger
@@ -30,7 +30,7 @@ _MAX_MESSAGES, _MAX_RUNS = 65_536, 32_768
 
 
 _Body = TypeVar("_Body", bytes, memoryview)
-Stored = Run | Stretch  # neighbouring messages and the places of their bodies
+Stored = Run | StoredRun  # neighbouring messages and the places of their bodies
 
 
 class FileCache:

@@ -242,14 +242,14 @@ class Index:
                 else:
                     messages.remove_range(queue, run, ordinal, stop)
             else:
-                segment, piece, stop = messages.piece_at(number, ordinal, stop)
-                if segment is None or piece is None:
+                segment, live, stop = messages.live_run_at(number, ordinal, stop)
+                if segment is None or live is None:
                     ordinal = stop
                     continue
                 table = messages.table_of(segment)
-                queue, file, stop = messages.queues[segment.queue.name], segment.file.number, ordinal + piece.length
-                size = sum(table.lengths[piece.row : piece.row + piece.length])
-                messages.remove_piece(segment, piece, size)
+                queue, file, stop = messages.queues[segment.queue.name], segment.file.number, ordinal + live.length
+                size = sum(table.lengths[live.row : live.row + live.length])
+                messages.remove_live_run(segment, live, size)
             state, count = self.files[file], stop - ordinal
             if by is not None and file != number and file != commit:
                 add_target(by, file)
@@ -360,10 +360,10 @@ class Index:
         segment = Segment(queue.order, file, entry, table)
         for row, count in removed:
             segment.remove(row, count, sum(table.lengths[row : row + count]))
-        pieces = list(segment.pieces(table))
-        for piece in pieces:
-            self._remove(piece.number, piece.first, piece.first + piece.length)
-        if not pieces:
+        found = list(segment.live_runs(table))
+        for live in found:
+            self._remove(live.number, live.first, live.first + live.length)
+        if not found:
             return
         low, high = state.span or (MAX_NUMBER, 0)
         state.span = min(low, segment.low >> ORDINAL_BITS), max(high, segment.high >> ORDINAL_BITS)
@@ -376,8 +376,8 @@ class Index:
         if one_queue and segment.live >= LEAST_SEGMENT and messages.set_sort_key(segment, table):
             messages.add_segment(segment)
             return
-        for piece in pieces:
-            messages.insert_piece(segment, table, piece)
+        for live in found:
+            messages.insert_live_run(segment, table, live)
 
     def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, repeats: bool) -> None:
         """Record the commits that commit ``number`` supersedes, if the files of these commits still exist. ``repeats``:

@@ -19,7 +19,7 @@ from spool.index.segment import (
     CORRELATIONS,
     HASH_BYTES,
     IDS,
-    Piece,
+    LiveRun,
     Segment,
     find_correlation,
     find_id,
@@ -31,7 +31,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig
 
 _Read = TypeVar("_Read")
-_FromSegment = Callable[[Segment, CompactedTable, Piece], Run]
+_FromSegment = Callable[[Segment, CompactedTable, LiveRun], Run]
 
 REFILL_MESSAGES = 256  # the number of a segment's messages that become runs at once
 
@@ -97,11 +97,11 @@ class MessageTable:
         run, stop = self.run_at(number, ordinal, end)
         if run is not None or not self.segments:
             return run, stop
-        segment, piece, stop = self.piece_at(number, ordinal, stop)
-        if segment is None or piece is None:
+        segment, live, stop = self.live_run_at(number, ordinal, stop)
+        if segment is None or live is None:
             return None, stop
         table = self.table_of(segment)
-        return (of_segment or self._run_of)(segment, table, piece), ordinal + piece.length
+        return (of_segment or self._run_of)(segment, table, live), ordinal + live.length
 
     def live_runs(
         self, number: int, ordinal: int, end: int, of_segment: _FromSegment | None = None
@@ -126,16 +126,16 @@ class MessageTable:
             return runs[at], stop if stop < end else end
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
-    def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
+    def live_run_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, LiveRun | None, int]:
         """Search like ``run_from``, but only in segments. ``stop``: the ordinal at which the search ends, not after the
         first ordinal of the next run."""
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
                 table = self.table_of(segment)
-                piece, after = segment.piece_at(table, number, ordinal, stop)
-                if piece is not None:
-                    return segment, piece, after
+                live, after = segment.live_run_at(table, number, ordinal, stop)
+                if live is not None:
+                    return segment, live, after
                 stop = min(stop, after)
         return None, None, stop
 
@@ -190,8 +190,8 @@ class MessageTable:
         """
         queue = self.queues[segment.queue.name]
         runs = []
-        for table, piece in self._pieces(segment, hashed):
-            run = self._run_of(segment, table, piece)
+        for table, live in self._live_runs(segment, hashed):
+            run = self._run_of(segment, table, live)
             for ordinal in queue.cuts_in(run.number, run.first, run.end):
                 rest = run.tail(ordinal)
                 run.end = ordinal
@@ -200,20 +200,20 @@ class MessageTable:
             runs.append(run)
         return runs
 
-    def _pieces(self, segment: Segment, hashed: bytes | None) -> list[tuple[CompactedTable, Piece]]:
+    def _live_runs(self, segment: Segment, hashed: bytes | None) -> list[tuple[CompactedTable, LiveRun]]:
         """Return a segment's live messages, each with the table. ``hashed``: as in ``runs_of``."""
         wanted = None if hashed is None else sorted(set(find_correlation(self._keys(segment, CORRELATIONS), hashed)))
         if wanted == []:
             return []
         table = self.table_of(segment)
-        return [(table, piece) for piece in segment.pieces(table, runs=wanted)]
+        return [(table, live) for live in segment.live_runs(table, runs=wanted)]
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
         """Return all runs of the queue with this correlation id, even delayed runs, in order."""
         known, hashed = self.queue(queue), correlation_hash(correlation_id)
         for segment in known.correlated_segments(hashed):
-            for table, piece in self._or_dropped(partial(self._pieces, hashed=hashed), segment) or ():
-                self.materialize(segment, table, piece)
+            for table, live in self._or_dropped(partial(self._live_runs, hashed=hashed), segment) or ():
+                self.materialize(segment, table, live)
         return known.correlated(correlation_id)
 
     def newest_correlated(self, queue: str, correlation_id: str, now: float) -> Position | None:
@@ -341,9 +341,9 @@ class MessageTable:
         table = self._or_dropped(self.table_of, segment)
         if table is None:
             return
-        for piece in list(segment.pieces(table)):
-            if self._run_of(segment, table, piece).is_expired(now):
-                self.materialize(segment, table, piece)
+        for live in list(segment.live_runs(table)):
+            if self._run_of(segment, table, live).is_expired(now):
+                self.materialize(segment, table, live)
         if segment.live:
             queue = self.queues[segment.queue.name]
             queue.remove_segment(segment)
@@ -369,8 +369,8 @@ class MessageTable:
         """Set the sort key of a segment before the segment is added. Return False if the segment's messages are no
         longer in the queue's order."""
         keys, dues = [], []
-        for piece in segment.pieces(table):
-            run = self._run_of(segment, table, piece)
+        for live in segment.live_runs(table):
+            run = self._run_of(segment, table, live)
             # When the file was written, the message was due or had no group. Since then the clock was put back, or the
             # queue became ordered, so the message must keep its group waiting. Only a run, not a segment, can keep its
             # group waiting.
@@ -391,44 +391,44 @@ class MessageTable:
         if table is None:
             return
         done = 0
-        for piece in list(segment.pieces(table, segment.next_row)):
-            self.materialize(segment, table, piece)
-            segment.next_row = piece.row + piece.length
-            done += piece.length
+        for live in list(segment.live_runs(table, segment.next_row)):
+            self.materialize(segment, table, live)
+            segment.next_row = live.row + live.length
+            done += live.length
             if done >= REFILL_MESSAGES:
                 break
         if segment.live:
-            run = self._run_of(segment, table, next(segment.pieces(table, segment.next_row)))
+            run = self._run_of(segment, table, next(segment.live_runs(table, segment.next_row)))
             queue = self.queues[segment.queue.name]
             queue.remove_segment(segment)
             segment.key = (run.due, *run.key) if segment.delayed and run.due is not None else run.key
             queue.add_segment(segment)
 
-    def materialize(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
+    def materialize(self, segment: Segment, table: CompactedTable, live: LiveRun) -> Run:
         """Move messages of a segment to a run."""
-        self.remove_piece(segment, piece, sum(table.lengths[piece.row : piece.row + piece.length]))
-        return self.insert_piece(segment, table, piece)
+        self.remove_live_run(segment, live, sum(table.lengths[live.row : live.row + live.length]))
+        return self.insert_live_run(segment, table, live)
 
-    def insert_piece(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
+    def insert_live_run(self, segment: Segment, table: CompactedTable, live: LiveRun) -> Run:
         """Add a run of messages that were never in the segment, or were removed from the segment."""
-        run = self._run_of(segment, table, piece)
+        run = self._run_of(segment, table, live)
         self.add(run)
         return run
 
-    def remove_piece(self, segment: Segment, piece: Piece, size: int) -> None:
+    def remove_live_run(self, segment: Segment, live: LiveRun, size: int) -> None:
         """Remove messages from a segment; ``size``: the bytes of their bodies."""
-        segment.remove(piece.row, piece.length, size)
+        segment.remove(live.row, live.length, size)
         if not segment.live:
             self.remove_segment(segment)
 
-    def _run_of(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
-        """Return a piece of a segment as a run that is not in the table."""
-        queue_at, attributes_at, _ = table.runs[piece.run]
-        lengths, origins = table.lengths[piece.row] if piece.length == 1 else table.lengths, table.origins
+    def _run_of(self, segment: Segment, table: CompactedTable, live: LiveRun) -> Run:
+        """Return a live run of a segment as a run that is not in the table."""
+        queue_at, attributes_at, _ = table.runs[live.run]
+        lengths, origins = table.lengths[live.row] if live.length == 1 else table.lengths, table.origins
         return Run(
-            self.queue(table.queues[queue_at]).order, segment.file, segment.entry, piece.first - piece.row,
-            piece.number, piece.first, piece.length, table.attributes[attributes_at], origins.times[piece.run],
-            lengths, origins.branches[piece.run], origins.ordinals[piece.run] - origins.places[piece.run],
+            self.queue(table.queues[queue_at]).order, segment.file, segment.entry, live.first - live.row,
+            live.number, live.first, live.length, table.attributes[attributes_at], origins.times[live.run],
+            lengths, origins.branches[live.run], origins.ordinals[live.run] - origins.places[live.run],
         )  # fmt: skip
 
 

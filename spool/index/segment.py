@@ -22,9 +22,9 @@ from spool.model.order import Key, cuts
 from spool.model.xid import BRANCH_ID_BYTES
 
 
-class Piece(NamedTuple):
-    """``length`` neighbouring messages of a segment, from position ``number``/``first`` on. ``run``: the run of these
-    messages in the table. ``row``: the row of the first message."""
+class LiveRun(NamedTuple):
+    """``length`` neighbouring live messages of a segment, from position ``number``/``first`` on. ``run``: their run in
+    the table. ``row``: the row of the first message."""
 
     run: int
     row: int
@@ -79,8 +79,8 @@ class Segment:
         if not any("expires_at" in fields or "time_to_live" in fields for fields in table.attributes):
             return None
         times = (
-            expiry_time(table.attributes[table.runs[piece.run][1]], table.origins.times[piece.run])
-            for piece in self.pieces(table)
+            expiry_time(table.attributes[table.runs[live.run][1]], table.origins.times[live.run])
+            for live in self.live_runs(table)
         )
         return min((time for time in times if time is not None), default=None)
 
@@ -100,11 +100,11 @@ class Segment:
         self.live -= count
         self.bytes -= size
 
-    def pieces(self, table: CompactedTable, row: int = 0, runs: Iterable[int] | None = None) -> Iterator[Piece]:
+    def live_runs(self, table: CompactedTable, row: int = 0, runs: Iterable[int] | None = None) -> Iterator[LiveRun]:
         """Yield the live messages from ``row`` on, in order; or those of some runs of the table."""
-        return live_pieces(table, self.removed, row, runs)
+        return live_runs(table, self.removed, row, runs)
 
-    def piece_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
+    def live_run_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[LiveRun | None, int]:
         """Find the live messages from position ``number``/``ordinal`` on, up to but not including ordinal ``end``.
 
         Returns:
@@ -123,15 +123,15 @@ class Segment:
                 return None, stop
             if span[0] > row:
                 return None, ordinal + span[0] - row
-            return Piece(run, row, number, ordinal, span[1]), ordinal + span[1]
+            return LiveRun(run, row, number, ordinal, span[1]), ordinal + span[1]
         if at + 1 < len(places.starts) and places.starts[at + 1] >> ORDINAL_BITS == number:
             return None, min(end, places.starts[at + 1] & MAX_ORDINAL)
         return None, end
 
 
-def live_pieces(
+def live_runs(
     table: CompactedTable, removed: bytes | bytearray, row: int = 0, runs: Iterable[int] | None = None
-) -> Iterator[Piece]:
+) -> Iterator[LiveRun]:
     """Yield the live messages from ``row`` on, in order; or those of ``runs``. ``removed``: the bits of the segment's
     removed rows."""
     starts = table.places().rows
@@ -139,7 +139,7 @@ def live_pieces(
     for run in there if runs is None else filter(there.__contains__, runs):
         number, first = table.origins.numbers[run], table.origins.ordinals[run]
         for at, count in _live_spans(removed, max(row, starts[run]), starts[run + 1]):
-            yield Piece(run, at, number, first + at - starts[run], count)
+            yield LiveRun(run, at, number, first + at - starts[run], count)
 
 
 def _live_spans(removed: bytes | bytearray, row: int, end: int) -> Iterator[tuple[int, int]]:

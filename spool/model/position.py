@@ -38,9 +38,9 @@ def subtract_ranges(ranges: PositionRanges, kept: PositionRanges) -> PositionRan
     keep = set(positions(kept))
     rest: PositionRanges = []
     for one in ranges:
-        pieces: PositionRanges = []
+        left: PositionRanges = []
         for position in positions([one]):
             if position not in keep:
-                append_range(pieces, position.number, position.ordinal, 1)
-        rest += pieces
+                append_range(left, position.number, position.ordinal, 1)
+        rest += left
     return rest

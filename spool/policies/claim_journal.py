@@ -143,14 +143,14 @@ class Journal:
         slots, runs_of, disk = list[int](), self._store.view.index.messages.runs, self._store.files.disk
         try:
             for number, first, count in claims:
-                pieces: Iterable[tuple[Run, int, int]] = ()
+                found: Iterable[tuple[Run, int, int]] = ()
                 try:
                     [run] = runs_of[number]  # messages that were put together are one run
                     if run.first <= first <= run.end - count:
-                        pieces = ((run, first, first + count),)
+                        found = ((run, first, first + count),)
                 except (KeyError, ValueError):
                     pass
-                for run, start, stop in pieces or self._runs(number, first, count):
+                for run, start, stop in found or self._runs(number, first, count):
                     try:
                         at = self._free.pop()
                     except IndexError:

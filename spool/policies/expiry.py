@@ -42,9 +42,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
                 return done  # until the error queue exists, expired messages remain in the queue, and are not delivered
             claimed: PositionRanges = []
             for run in islice(store.view.index.messages.expired(queue, store.clock.now()), most):
-                claimed += [
-                    (run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)
-                ]
+                claimed += [(run.number, *free) for free in store.shared.claims.claim(run.number, run.first, run.live)]
         if not claimed:
             return done  # (other transactions hold the rest; a later call removes the rest)
         try:

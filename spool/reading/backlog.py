@@ -8,8 +8,8 @@ from spool.errors import CorruptedFile
 from spool.format.table import CompactedTable
 from spool.index.commit import Subscription
 from spool.index.run import Run
-from spool.index.segment import Piece, Segment, pack_position
-from spool.index.stretch import Stretch, stretch_of
+from spool.index.segment import LiveRun, Segment, pack_position
+from spool.index.stored_run import StoredRun, stored_run_of
 from spool.log.visibility import catch_up
 from spool.model.layout import MAX_ORDINAL
 from spool.model.message import expiry_time, with_defaults
@@ -94,7 +94,7 @@ class Backlog:
             for run in alone.messages.runs.get(number, ()):
                 name = run.queue.name
                 if (not self._all.queues or name in self._all.queues) and self._is_wanted(run.attributes):
-                    where = stretch_of(run, configs.get(name))
+                    where = stored_run_of(run, configs.get(name))
                     found.append((where, run.bytes_of(run.first, run.live)))
         return found, lost
 
@@ -111,12 +111,12 @@ class Backlog:
 
     def _items(self, first: int, last: int) -> Iterator[tuple[Item, int]]:
         for run in self._runs(first, last):
-            yield stretch_of(run, self._queues[run.queue.name]), run.bytes_of(run.first, run.live)
-        for segment, table, pieces in self._segments(first, last):
+            yield stored_run_of(run, self._queues[run.queue.name]), run.bytes_of(run.first, run.live)
+        for segment, table, found in self._segments(first, last):
             config = self._queues[segment.queue.name]
-            ranges = [(piece.number, piece.first, piece.length) for piece in pieces]
-            size = sum(sum(table.lengths[piece.row : piece.row + piece.length]) for piece in pieces)
-            rows = _rows_but(pieces, segment.rows)
+            ranges = [(live.number, live.first, live.length) for live in found]
+            size = sum(sum(table.lengths[live.row : live.row + live.length]) for live in found)
+            rows = _rows_but(found, segment.rows)
             defaults = with_defaults(config, {})
             yield Compacted(segment.file, segment.entry, config.name, rows, packed(ranges), defaults), size
 
@@ -129,9 +129,9 @@ class Backlog:
 
         for run in self._runs(first, last):
             add(run.number, run.live, run.bytes_of(run.first, run.live))
-        for _, table, pieces in self._segments(first, last):
-            for piece in pieces:
-                add(piece.number, piece.length, sum(table.lengths[piece.row : piece.row + piece.length]))
+        for _, table, found in self._segments(first, last):
+            for live in found:
+                add(live.number, live.length, sum(table.lengths[live.row : live.row + live.length]))
         return [CommitSize(number, *sums[number]) for number in sorted(sums)]
 
     def _runs(self, first: int, last: int) -> Iterator[Run]:
@@ -144,38 +144,38 @@ class Backlog:
                 if run.queue.name in self._queues and not run.is_expired(now) and self._is_wanted(run.attributes):
                     yield run
 
-    def _segments(self, first: int, last: int) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
-        """Yield the segments that have matching messages of these commits, each with its table and matching pieces."""
+    def _segments(self, first: int, last: int) -> Iterator[tuple[Segment, CompactedTable, list[LiveRun]]]:
+        """Yield the segments that have matching messages of these commits, each with its table and matching runs."""
         messages, now = self._store.view.index.messages, self._store.clock.now()
         for segment in messages.segments.irange_key(None, pack_position(last, MAX_ORDINAL)):
             if segment.queue.name not in self._queues or segment.high <= pack_position(first, 0):
                 continue
             table = messages.table_of(segment)
-            pieces = []
-            for piece in segment.pieces(table):
-                if not first <= piece.number <= last:
+            found = []
+            for live in segment.live_runs(table):
+                if not first <= live.number <= last:
                     continue
-                attributes = table.attributes[table.runs[piece.run][1]]
-                expires = expiry_time(attributes, table.origins.times[piece.run])
+                attributes = table.attributes[table.runs[live.run][1]]
+                expires = expiry_time(attributes, table.origins.times[live.run])
                 if (expires is None or expires > now) and self._is_wanted(attributes):
-                    pieces.append(piece)
-            if pieces:
-                yield segment, table, pieces
+                    found.append(live)
+            if found:
+                yield segment, table, found
 
     def _is_wanted(self, attributes: Mapping[str, Any]) -> bool:
         return not self._headers or self._headers.items() <= attributes.get("headers", {}).items()
 
 
-def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
-    """Return one bit for each row of a section. The bit is set if the row is in no piece."""
+def _rows_but(found: Sequence[LiveRun], rows: int) -> bytes:
+    """Return one bit for each row of a section. The bit is set if the row is in no live run."""
     others = bytearray(b"\xff" * ((rows + 7) // 8))
-    for piece in pieces:
-        for row in range(piece.row, piece.row + piece.length):
+    for live in found:
+        for row in range(live.row, live.row + live.length):
             others[row >> 3] &= ~(1 << (row & 7))
     return bytes(others)
 
 
-def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tuple[Stretch | None, int]:
+def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tuple[StoredRun | None, int]:
     """Find the messages of commit ``number`` whose ordinals are in ``range(ordinal, end)``.
 
     Returns:
@@ -193,6 +193,6 @@ def locate(store: Store, queue: str, number: int, ordinal: int, end: int) -> tup
                 run, stop = store.view.index.messages.run_from(number, ordinal, end)
                 if run is None or run.queue.name != queue:
                     return None, stop
-                return stretch_of(run, queues.get(queue)).part(ordinal, stop - ordinal), stop
+                return stored_run_of(run, queues.get(queue)).part(ordinal, stop - ordinal), stop
         except OSError as error:
             store.fail("reading messages", error)

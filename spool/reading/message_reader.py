@@ -20,7 +20,7 @@ from spool.errors import Argument, CorruptedFile, InvalidArgument, SpoolError
 from spool.format.reader import BodyPlace
 from spool.format.table import Table
 from spool.index.body_files import FileCache
-from spool.index.stretch import Stretch
+from spool.index.stored_run import StoredRun
 from spool.model.message import message_id
 from spool.model.position import PositionRanges
 from spool.reading.backlog import locate
@@ -45,7 +45,7 @@ class OpenedSpace(Protocol):
 class ReadMessages(NamedTuple):
     """Neighbouring messages. ``lengths``: the sizes of the bodies. ``bodies``: empty if the reader reads no bodies."""
 
-    stretch: Stretch
+    run: StoredRun
     lengths: Sequence[int]
     bodies: Sequence[memoryview]
 
@@ -96,9 +96,9 @@ class MessageReader:
         """
         some, rows, size = list[ReadMessages](), 0, 0
         try:
-            for piece in chain.from_iterable(map(self.pieces, items)):
-                some.append(piece)
-                rows, size = rows + piece.stretch.length, size + sum(piece.lengths)
+            for part in chain.from_iterable(map(self.parts, items)):
+                some.append(part)
+                rows, size = rows + part.run.length, size + sum(part.lengths)
                 if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
                     yield some
                     some, rows, size = [], 0, 0
@@ -109,9 +109,9 @@ class MessageReader:
         if some:
             yield some
 
-    def pieces(self, item: Item) -> Iterator[ReadMessages]:
+    def parts(self, item: Item) -> Iterator[ReadMessages]:
         """Yield the messages at one place."""
-        if isinstance(item, Stretch):
+        if isinstance(item, StoredRun):
             yield from self._read(item)
             return
         try:
@@ -119,25 +119,25 @@ class MessageReader:
         except CorruptedFile:
             yield from self._relocated(item.queue, unpacked(item.positions))
             return
-        for group in _neighbours(item.stretches(table), table.ends(item.section)):
+        for group in _neighbours(item.runs(table), table.ends(item.section)):
             yield from self._read_together(group, table)
 
-    def _read(self, whole: Stretch) -> Iterator[ReadMessages]:
-        """Yield the neighbouring messages of a stretch, in parts that fit into a batch."""
+    def _read(self, whole: StoredRun) -> Iterator[ReadMessages]:
+        """Yield the neighbouring messages of a run, in parts that fit into a batch."""
         first, end = whole.first, whole.first + whole.length
         while first < end:
             try:
-                piece = self._read_part(whole.part(first, end - first))
+                part = self._read_part(whole.part(first, end - first))
             except CorruptedFile as problem:
                 if self._missing is Missing.RELOCATE:
                     yield from self._relocated(whole.queue, [(whole.number, first, end - first)])
                 else:
                     yield from self._without_lost(whole.part(first, end - first), problem)
                 return
-            yield piece
-            first += piece.stretch.length
+            yield part
+            first += part.run.length
 
-    def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[ReadMessages]:
+    def _without_lost(self, whole: StoredRun, problem: CorruptedFile) -> Iterator[ReadMessages]:
         """Yield the readable messages of ``whole``. If the reader has ``Missing.FAIL``, raise CorruptedFile instead."""
         what = f"that commit {whole.number} put into queue {whole.queue}"
         if self._missing is Missing.FAIL:
@@ -148,7 +148,7 @@ class MessageReader:
         for ordinal in range(whole.first, whole.first + whole.length):
             yield from self._read(whole.part(ordinal, 1))
 
-    def _read_together(self, group: Sequence[Stretch], table: Table) -> Iterator[ReadMessages]:
+    def _read_together(self, group: Sequence[StoredRun], table: Table) -> Iterator[ReadMessages]:
         """Yield messages that follow each other in a section. Read their bodies together."""
         bodies = self._bodies_of(group) if len(group) > 1 else None
         for part in group:
@@ -159,7 +159,7 @@ class MessageReader:
             begin = row - (group[0].first - group[0].base)
             yield ReadMessages(part, table.lengths[row : row + part.length], bodies[begin : begin + part.length])
 
-    def _bodies_of(self, group: Sequence[Stretch]) -> Sequence[memoryview] | None:
+    def _bodies_of(self, group: Sequence[StoredRun]) -> Sequence[memoryview] | None:
         """Return the bodies of these messages, or None if the bodies must be read one by one.
 
         If the reader reads no bodies, return an empty list."""
@@ -180,9 +180,9 @@ class MessageReader:
         for number, first, count in ranges:
             ordinal, end = first, first + count
             while ordinal < end:
-                piece, ordinal = self._next(self._opened, queue, number, ordinal, end)
-                if piece is not None:
-                    yield piece
+                part, ordinal = self._next(self._opened, queue, number, ordinal, end)
+                if part is not None:
+                    yield part
 
     def _next(
         self, opened: OpenedSpace, queue: str, number: int, ordinal: int, end: int
@@ -198,13 +198,13 @@ class MessageReader:
                 found, stop = locate(opened._core.store, queue, number, ordinal, end)
                 if found is None:
                     return None, stop
-                piece = self._read_part(found)
-                return piece, ordinal + piece.stretch.length
+                part = self._read_part(found)
+                return part, ordinal + part.run.length
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
         raise CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")
 
-    def _read_part(self, whole: Stretch) -> ReadMessages:
+    def _read_part(self, whole: StoredRun) -> ReadMessages:
         """Read the first messages of ``whole`` that fit into a batch, at least one. Raises CorruptedFile."""
         if isinstance(whole.bodies, BodyPlace):
             part, lengths = whole, array("I", [whole.bodies.length])
@@ -230,11 +230,11 @@ class MessageReader:
         self._disk.close_all()
 
 
-def _neighbours(stretches: Iterator[Stretch], ends: Sequence[int]) -> Iterator[list[Stretch]]:
-    """Yield groups of stretches with neighbouring rows. A group fits into a batch. ``ends``: the end of each body."""
-    group: list[Stretch] = []
+def _neighbours(runs: Iterator[StoredRun], ends: Sequence[int]) -> Iterator[list[StoredRun]]:
+    """Yield groups of runs with neighbouring rows. A group fits into a batch. ``ends``: the end of each body."""
+    group: list[StoredRun] = []
     begin = stop = 0  # rows
-    for one in stretches:
+    for one in runs:
         row, end = one.first - one.base, one.first - one.base + one.length
         if group and (row != stop or end - begin > _BATCH_ROWS or ends[end - 1] - ends[begin] > _BATCH_BYTES):
             yield group

@@ -1,4 +1,4 @@
-"""The places of messages: a stretch of neighbours in one commit, or the remaining messages of a compacted section."""
+"""The places of messages: a run of one commit, or the remaining messages of a compacted section."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,8 @@ import msgpack
 from spool.format.header import SectionEntry
 from spool.format.table import CompactedTable
 from spool.index.commit import FileRef
-from spool.index.segment import live_pieces
-from spool.index.stretch import Stretch
+from spool.index.segment import live_runs
+from spool.index.stored_run import StoredRun
 from spool.model.position import PositionRanges
 
 
@@ -31,19 +31,19 @@ class Compacted(NamedTuple):
     positions: bytes
     defaults: Mapping[str, str]
 
-    def stretches(self, table: CompactedTable) -> Iterator[Stretch]:
-        """Yield the messages as stretches. ``table``: the table of the section."""
+    def runs(self, table: CompactedTable) -> Iterator[StoredRun]:
+        """Yield the messages as runs. ``table``: the table of the section."""
         origins = table.origins
-        for piece in live_pieces(table, self.removed):
-            run, attributes = piece.run, table.attributes[table.runs[piece.run][1]]
-            yield Stretch(
-                self.file, self.section, piece.first - piece.row, self.queue, piece.number, piece.first, piece.length,
-                origins.branches[run], origins.places[run] + piece.first - origins.ordinals[run], origins.times[run],
+        for live in live_runs(table, self.removed):
+            run, attributes = live.run, table.attributes[table.runs[live.run][1]]
+            yield StoredRun(
+                self.file, self.section, live.first - live.row, self.queue, live.number, live.first, live.length,
+                origins.branches[run], origins.places[run] + live.first - origins.ordinals[run], origins.times[run],
                 {**self.defaults, **attributes} if self.defaults else attributes,
             )  # fmt: skip
 
 
-Item = Stretch | Compacted
+Item = StoredRun | Compacted
 
 
 class Missing(Enum):

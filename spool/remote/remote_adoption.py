@@ -168,7 +168,7 @@ def _copy(
     with opened(disk, layout.prepared(xid)) as handle:
         for entry, table in zip(contents.header.sections, contents.tables, strict=True):
             ends, row = table.ends(entry), 0
-            for queue, attributes, count in _pieces(table):
+            for queue, attributes, count in _runs(table):
                 stop = row + count
                 rows = slice(row, stop)
                 bodies = read_bodies(disk, handle, ends[rows], table.lengths[rows], table.checksums[rows], bytes)
@@ -185,10 +185,10 @@ def _copy(
                 writes.fact(fact, new_id, expiry)
 
 
-def _pieces(table: Table) -> Iterator[tuple[str, dict[str, object], int]]:
-    """Yield (queue, control fields, count) of neighbouring messages, in pieces of at most ``_COPIED_MESSAGES``."""
+def _runs(table: Table) -> Iterator[tuple[str, dict[str, object], int]]:
+    """Yield (queue, control fields, count) of the runs, each of at most ``_COPIED_MESSAGES``."""
     for queue, attributes, count in table.runs:
         while count:
-            piece = min(count, _COPIED_MESSAGES)
-            yield table.queues[queue], table.attributes[attributes], piece
-            count -= piece
+            part = min(count, _COPIED_MESSAGES)
+            yield table.queues[queue], table.attributes[attributes], part
+            count -= part

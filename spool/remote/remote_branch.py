@@ -14,7 +14,7 @@ from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
 from spool.disk.requirements import on_another_machine
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack, UnknownCodec
-from spool.index.stretch import Stretch
+from spool.index.stored_run import StoredRun
 from spool.log.commit_file import CommitFileWriter
 from spool.log.engine_commit import commit
 from spool.log.write import PREPARED
@@ -75,8 +75,8 @@ class EndedCall(NamedTuple):
     at: float
 
 
-def origin_of(part: Stretch) -> Origin:
-    """Return the fields that all messages of a stretch share."""
+def origin_of(part: StoredRun) -> Origin:
+    """Return the fields that all messages of a run share."""
     first = part.first - part.in_branch
     return Origin(part.branch.hex(), first, part.queue, part.number, part.committed_at, part.attributes)
 
@@ -217,9 +217,9 @@ class RemoteBranch:
         effects = [self.record(policy, call.found, call.outcome, call.at) for call in calls]
         return self.prepare(), effects
 
-    def messages(self, stretches: Iterable[Stretch]) -> Iterator[ReadMessage | DamagedMessage]:
+    def messages(self, runs: Iterable[StoredRun]) -> Iterator[ReadMessage | DamagedMessage]:
         """Read messages that the coordinator holds, in the given order; raises DiskFailure if a file cannot be read."""
-        for part, found in self.bodies(stretches):
+        for part, found in self.bodies(runs):
             if isinstance(found, str):
                 yield DamagedMessage(part.position, found)
                 continue
@@ -227,19 +227,19 @@ class RemoteBranch:
             for ordinal, raw in enumerate(found, part.first):
                 yield decoded(origin, ordinal, raw)
 
-    def bodies(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, list[bytes] | str]]:
-        """Yield stretches of the messages, in the given order, with their stored bodies.
+    def bodies(self, runs: Iterable[StoredRun]) -> Iterator[tuple[StoredRun, list[bytes] | str]]:
+        """Yield runs of the messages, in the given order, with their stored bodies.
 
-        A stretch with one damaged message has the reason instead. Raises DiskFailure if a file cannot be read.
+        A run with one damaged message has the reason instead. Raises DiskFailure if a file cannot be read.
         """
-        for whole in stretches:
+        for whole in runs:
             yield from self._read(whole)
 
     @public_call("reading messages")
-    def _read(self, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:
+    def _read(self, whole: StoredRun) -> list[tuple[StoredRun, list[bytes] | str]]:
         """Read the bodies of neighbouring messages together. If a body is damaged, read each body separately.
 
-        Returns stretches, each with its bodies, or with the reason why its only body cannot be read.
+        Returns runs, each with its bodies, or with the reason why its only body cannot be read.
         """
         try:
             return [(whole, self._store.files.cache.bodies(whole, whole.first, whole.length, bytes))]

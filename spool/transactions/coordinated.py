@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from spool.coordination.locks import LockFile, OpenLock, coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError
-from spool.index.stretch import Stretch
+from spool.index.stored_run import StoredRun
 from spool.model import layout
 from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
@@ -78,7 +78,7 @@ class CoordinatedTransaction(Transaction):
         passed: Set[tuple[int, int]] = frozenset(),
         in_order: bool = False,
         check: Callable[[], object] = lambda: None,
-    ) -> list[Stretch]:
+    ) -> list[StoredRun]:
         """Claim messages without taking them.
 
         The effect on each message is recorded later, by ``conclude`` or by a branch that this transaction adopts. The
@@ -109,7 +109,7 @@ class CoordinatedTransaction(Transaction):
                 got = self._hold.wait_for(wanted, self._store.clock.monotonic(), check_both)
             except (LockTimeout, WaitExpired) as error:
                 raise self._give_up(error) from None
-            return delivery.held_stretches(self._store, got)
+            return delivery.held_runs(self._store, got)
 
     @public_call("recording that a call begins")
     def begin_call(self) -> None:

@@ -11,7 +11,7 @@ import msgpack
 from spool.disk.quarantine import FileCause, FileReason, quarantine_bytes
 from spool.errors import CorruptedFile, SystemFailure, UnknownCodec
 from spool.index.run import Run
-from spool.index.stretch import Stretch, stretch_of
+from spool.index.stored_run import StoredRun, stored_run_of
 from spool.log.engine_commit import commit_batch
 from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
@@ -23,13 +23,13 @@ from spool.store.parts import Files, View
 from spool.store.store import Store
 
 
-def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
+def held_runs(store: Store, ranges: PositionRanges) -> list[StoredRun]:
     """Return the places of the bodies of claimed messages, in order."""
-    found, queues = list[Stretch](), store.settings.known.config.queues
+    found, queues = list[StoredRun](), store.settings.known.config.queues
     with store.view.mutex:
         for number, first, count in ranges:
             for run, start, stop in store.view.index.messages.live_runs(number, first, first + count):
-                found.append(stretch_of(run, queues.get(run.queue.name)).part(start, stop - start))
+                found.append(stored_run_of(run, queues.get(run.queue.name)).part(start, stop - start))
                 count -= stop - start
             if count:
                 raise SystemFailure(f"messages of commit {number} left the index while they were held")

@@ -214,8 +214,8 @@ class Hold:
         with self.store.view.mutex:
             while missing and (tried := self._candidates(wanted, missing, skip)):
                 for number, first, count in tried:
-                    for piece, length in claims.claim(number, first, count):
-                        got += ((number, piece, length),)
+                    for start, length in claims.claim(number, first, count):
+                        got += ((number, start, length),)
                         missing -= length
                 if missing:
                     for number, first, count in tried:

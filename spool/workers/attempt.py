@@ -24,7 +24,7 @@ from spool.errors import (
     TransactionTimeout,
     UnknownCodec,
 )
-from spool.index.stretch import Stretch
+from spool.index.stored_run import StoredRun
 from spool.model.message import Message
 from spool.model.text import one_line
 from spool.policies.retries import queue_config
@@ -85,7 +85,7 @@ class Attempt:
         self._run, self._handler, self._stopping = run, run.handler, run.is_stopping
         self._mutex = threading.Lock()  # guards the state: one thread ends the call, another enforces its time limit
         self.claimed_at: float
-        self._held: Stretch | Message
+        self._held: StoredRun | Message
         self._rolled_back = Effect.RETRIED
 
     def claim(self, queue: str, *, waits: bool) -> bool:
@@ -125,7 +125,7 @@ class Attempt:
             if self._stopping():
                 raise _Stopped
 
-        found: list[Stretch] = []
+        found: list[StoredRun] = []
         with suppress(_Stopped):
             found = self.transaction.hold(queue, 1, timeout=seconds, passed=passed, check=check)
         if not found:

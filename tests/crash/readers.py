@@ -36,8 +36,8 @@ def _rows(simulation: Simulation, items: Sequence[Item]) -> Iterator[str]:
     with closing(files):
         for item in items:
             simulation.clock.sleep(_REST_SECONDS)
-            for piece in files.pieces(item):
-                yield from (bytes(body).decode() for body in piece.bodies)
+            for part in files.parts(item):
+                yield from (bytes(body).decode() for body in part.bodies)
 
 
 def reading(simulation: Simulation) -> Program:

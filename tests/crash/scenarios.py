@@ -10,7 +10,7 @@ import spool
 from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
-from spool.index.stretch import Stretch
+from spool.index.stored_run import StoredRun
 from spool.log import write_set
 from spool.log.adoption import UnknownBranch
 from spool.model import layout
@@ -210,7 +210,7 @@ def _round(log: OperationLog) -> Program:
     return run
 
 
-def _task(operation: Operation, held: Stretch) -> None:
+def _task(operation: Operation, held: StoredRun) -> None:
     """A process of its own, which may outlive its driver."""
     branch = remote_branch.RemoteBranch(ROOT, ROUND)
     body = next(branch.messages([held])).raw.decode()

@@ -286,9 +286,9 @@ def _round(actor: Actor) -> None:
 def _task(path: str, gtrid: bytes, held: list) -> Xid:
     branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"))
     try:
-        for stretch in held:
-            replies = [body[:3] for _, body, _ in branch.messages([stretch])]
-            removed = (*stretch.position, stretch.length, "dequeued")
+        for run in held:
+            replies = [body[:3] for _, body, _ in branch.messages([run])]
+            removed = (*run.position, run.length, "dequeued")
             door.add(branch, ("put", "b", replies, {"codec": "text"}), ("remove", *removed))
         vote = branch.prepare()
         return vote.xid

@@ -25,7 +25,7 @@ def in_one_task(chunks: list[Chunk]) -> list[TaskResult]:
 
 
 def joined(chunks: list[Chunk]) -> Chunk:
-    return replace(chunks[0], stretches=[one for chunk in chunks for one in chunk.stretches])
+    return replace(chunks[0], runs=[one for chunk in chunks for one in chunk.runs])
 
 
 def test_a_task_has_as_many_calls_under_way_as_the_service_has_threads_and_never_more(space: spool.Space) -> None:

@@ -88,7 +88,7 @@ def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space)
 
 
 def ids(chunk: Chunk) -> list[str]:
-    return [one.part(one.first + n, 1).id for one in chunk.stretches for n in range(one.length)]
+    return [one.part(one.first + n, 1).id for one in chunk.runs for n in range(one.length)]
 
 
 def test_a_message_that_kills_its_worker_is_found_and_counted(space: spool.Space) -> None:

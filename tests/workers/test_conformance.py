@@ -127,7 +127,7 @@ def timed_in_a_task(function: Function, message: spool.Message, timeout: float |
 def in_tasks(context: object, chunks: list[Chunk], tasks: int) -> list[TaskResult]:
     """Run all work of a round in one task, so that it makes one call after the other as the other drivers do."""
     try:
-        return in_process([replace(chunks[0], stretches=[one for chunk in chunks for one in chunk.stretches])])
+        return in_process([replace(chunks[0], runs=[one for chunk in chunks for one in chunk.runs])])
     except KeyboardInterrupt as error:
         raise TaskDied(str(error)) from None
 

@@ -167,7 +167,7 @@ def offered(space: spool.Space, server: OfferServer) -> Iterator[Chunk]:
         assert round_.claim(10, timeout=0)
         kept = list[Chunk]()
         round_.call(lambda chunks: kept.extend(chunks) or [], tasks=1)
-        [chunk] = [kept[0]] if len(kept) == 1 else [dataclasses.replace(kept[0], stretches=round_.held)]
+        [chunk] = [kept[0]] if len(kept) == 1 else [dataclasses.replace(kept[0], runs=round_.held)]
         with server.offering([chunk]) as [found]:
             yield blind(found)
     space.engine.resolve_orphans()
@@ -278,9 +278,9 @@ def test_a_worker_that_takes_no_more_of_its_messages_does_not_keep_the_endpoint_
     held: list[Any] = []
 
     def job(chunks: list[Chunk]) -> list[TaskResult]:
-        whole = dataclasses.replace(chunks[0], stretches=[part for chunk in chunks for part in chunk.stretches])
+        whole = dataclasses.replace(chunks[0], runs=[part for chunk in chunks for part in chunk.runs])
         with server.offering([whole]) as [offered]:
-            messages = OfferedBranch(blind(offered).offer, 0, next(attempts)).messages(offered.stretches)  # type: ignore[arg-type]
+            messages = OfferedBranch(blind(offered).offer, 0, next(attempts)).messages(offered.runs)  # type: ignore[arg-type]
             held.append((next(messages), messages))
             assert server.close()
         return []

@@ -1,7 +1,7 @@
-"""Neighbouring messages for a process without an index: their control fields, and the places of their bodies.
+"""Runs for a process without an index: neighbouring messages, their control fields, and the places of their bodies.
 
-A Spark task gets stretches from the process that has the space open. Neighbouring messages with the same control fields
-are one stretch, so the task gets fewer entries than messages.
+A Spark task gets stored runs from the process that has the space open. Neighbouring messages with the same control
+fields are one stored run, so the task gets fewer entries than messages.
 """
 
 import sys
@@ -17,7 +17,7 @@ from spool.model.position import Position
 from spool.model.settings import QueueConfig
 
 
-class Stretch(NamedTuple):
+class StoredRun(NamedTuple):
     """Neighbouring messages of one commit with the same queue and control fields.
 
     file, bodies, base: as in a ``Run``.
@@ -54,28 +54,28 @@ class Stretch(NamedTuple):
             return self.bodies.length
         return self.bodies.bodies_bytes * self.length // self.bodies.messages
 
-    def part(self, first: int, length: int) -> "Stretch":
+    def part(self, first: int, length: int) -> "StoredRun":
         """Return ``length`` of the messages, from the ordinal ``first`` on."""
         return self._replace(first=first, length=length, in_branch=self.in_branch + first - self.first)
 
 
-def stretch_of(run: Run, config: QueueConfig | None) -> Stretch:
-    """Return the messages of a run as a stretch.
+def stored_run_of(run: Run, config: QueueConfig | None) -> StoredRun:
+    """Return the messages of a run as a stored run.
 
     ``config``: the options of the queue; None if the settings lack the queue.
     """
     attributes = run.attributes if config is None else with_defaults(config, run.attributes)
-    return Stretch(
+    return StoredRun(
         run.file, run.bodies, run.base, run.queue.name, run.number, run.first, run.live, run.branch,
         run.first - run.begin, run.committed_at, attributes,
     )  # fmt: skip
 
 
-def cut(stretches: Sequence[Stretch], most: int, most_bytes: int = sys.maxsize) -> Iterator[list[Stretch]]:
+def cut(runs: Sequence[StoredRun], most: int, most_bytes: int = sys.maxsize) -> Iterator[list[StoredRun]]:
     """Yield the messages, in order, in lists of at most ``most`` messages and about ``most_bytes`` bytes. Each list has
     at least one message."""
-    some, count, size = list[Stretch](), 0, 0.0
-    for rest in stretches:
+    some, count, size = list[StoredRun](), 0, 0.0
+    for rest in runs:
         each = rest.bytes / rest.length
         while rest.length:
             fit = most if not each else int((most_bytes - size) / each)
