@@ -42,7 +42,7 @@ class SpoolSource(DataSource):
         from forwarder.dataframes.stream import StreamReader
 
         if is_remote(self.options):
-            from forwarder.dataframes.remote import RemoteStreamReader
+            from forwarder.dataframes.server_space import RemoteStreamReader
 
             return RemoteStreamReader(self.options, schema)
         return StreamReader(StreamOptions.of(self.options), schema)
@@ -51,7 +51,7 @@ class SpoolSource(DataSource):
         from forwarder.dataframes.sink import BatchWriter, Job
 
         if is_remote(self.options):
-            from forwarder.dataframes.remote import batch_writer
+            from forwarder.dataframes.server_space import batch_writer
 
             return batch_writer(self.options, schema, overwrite=overwrite)
         return BatchWriter(Job.of(self.options, schema, overwrite=overwrite))
@@ -60,7 +60,7 @@ class SpoolSource(DataSource):
         from forwarder.dataframes.sink import StreamWriter
 
         if is_remote(self.options):
-            from forwarder.dataframes.remote import stream_writer
+            from forwarder.dataframes.server_space import stream_writer
 
             return stream_writer(self.options, schema, overwrite=overwrite)
         return StreamWriter.of(self.options, schema, overwrite=overwrite)
@@ -71,7 +71,7 @@ def _batch_reader(options: MutableMapping[str, str], schema: StructType) -> Data
     from forwarder.dataframes.read_plan import BatchReader
 
     if is_remote(options):
-        from forwarder.dataframes.remote import RemoteBatchReader
+        from forwarder.dataframes.server_space import RemoteBatchReader
 
         return RemoteBatchReader(options, schema)
     return BatchReader(ReadOptions.of(options), schema)

@@ -50,7 +50,7 @@ NO_TABLE = (
 )
 
 
-class TransactionState(Enum):
+class GlobalState(Enum):
     ACTIVE = "active"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -87,7 +87,7 @@ class GlobalTransaction:
         self._rollback_only: str | None = None
         self.manager: object = None
         self._process = os.getpid()
-        self.state = TransactionState.ACTIVE
+        self.state = GlobalState.ACTIVE
         # Forget a transaction that the program drops; the housekeeper rolls back its branches in spaces. A transaction
         # that has ended runs no code when it is freed: Python would ignore a signal handler's exception there.
         self._when_dropped = finalize(self, outcomes.drop, id)
@@ -195,14 +195,14 @@ class GlobalTransaction:
                 self._outcomes.decide(self.id)
                 interrupt = self._decide()
             except CommitUnknown:
-                self._end(TransactionState.UNKNOWN)
+                self._end(GlobalState.UNKNOWN)
                 self._outcomes.keep_unknown(self.id, self._voted, self._table)
                 self._free()
                 raise
             except BaseException as error:
                 self._roll_back(f"its commit failed: {storable(error)}")
                 raise
-            self._end(TransactionState.COMMITTED)
+            self._end(GlobalState.COMMITTED)
             self._outcomes.complete(self.id, self._voted, self._table)
             self._free()
             if interrupt is not None:
@@ -214,7 +214,7 @@ class GlobalTransaction:
             self._check_active()
             self._roll_back(reason)
 
-    def _end(self, state: TransactionState) -> None:
+    def _end(self, state: GlobalState) -> None:
         self.state = state
         self._when_dropped.detach()
 
@@ -225,7 +225,7 @@ class GlobalTransaction:
     def _check_active(self) -> None:
         if os.getpid() != self._process:
             raise NotOpen("the transaction belongs to the process that began it: begin another one in a forked child")
-        if self.state is not TransactionState.ACTIVE:
+        if self.state is not GlobalState.ACTIVE:
             raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
 
     def _check_may_commit(self) -> None:
@@ -269,7 +269,7 @@ class GlobalTransaction:
 
     def _roll_back(self, reason: str) -> None:
         """Roll back every branch. The failure of one branch does not prevent the rollback of the others."""
-        self._end(TransactionState.ROLLED_BACK)
+        self._end(GlobalState.ROLLED_BACK)
         interrupt: BaseException | None = None
         if self._last is not None:
             try:
@@ -294,7 +294,7 @@ class GlobalTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.state is not TransactionState.ACTIVE or os.getpid() != self._process:
+        if self.state is not GlobalState.ACTIVE or os.getpid() != self._process:
             return
         if kind is None:
             self.commit()

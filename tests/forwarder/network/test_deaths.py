@@ -14,7 +14,7 @@ import pytest
 
 import spool
 from forwarder.dataframes.coordination.write_coordinator import WriteCoordinator
-from forwarder.dataframes.remote import RemoteJob
+from forwarder.dataframes.server_space import RemoteJob
 from forwarder.dataframes.sink import Written
 from forwarder.message_puts import RowsAsPuts
 from forwarder.network import lease

@@ -9,7 +9,7 @@ from spool.model.text import plural
 from spool.watch.consumers import consumers
 from spool.watch.health import routes
 from spool.watch.units import size
-from xaspool_scripts.watch.top.queue_rows import QueueRow
+from xaspool_scripts.watch.top.queue_rows import TopRow
 from xaspool_scripts.watch.top.texts import UNKNOWN, clean, fit, number, old, rate
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Ctrl-L             draw the picture again
 q or F{10}           quit"""
 
 
-def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, QueueRow], name: str, now: float) -> list[Text]:
+def queue_page(metrics: "SpaceMetrics", rows: Mapping[str, TopRow], name: str, now: float) -> list[Text]:
     """Describe a queue: its counts, its troubles, its related queues, its routes, and the holders of its messages."""
     row = rows.get(name)
     if row is None:

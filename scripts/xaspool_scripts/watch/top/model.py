@@ -14,7 +14,7 @@ from spool.watch.health import Rates
 from spool.watch.histograms import Histogram, Key, histograms
 from xaspool_scripts.watch.top import keys
 from xaspool_scripts.watch.top.details import HELP, WARNING, queue_page
-from xaspool_scripts.watch.top.queue_rows import SORTABLE, QueueRow, Sample, findings, make_rows, ordered, queue_rates
+from xaspool_scripts.watch.top.queue_rows import SORTABLE, Sample, TopRow, findings, make_rows, ordered, queue_rates
 from xaspool_scripts.watch.top.texts import clean
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.1, 3_600.0
@@ -51,8 +51,8 @@ class Model:
     is_published: bool = False
     sample: Sample | None = None
     rates: dict[str, Rates] = field(default_factory=dict)
-    every: dict[str, QueueRow] = field(default_factory=dict)
-    rows: tuple[QueueRow, ...] = ()
+    every: dict[str, TopRow] = field(default_factory=dict)
+    rows: tuple[TopRow, ...] = ()
     findings: tuple[str, ...] = ()
     history: tuple[Mapping[Key, Histogram], ...] = ()
     now: float = 0.0

@@ -35,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class QueueRow:
+class TopRow:
     """A queue. ``troubles``: the causes of its troubles, with the worst first."""
 
     name: str
@@ -76,11 +76,11 @@ def quantiles(now: Histogram, before: Histogram) -> tuple[float | None, float | 
 # -- troubles ----------------------------------------------------------------------------------------------------------
 
 
-def make_rows(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> list[QueueRow]:
+def make_rows(metrics: "SpaceMetrics", rates: Mapping[str, Rates]) -> list[TopRow]:
     """Return a row for each queue."""
     causes = queue_causes(metrics, rates)
     return [
-        QueueRow(name, stats, rates.get(name, Rates()), causes.get(name, ()), metrics.roles.get(name, WORK))
+        TopRow(name, stats, rates.get(name, Rates()), causes.get(name, ()), metrics.roles.get(name, WORK))
         for name, stats in metrics.queues.items()
     ]
 
@@ -106,12 +106,12 @@ class Column:
 
     name: str
     width: int
-    order: Callable[[QueueRow], float | str | tuple[float, ...]]
-    text: Callable[[QueueRow], str]
+    order: Callable[[TopRow], float | str | tuple[float, ...]]
+    text: Callable[[TopRow], str]
     is_ascending: bool = False
 
 
-def _trouble_order(row: QueueRow) -> tuple[float, ...]:
+def _trouble_order(row: TopRow) -> tuple[float, ...]:
     rank = _WORST_LAST.index(row.troubles[0]) if row.troubles else -1
     return (rank, row.stats.oldest_age or 0.0, row.stats.ready)
 
@@ -136,7 +136,7 @@ _ORDERS = {column.name: column for column in (COLUMNS[0], NAME, *COLUMNS[1:], RA
 SORTABLE = tuple(_ORDERS)
 
 
-def ordered(rows: list[QueueRow], sort: str, *, is_reversed: bool) -> list[QueueRow]:
+def ordered(rows: list[TopRow], sort: str, *, is_reversed: bool) -> list[TopRow]:
     """Return the rows in an order of ``SORTABLE``, but state queues last. Rows that are equal in this order are sorted
     by name."""
     column = _ORDERS[sort]

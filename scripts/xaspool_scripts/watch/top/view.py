@@ -16,7 +16,7 @@ from spool.watch.units import size
 from xaspool_scripts.terminal.wording import plural
 from xaspool_scripts.watch.top.details import HEADING, WARNING
 from xaspool_scripts.watch.top.model import FILTER, Model, body_height, page, shown_findings
-from xaspool_scripts.watch.top.queue_rows import COLUMNS, NAME, RATE, Column, QueueRow, quantiles, total_rates
+from xaspool_scripts.watch.top.queue_rows import COLUMNS, NAME, RATE, Column, TopRow, quantiles, total_rates
 from xaspool_scripts.watch.top.texts import cut, fit, milliseconds, number, old, rate
 
 _TITLE, _SELECTED, _DIM = "bold underline", "reverse", "dim"
@@ -171,7 +171,7 @@ def _name_width(columns: tuple[Column, ...], width: int) -> int:
     return max(1, width - 2 - sum(_GAP + each.width for each in columns))
 
 
-def _row(row: QueueRow, columns: tuple[Column, ...], width: int, style: str) -> Text:
+def _row(row: TopRow, columns: tuple[Column, ...], width: int, style: str) -> Text:
     name = fit(row.name, _name_width(columns, width))
     cells = [fit(each.text(row), each.width, right=each.name != "trouble") for each in columns]
     text = Text(" ".join([f"{'!' if row.troubles else ' '} {name}", *cells]), style)
