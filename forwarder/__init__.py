@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from forwarder.pipelines.pipeline import MessagesLeft, Pipeline
     from forwarder.result import Summary
     from forwarder.round import Route
-    from forwarder.routes.given import as_routes
+    from forwarder.routes.arguments import as_routes
     from forwarder.routes.in_threads import ThreadForwarder
     from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
@@ -37,7 +37,7 @@ _MODULES = {
     "forwarder.routes.in_threads": ("ThreadForwarder",),
     "forwarder.pipelines.pipeline": ("MessagesLeft", "Pipeline"),
     "forwarder.round": ("Route",),
-    "forwarder.routes.given": ("as_routes",),
+    "forwarder.routes.arguments": ("as_routes",),
     "forwarder.events": ("Event",),
     "forwarder.services": ("Caller", "MissingQueue", "Request", "Service", "ServiceError"),
     "forwarder.session": ("SparkUnavailable",),

@@ -11,8 +11,8 @@ import spool
 from forwarder.events import Event
 from forwarder.result import Summary
 from forwarder.round import Route, TaskDied
+from forwarder.routes.arguments import check_routes
 from forwarder.routes.base import BaseForwarder
-from forwarder.routes.given import check_routes
 from forwarder.routes.loop import RouteLoop
 from forwarder.routes.workers import check_workers
 from forwarder.services import Service

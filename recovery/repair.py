@@ -14,8 +14,8 @@ from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import FileCause, FileReason, keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
 from spool.format.reader import read_header
-from spool.log.deciding import settled
 from spool.log.sequence import highest_number, number_locked, settle_all, write_empty
+from spool.log.settled_lock import settled
 from spool.log.visibility import catch_up, rebuild, revalidate
 from spool.maintenance.disk_space import free_room
 from spool.maintenance.reclaim import reset_retired_digest

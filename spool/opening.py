@@ -375,9 +375,9 @@ def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
 
     Yields the store, and whether no process has the space open.
     """
-    from spool.disk.looking import LookingDisk
+    from spool.disk.read_only import ReadOnlyDisk
 
-    disk = LookingDisk(_existing(path))
+    disk = ReadOnlyDisk(_existing(path))
     try:
         with os_errors("inspecting the queue space"):
             yield inspect_store(disk)

@@ -15,7 +15,7 @@ from spool.model.options import SpaceOptions
 from spool.model.paths import local_path
 from spool.opening import check_same, create
 from spool.runtime import call_guard
-from spool.runtime.tearing import Reentrant
+from spool.runtime.async_exceptions import Reentrant
 from spool.space import Space
 from spool.transactions.core import core_of
 

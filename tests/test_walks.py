@@ -171,7 +171,7 @@ def opening(path: Path, opened: ExitStack) -> Action:
 TRACED = [
     ("A put", put, {"Transaction.put", "refuse_full", "Mirror.flush_commit", "write_empty"}),
     ("A put that another process commits", posted_put, set()),
-    ("A get", get, {"read_commit", "SoughtMessages.wake"}),
+    ("A get", get, {"read_commit", "AwaitedMessages.wake"}),
     ("A claim, and its acknowledgement", claims, set()),
     ("A message of a worker", worker, {"TaskWorker", "RouteLoop", "Attempt.withdraw"}),
     ("A two-phase commit", two_phases, set()),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
 from forwarder.result import RoundResult, Summary
 from forwarder.round import Route, queues_into
-from forwarder.routes.given import as_routes, check_option
+from forwarder.routes.arguments import as_routes, check_option
 from forwarder.services import Service, ServiceError
 from forwarder.session import SparkUnavailable
 from spool import Space

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from forwarder.events import Done
 from forwarder.result import RoundResult, Summary
 from forwarder.round import queues_into
+from forwarder.routes.arguments import check_routes
 from forwarder.routes.base import BaseForwarder, Loop
-from forwarder.routes.given import check_routes
 from forwarder.services import QueueService, Request
 from forwarder.task import threads_of
 from spool import open as open_space

@@ -421,7 +421,7 @@ class Administration(Closing):
     def _look(self, queue: str) -> None:
         page = self._store.shared.counters.read()
         check_queue(self._store.settings, queue, page)
-        self._store.view.was_read = True
+        self._store.view.was_searched = True
         catch_up(self._store, page)
         list_prepared(self._store)
         expire(self._store, queue, self._store.deadline())

@@ -103,7 +103,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
     """Apply ``edit`` to all matching messages that are not held. Return the number of changed messages."""
     page = store.shared.counters.read()
     check_queue(store.settings, bulk.queue, page)
-    store.view.was_read = True
+    store.view.was_searched = True
     catch_up(store, page)
     list_prepared(store)
     cursor = Cursor(bulk.queue, bulk.wanted)

@@ -20,7 +20,7 @@ from spool.admin.manifest import ExportReport, Progress
 from spool.admin.tar_stream import COMPRESSIONS, Writer
 from spool.disk.content import open_first
 from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
-from spool.log.deciding import settled
+from spool.log.settled_lock import settled
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.settings_file import parse

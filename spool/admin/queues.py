@@ -12,8 +12,8 @@ from spool.disk.content import ensure_directories, ensure_directory, protect_fil
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
 from spool.errors import Argument, InvalidArgument, QueueExists, QueueNotEmpty
 from spool.format.reader import FileContents
-from spool.log.deciding import settled
 from spool.log.sequence import flush_published, number_locked, settle_to
+from spool.log.settled_lock import settled
 from spool.log.visibility import list_prepared
 from spool.model import layout
 from spool.model.options import KEEP, Keep

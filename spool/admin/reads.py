@@ -131,7 +131,7 @@ def find(store: Store, wanted: Wanted, other_than: str | None) -> Message | None
         return found
     check_threads()
     look = partial(find_now, store, wanted, other_than)
-    return repeat_when_arrived(store, (wanted.sought,), is_never_held, look, store.deadline(wanted.timeout))
+    return repeat_when_arrived(store, (wanted.awaited,), is_never_held, look, store.deadline(wanted.timeout))
 
 
 def find_now(store: Store, wanted: Wanted, other_than: str | None) -> Message | None:
@@ -141,7 +141,7 @@ def find_now(store: Store, wanted: Wanted, other_than: str | None) -> Message | 
     """
     page = store.check_usable()
     check_queue(store.settings, wanted.queue, page)
-    store.view.was_read = True
+    store.view.was_searched = True
     catch_up(store, page)
     while (position := _newest(store, wanted)) is not None:
         seen = peek(store, position)

@@ -17,7 +17,7 @@ from spool.errors import Empty, MessageInUse
 from spool.model.message import Message
 from spool.runtime.call_guard import public_call
 from spool.runtime.clock import Deadline, LockTimeout
-from spool.store.sought import Sought
+from spool.store.awaited import Awaited
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
 from spool.transactions.hold import get_alone
@@ -50,7 +50,7 @@ class Receiver:
         get_once = partial(self._get_unless_cancelled, request.reply_queue, partial(reply_now, self.core, request))
         try:
             held = partial(is_held, self._store.view, self._store.clock, request)
-            return await self._repeat(request.sought, held, get_once, self._store.deadline(request.timeout))
+            return await self._repeat(request.awaited, held, get_once, self._store.deadline(request.timeout))
         except Empty:
             raise await self.threads.run(partial(no_reply, self._store.view, request)) from None
 
@@ -59,7 +59,7 @@ class Receiver:
         look = partial(self.threads.run, partial(self._find, wanted.queue, wanted, other_than))
         try:
             deadline = self._store.deadline(wanted.timeout)
-            return await self._repeat((wanted.sought,), is_never_held, look, deadline)
+            return await self._repeat((wanted.awaited,), is_never_held, look, deadline)
         except Empty:
             return None
 
@@ -108,7 +108,7 @@ class Receiver:
                 raise
         deadline = self._store.deadline(wanted.timeout)
         held = partial(is_there, self._store.view, self._store.clock, wanted)
-        wait = partial(self._repeat, (wanted.sought,), held, get_once, deadline, wanted.head)
+        wait = partial(self._repeat, (wanted.awaited,), held, get_once, deadline, wanted.head)
         if wanted.by_key:
             return await wait()
         turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
@@ -125,7 +125,7 @@ class Receiver:
 
     async def _repeat(
         self,
-        sought: Collection[Sought],
+        awaited: Collection[Awaited],
         is_held: Callable[[], bool],
         get_once: Callable[[], Awaitable[T]],
         deadline: Deadline,
@@ -133,13 +133,13 @@ class Receiver:
     ) -> T:
         """Repeat the get until it gets something. Raise the error of the last get when the time is over.
 
-        A get follows each arrival of a message that ``sought`` names. ``is_held``, ``head``: as for ``pauses``.
+        A get follows each arrival of a message that ``awaited`` names. ``is_held``, ``head``: as for ``pauses``.
         """
         event = asyncio.Event()
         arrived: bool | None = None
         # An attempt of a task uses two threads, so the pauses are longer than those of a thread.
         steps = pauses(self._store, head, is_held, deadline, shortest=0.001, slowest=0.02)
-        with self._store.view.sought.entered(sought, partial(self.threads.notify, event.set)):
+        with self._store.view.awaited.entered(awaited, partial(self.threads.notify, event.set)):
             self._waiting += 1
             try:
                 while True:
@@ -178,7 +178,7 @@ class Receiver:
             while self._waiting:
                 await self.threads.loop.run_in_executor(self._listener, self._listen_for_all)
         finally:
-            self._store.view.sought.wake_all()  # each task attempts a get, and raises the error that ended this task
+            self._store.view.awaited.wake_all()  # each task attempts a get, and raises the error that ended this task
 
     @public_call("waiting for a message")
     def _listen_for_all(self) -> None:

@@ -129,7 +129,7 @@ class RequestSlots:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     @property
-    def are_calm(self) -> bool:
+    def none_stand(self) -> bool:
         """Whether each slot is empty or done, so that no request stands."""
         try:
             return self._memory is None or self._memory[_STATES].isascii()

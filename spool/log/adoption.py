@@ -19,7 +19,7 @@ from spool.log.visibility import catch_up, prepared_contents
 from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.xid import FORMATS_USED_ONCE, Xid
-from spool.runtime.tearing import raise_if_torn
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

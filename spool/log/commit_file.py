@@ -16,7 +16,7 @@ from spool.format.writer import writer_name
 from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.xid import FORMATS_USED_ONCE, Xid
-from spool.runtime.tearing import raise_if_torn
+from spool.runtime.async_exceptions import raise_if_torn
 
 log = logging.getLogger("spool")
 

@@ -39,8 +39,8 @@ from spool.log.ring import Alone, Ring
 from spool.log.write import PREPARED, Rooms, Write, set_error, write
 from spool.log.write_set import Stage, WriteSet
 from spool.model.xid import Xid, new_local_xid
+from spool.runtime.async_exceptions import is_torn_by
 from spool.runtime.call_guard import call_later, enters, raise_interrupt
-from spool.runtime.tearing import is_torn_by
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spool.errors import Full
 from spool.format.commands import Addressing, addressing
 from spool.format.table import Table
-from spool.log.deciding import settle_and_catch_up
+from spool.log.settled_lock import settle_and_catch_up
 from spool.log.write_set import WriteSet
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.text import plural

@@ -20,9 +20,9 @@ from spool.coordination.request_slots import ANSWER_BYTES, BODY_BYTES, DONE, JOI
 from spool.errors import CommitUnknown, SpaceStopped
 from spool.format.header import UNREADABLE
 from spool.log.adoption import find_adopted, move_adopted
-from spool.log.standing import settle, span_of
+from spool.log.standing_requests import settle, span_of
 from spool.log.write_set import WriteSet, destinations_of
-from spool.runtime.tearing import raise_if_torn
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.store.store import WAIT_SECONDS, Store
 
 # The place of a request's messages in a commit: the branch's id, and the ordinal of the first message. For an adopted
@@ -111,7 +111,7 @@ class Ring(Alone):
     def expects_others(self, page: CounterPage | None) -> bool:
         if page is not None and page.issued > self.last:
             others, self.last = self.last and page.issued - self.last, page.issued
-            if -_APART_COMMITS < self.expected <= 0 and not self._slots.are_calm:
+            if -_APART_COMMITS < self.expected <= 0 and not self._slots.none_stand:
                 self.expected = _COMPANY_COMMITS  # one process has posted a request to another
             elif others >= _COMPANY_NUMBERS and self.expected == 0:
                 self.expected = _TRIAL_COMMITS

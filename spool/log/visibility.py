@@ -27,12 +27,12 @@ from spool.index.index import Index
 from spool.log import checkpoint
 from spool.log.replay import Listing, name_absent_branches, read_commit
 from spool.log.sequence import settle_to
-from spool.log.standing import look_at_standing
+from spool.log.standing_requests import look_at_standing
 from spool.model import layout
 from spool.model.position import PositionRanges
 from spool.model.xid import FORMATS_USED_ONCE, Xid
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.runtime.clock import Deadline
-from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import PreparedBranches, View
 from spool.store.settings_reader import Settings
 from spool.store.store import Store

@@ -10,8 +10,8 @@ from spool.format.header import VOTE, stamp
 from spool.format.reader import read_header
 from spool.model import layout
 from spool.model.xid import Xid
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.runtime.tearing import raise_if_torn
 from spool.store.store import Store
 
 

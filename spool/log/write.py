@@ -49,15 +49,15 @@ from spool.index.commit import Commit, CommitFile
 from spool.log import quota
 from spool.log.adoption import move_adopted, refuse_decided
 from spool.log.commit_file import CommitFileWriter
-from spool.log.deciding import lock_settled
 from spool.log.sequence import settle_to, with_number_lock
+from spool.log.settled_lock import lock_settled
 from spool.log.unflushed import flush_moved, keep_pace, needs_flush
 from spool.log.visibility import apply_own
 from spool.log.vote import unknown, withdraw
 from spool.log.write_set import WriteSet, destinations_of, merged
 from spool.model import layout
+from spool.runtime.async_exceptions import is_failed_step, is_torn_by, was_delivered
 from spool.runtime.clock import WaitExpired
-from spool.runtime.tearing import is_failed_step, is_torn_by, was_delivered
 from spool.store.feed import note_of
 from spool.store.settings_reader import Settings
 from spool.store.store import WAIT_SECONDS, Store

@@ -29,8 +29,8 @@ from spool.index.lookup import correlation_hash
 from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import pack_correlations, pack_ids
-from spool.log.deciding import Overtaken
 from spool.log.engine_commit import commit, own_file
+from spool.log.settled_lock import Overtaken
 from spool.log.visibility import catch_up, list_prepared
 from spool.log.write_set import WriteSet
 from spool.maintenance import tombstones

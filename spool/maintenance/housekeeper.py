@@ -275,8 +275,8 @@ class Housekeeper:
         Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer.
         So the other producers need not read all commits; a producer reads all commits only for the compaction.
         """
-        control, follows = self._store.shared.control, self._store.view.was_read
-        self._store.view.was_read = False
+        control, follows = self._store.shared.control, self._store.view.was_searched
+        self._store.view.was_searched = False
         if follows:
             return control.is_held_here(FOLLOWING) or control.try_lock(FOLLOWING, shared=True)
         if control.is_held_here(FOLLOWING):

@@ -29,7 +29,7 @@ from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
 from spool.log.engine_commit import commit_batch
 from spool.log.sequence import flush_published
-from spool.log.standing import cancel_of_dead
+from spool.log.standing_requests import cancel_of_dead
 from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet
 from spool.model import layout

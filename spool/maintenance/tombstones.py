@@ -14,8 +14,8 @@ from spool.format.commands import Remove
 from spool.format.reader import contents_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.index import Index
-from spool.log.deciding import Overtaken
 from spool.log.engine_commit import commit, own_file
+from spool.log.settled_lock import Overtaken
 from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.xid import BRANCH_ID_BYTES

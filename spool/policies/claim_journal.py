@@ -47,8 +47,8 @@ from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid, new_local_xid
 from spool.policies import retries
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.runtime.clock import Deadline
-from spool.runtime.tearing import raise_if_torn
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

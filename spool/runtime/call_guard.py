@@ -16,7 +16,7 @@ Python runs foreign code in the middle of a call:
 - *Finalizers, weak reference callbacks, log handlers, trace functions.* Such code runs in the thread of the call. If
   the code called a space, this second call could wait for a lock of its own thread, so the second call raises
   ProtocolError at once. ``submit`` and ``close`` are carried out when the call ends (``call_later``).
-- *Exceptions that come at an unknown point* (``runtime.tearing``). Such an exception tears the call, unless the call
+- *Exceptions that come at an unknown point* (``async_exceptions``). Such an exception tears the call, unless the call
   only waited. The space then closes as if the process had died: every lock is released, and the next opening recovers
   the space.
 """
@@ -40,7 +40,7 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from spool.errors import NotOpen
-from spool.runtime.tearing import Reentrant, is_in_library, is_torn_by, mark_delivered
+from spool.runtime.async_exceptions import Reentrant, is_in_library, is_torn_by, mark_delivered
 
 log = logging.getLogger("spool")
 

@@ -30,7 +30,7 @@ from spool.format.reader import prove, read_header
 from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
-from spool.runtime.tearing import raise_if_torn
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.store.identity import find_id, read_id, write_id
 from spool.store.settings_reader import replace_text
 

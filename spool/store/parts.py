@@ -21,10 +21,10 @@ from spool.index.commit import Commit
 from spool.model import layout
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
+from spool.store.awaited import AwaitedMessages
 from spool.store.feed import Feed
 from spool.store.mirror import Mirror
 from spool.store.settings_reader import Settings
-from spool.store.sought import SoughtMessages
 
 
 class Files:
@@ -155,15 +155,16 @@ class View:
     settings: the settings by which the index sorts the messages of each queue.
     own_commits: the commits of this process that are not applied yet. Each key is a number of a commit, and its value a
         function that returns the commit.
-    was_read: whether a caller searched for messages since the housekeeper last asked.
+    was_searched: whether a caller searched for messages since the housekeeper last asked.
     decodes_bodies: whether bodies are delivered as they were put. If False, the stored bytes are delivered.
     poll_locks: for each queue, the lock of the thread that polls on behalf of all threads that wait for the queue's
         next message.
-    sought: the messages for which calls wait, except those that sleep on shared memory.
+    awaited: the messages for which calls wait, except those that sleep on shared memory.
     """
 
     __slots__ = (
-        "decodes_bodies", "index", "mutex", "own_commits", "poll_locks", "prepared", "settings", "sought", "was_read",
+        "awaited", "decodes_bodies", "index", "mutex", "own_commits", "poll_locks", "prepared", "settings",
+        "was_searched",
     )  # fmt: skip
 
     def __init__(self, index: Index, settings: Settings) -> None:
@@ -172,7 +173,7 @@ class View:
         self.settings = settings
         self.prepared = PreparedBranches()
         self.own_commits: dict[int, Callable[[], Commit]] = {}
-        self.was_read = False
+        self.was_searched = False
         self.decodes_bodies = True
         self.poll_locks: dict[str, threading.RLock] = {}
-        self.sought = SoughtMessages(self.mutex)
+        self.awaited = AwaitedMessages(self.mutex)

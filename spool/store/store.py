@@ -330,7 +330,8 @@ def _raise_translated(error: OSError, translated: Exception) -> NoReturn:
 def as_library_error(disk: Disk, doing: str, error: OSError) -> Exception:
     """Return the error of the operating system as an error of the library, or an error of the library unchanged.
 
-    An OSError without a number is no error of the operating system: an alarm or another thread raised it (``tearing``).
+    An OSError without a number is no error of the operating system: an alarm or another thread raised it (see
+    ``async_exceptions``).
     """
     if isinstance(error, SpoolError) or error.errno is None:
         return error

@@ -11,8 +11,8 @@ from spool.model.message import exclusive, parse_message_id
 from spool.model.position import PositionRanges, positions
 from spool.model.text import shown
 from spool.runtime.clock import Clock
+from spool.store.awaited import Awaited
 from spool.store.parts import View
-from spool.store.sought import Sought
 from spool.transactions.validation import check_timeout
 
 PositionSet = set[tuple[int, int]]
@@ -49,10 +49,10 @@ class Wanted:
         return None if self.by_key else self.queue
 
     @property
-    def sought(self) -> Sought:
+    def awaited(self) -> Awaited:
         """The message that ends a wait of the get. Raises BadMessageId if the id is not valid."""
         id = None if self.message_id is None else parse_message_id(self.message_id)
-        return Sought(self.queue, id, self.correlation_id)
+        return Awaited(self.queue, id, self.correlation_id)
 
 
 def check_wanted(

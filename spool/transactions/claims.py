@@ -22,8 +22,8 @@ from spool.model.position import PositionRanges, append_range, subtract_ranges
 from spool.policies.claim_journal import become_owner
 from spool.policies.retries import add_failure_outcome
 from spool.runtime import call_guard
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.runtime.call_guard import public_call
-from spool.runtime.tearing import raise_if_torn
 from spool.transactions.claiming import Wanted
 from spool.transactions.core import Core
 from spool.transactions.held_messages import HeldMessages

@@ -17,8 +17,8 @@ from spool.log.write_set import WriteSet
 from spool.model import codecs, layout
 from spool.model.message import Message, Origin, new_message, set_body, set_ordinal, set_origin, with_defaults
 from spool.model.position import Position, PositionRanges
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.runtime.clock import Deadline
-from spool.runtime.tearing import raise_if_torn
 from spool.store.parts import Files, View
 from spool.store.store import Store
 

@@ -27,7 +27,7 @@ from spool.coordination.locks import GroupName, group_byte, xid_byte
 from spool.errors import CorruptedFile, NotOpen, SpoolError, UnknownCodec
 from spool.index.queue import ClaimedHead
 from spool.log.commit_file import CommitFileWriter
-from spool.log.standing import look_at_standing
+from spool.log.standing_requests import look_at_standing
 from spool.log.visibility import apply_up_to, catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet
 from spool.maintenance.triggers import RETAINED_FOR_READERS
@@ -37,9 +37,9 @@ from spool.model.xid import Xid
 from spool.policies import retries
 from spool.policies.claim_journal import Journal, become_owner
 from spool.policies.expiry import expire
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.runtime.greenlets import check_threads
-from spool.runtime.tearing import raise_if_torn
 from spool.transactions import waiting
 from spool.transactions.claiming import Wanted, asked_for, check_not_own, in_group_order, is_there, nothing_free
 from spool.transactions.core import Core
@@ -154,7 +154,7 @@ class Hold:
                 check_queue(store.settings, wanted.queue, page)
         if self.journal is not None and not store.shared.claims.owner:
             become_owner(store)  # (before the claim, because this may wait for a lock)
-        view.was_read = True
+        view.was_searched = True
         if page.published > view.index.applied:
             apply_up_to(store, page.published)
         if view.settings is not store.settings.known:
@@ -173,7 +173,7 @@ class Hold:
                 self._lock_free(wanted, skip, got)
                 if got:
                     if not (  # (otherwise nothing has happened since the first read)
-                        store.shared.requests.are_calm
+                        store.shared.requests.none_stand
                         and counters.read() is page
                         and page.issued == page.published
                         and page.owner <= owners.seen
@@ -228,7 +228,7 @@ class Hold:
         added to ``skip``. The error about them is returned. ``seen``: the counters that were read before the claim.
         """
         store, owners, refused, kept = self.store, self._owners, None, got
-        if not store.shared.requests.are_calm:
+        if not store.shared.requests.none_stand:
             look_at_standing(store, got)
         page = store.shared.counters.read()
         if (page.owner > owners.seen or owners.others) and (left := owners.count_attempts_of_dead(got, page)):
@@ -427,7 +427,7 @@ class Hold:
             listen = partial(waiting.wait, store, wakeups.expect(wanted.queue))
             return waiting.repeat(store, steps, look, deadline, listen) or []
         held = partial(is_there, store.view, store.clock, wanted)
-        return waiting.repeat_when_arrived(store, (wanted.sought,), held, look, deadline, wanted.head) or []
+        return waiting.repeat_when_arrived(store, (wanted.awaited,), held, look, deadline, wanted.head) or []
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 

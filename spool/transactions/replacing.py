@@ -70,7 +70,7 @@ class Replacements:
             return not _others_hold(self._store, wanted, set(positions(hold.claims)))
 
         try:
-            if not look() and not repeat_when_arrived(self._store, (wanted.sought,), lambda: True, look, deadline):
+            if not look() and not repeat_when_arrived(self._store, (wanted.awaited,), lambda: True, look, deadline):
                 raise MessageInUse(
                     f"a message with the correlation id {shown(wanted.correlation_id)} of queue {wanted.queue} is held "
                     "by a transaction: try again later"

@@ -19,8 +19,8 @@ from spool.model.options import PutOptions
 from spool.model.text import no_queue
 from spool.runtime.clock import Clock
 from spool.runtime.context import associated
+from spool.store.awaited import Awaited
 from spool.store.parts import View
-from spool.store.sought import Sought
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
@@ -60,12 +60,12 @@ class PendingRequest:
         return [Wanted(queue, correlation_id=self.correlation_id) for queue in queues]
 
     @property
-    def sought(self) -> list[Sought]:
+    def awaited(self) -> list[Awaited]:
         """The messages that end the wait: an answer, or the request itself in the error queue."""
-        sought = [wanted.sought for wanted in self.wanted]
+        awaited = [wanted.awaited for wanted in self.wanted]
         if self.error_queue is not None:
-            sought.append(Sought(self.error_queue, parse_message_id(self.message_id)))
-        return sought
+            awaited.append(Awaited(self.error_queue, parse_message_id(self.message_id)))
+        return awaited
 
 
 def check_request(store: Store, queue: str, timeout: float | None, options: PutOptions) -> PendingRequest:
@@ -102,7 +102,7 @@ def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[
     store = core.store
     held = partial(is_held, store.view, store.clock, request)
     look = partial(take_reply, core, request, before_commit)
-    reply = repeat_when_arrived(store, request.sought, held, look, store.deadline(request.timeout))
+    reply = repeat_when_arrived(store, request.awaited, held, look, store.deadline(request.timeout))
     if reply is None:
         raise no_reply(store.view, request)
     return reply

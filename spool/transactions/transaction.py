@@ -33,11 +33,11 @@ from spool.model.text import LONGEST_REASON, class_name, storable
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies.deduplication import DeduplicationKeys, check_single
 from spool.runtime import call_guard
+from spool.runtime.async_exceptions import is_torn_by, raise_if_torn
 from spool.runtime.call_guard import public_call, within
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
 from spool.runtime.context import Block, associate, dissociate, joined_by_caller
 from spool.runtime.pickling import refuse_pickling
-from spool.runtime.tearing import is_torn_by, raise_if_torn
 from spool.store.settings_reader import Settings
 from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core

@@ -23,9 +23,9 @@ from spool.disk.content import chunks, opened, replacement
 from spool.disk.disk import raise_unless_full
 from spool.log.adoption import UnknownBranch, adoption, heuristic_fact, move_adopted, voted_contents
 from spool.log.commit_file import CommitFileWriter
-from spool.log.deciding import settled
 from spool.log.engine_commit import commit
 from spool.log.sequence import finish_dead_writers, settle_all
+from spool.log.settled_lock import settled
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist, unmark
 from spool.log.write_set import WriteSet

@@ -5,7 +5,7 @@
 
 If several threads of a process wait for the head of one queue, only one of them attempts claims at a time. It sleeps on
 shared memory. A thread that waits for a message by id or correlation id sleeps until it is woken, and so does a thread
-that cannot sleep on shared memory. One of these threads listens for all of them (``spool.store.sought``).
+that cannot sleep on shared memory. One of these threads listens for all of them (``spool.store.awaited``).
 """
 
 import logging
@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeVar
 
 from spool.log.visibility import catch_up
 from spool.runtime import call_guard
+from spool.runtime.async_exceptions import only_waits
 from spool.runtime.clock import POLL_MAX_SECONDS, POLL_MIN_SECONDS, Deadline, LockTimeout, WaitExpired
-from spool.runtime.tearing import only_waits
-from spool.store.sought import Sought
+from spool.store.awaited import Awaited
 from spool.store.store import Store
 from spool.transactions.two_phase import resolve_orphans
 
@@ -150,7 +150,7 @@ def wait(store: Store, woken: Callable[[float], bool], seconds: float) -> bool:
 
 def repeat_when_arrived(
     store: Store,
-    sought: Collection[Sought],
+    awaited: Collection[Awaited],
     is_held: Callable[[], bool],
     look: Callable[[], T],
     deadline: Deadline,
@@ -158,33 +158,33 @@ def repeat_when_arrived(
 ) -> T | None:
     """Repeat the attempt ``look`` until it returns something or the time is over; return the last result.
 
-    An attempt follows each arrival of a message that ``sought`` names. ``head``: as for ``pauses``.
+    An attempt follows each arrival of a message that ``awaited`` names. ``head``: as for ``pauses``.
     """
     arrived = threading.Event()
-    with store.view.sought.entered(sought, arrived.set):
+    with store.view.awaited.entered(awaited, arrived.set):
         steps = pauses(store, head, is_held, deadline)
         return repeat(store, steps, lambda _: look(), deadline, partial(listen_for_all, store, arrived))
 
 
 def listen_for_all(store: Store, arrived: threading.Event, seconds: float) -> bool:
-    """Wait until ``SoughtMessages`` sets ``arrived`` or the time is over; return whether it was set, and clear it.
+    """Wait until ``AwaitedMessages`` sets ``arrived`` or the time is over; return whether it was set, and clear it.
 
     If no other thread listens, this thread wakes the calls whose messages arrive meanwhile.
     """
-    sought, notifier, pause = store.view.sought, store.shared.notifier, POLL_MIN_SECONDS
-    if sought.listener.acquire(blocking=False):
+    awaited, notifier, pause = store.view.awaited, store.shared.notifier, POLL_MIN_SECONDS
+    if awaited.listener.acquire(blocking=False):
         try:
             until = store.deadline(seconds)
             while not arrived.is_set() and (left := until.remaining()) > 0:
-                notified = notifier.wait(sought.heard, left)
-                sought.heard = notifier.generation
+                notified = notifier.wait(awaited.heard, left)
+                awaited.heard = notifier.generation
                 if wake_arrived(store, thorough=until.remaining() <= 0):
                     pause = POLL_MIN_SECONDS
                 elif notified:  # in a busy space, not every commit is worth a check
                     store.clock.sleep(min(pause, until.remaining()))
                     pause = min(2 * pause, BUSY_SECONDS)
         finally:
-            sought.listener.release()
+            awaited.listener.release()
     else:
         wait(store, arrived.wait, seconds)
     if not arrived.is_set():
@@ -206,4 +206,4 @@ def wake_arrived(store: Store, *, thorough: bool) -> bool:
         resolve_orphans(store, store.deadline())
         store.shared.control.verify()
     with store.view.mutex:
-        return store.view.sought.wake(store.view.index.messages, settings.config.queues)
+        return store.view.awaited.wake(store.view.index.messages, settings.config.queues)

@@ -18,11 +18,11 @@ from spool.admin.stats import QueueStats
 from spool.coordination.locks import PUBLISHING
 from spool.disk.advice import as_failure, is_directory
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, PUBLISHED_MODE, Disk
-from spool.disk.looking import LookingDisk
+from spool.disk.read_only import ReadOnlyDisk
 from spool.errors import CorruptedFile, DiskFailure, NotASpace
 from spool.model import layout
 from spool.policies.subscriptions import SubscriptionState
-from spool.runtime.tearing import raise_if_torn
+from spool.runtime.async_exceptions import raise_if_torn
 from spool.store import run_files
 from spool.store.store import Store
 from spool.watch.failures import TaskFailures, by_task
@@ -105,7 +105,7 @@ def read_metrics(path: str | os.PathLike[str]) -> SpaceMetrics:
         NewerFormat: a later version of the library published the metrics.
         CorruptedFile: the bytes of the file are damaged.
     """
-    disk = LookingDisk(os.fspath(path))
+    disk = ReadOnlyDisk(os.fspath(path))
     if not is_directory(disk.root):
         raise NotASpace(f"{disk.root} is not a directory")
     try:

@@ -11,7 +11,7 @@ import pytest
 
 import spool
 import spool.aio
-from spool.store.sought import Sought
+from spool.store.awaited import Awaited
 from spool.transactions import waiting
 from tests import door
 from tests.held import PATIENT_SECONDS, HeldDisk
@@ -269,7 +269,7 @@ def test_a_waiting_task_is_woken_for_the_message_of_another_opener(path: Path, m
         with spool.open(path) as other:
             for n in range(3):  # (the first wake of a listener wakes all calls)
                 found = asyncio.create_task(space.get("orders", timeout=None))
-                while not door.store(space).view.sought._wakes:
+                while not door.store(space).view.awaited._wakes:
                     await asyncio.sleep(0)
                 await asyncio.to_thread(other.put, "orders", n)
                 assert (await found).body == n
@@ -284,14 +284,14 @@ def test_a_message_that_arrives_during_an_attempt_of_a_task_is_not_missed(path: 
         async def get_once() -> str:
             attempts.append(1)
             if len(attempts) == 1:  # it has searched
-                door.store(space).view.sought.wake_all()
+                door.store(space).view.awaited.wake_all()
                 await asyncio.sleep(0)
                 raise spool.Empty
             return "new"
 
         space._receiver._listening = asyncio.create_task(asyncio.sleep(2 * PATIENT_SECONDS))  # it wakes nobody
-        sought, deadline = Sought("orders", None, "c"), door.deadline(space, None)
-        assert await space._receiver._repeat([sought], lambda: False, get_once, deadline) == "new"
+        awaited, deadline = Awaited("orders", None, "c"), door.deadline(space, None)
+        assert await space._receiver._repeat([awaited], lambda: False, get_once, deadline) == "new"
 
     run(path, story)
 
@@ -306,7 +306,7 @@ def test_a_waiting_task_that_is_cancelled_gives_its_turn_to_the_next_and_leaves_
             await first
         await space.put("orders", 1)
         assert (await second).body == 1
-        assert not door.store(space).view.sought._wakes
+        assert not door.store(space).view.awaited._wakes
 
     run(path, story)
 

@@ -14,7 +14,7 @@ import spool
 from spool.model import layout
 from spool.policies.claim_journal import Journal
 from spool.runtime import call_guard
-from spool.runtime.tearing import mark_delivered
+from spool.runtime.async_exceptions import mark_delivered
 from spool.transactions.hold import Hold
 from tests import door
 from tests.at_once import AT_ONCE

@@ -11,7 +11,7 @@ import pytest
 
 import spool
 import spool.aio
-from spool.store.sought import Sought
+from spool.store.awaited import Awaited
 from spool.transactions.claiming import Wanted
 from spool.transactions.hold import Hold
 from spool.transactions.waiting import repeat_when_arrived, wake_arrived
@@ -182,8 +182,8 @@ def test_a_message_that_arrived_and_was_compacted_since_the_last_search_wakes_th
 ) -> None:
     with small_compactions(), spool.open(path) as space:
         store, arrived = door.store(space), threading.Event()
-        [absent] = [Sought("orders", None, "c")]
-        with store.view.sought.entered([absent], arrived.set):
+        [absent] = [Awaited("orders", None, "c")]
+        with store.view.awaited.entered([absent], arrived.set):
             wake_arrived(store, thorough=True)
             arrived.clear()
             for n in range(9):
@@ -202,13 +202,13 @@ def test_a_message_that_arrives_during_an_attempt_is_not_missed(other: spool.Spa
     def look() -> str:
         attempts.append(1)
         if len(attempts) == 1:  # it has searched
-            store.view.sought.wake_all()
+            store.view.awaited.wake_all()
             return ""
         return "new"
 
-    with store.view.sought.listener:  # so the call sleeps until it is woken
-        sought, deadline = Sought("orders", None, "c"), store.deadline(LONG)
-        assert repeat_when_arrived(store, [sought], lambda: False, look, deadline) == "new"
+    with store.view.awaited.listener:  # so the call sleeps until it is woken
+        awaited, deadline = Awaited("orders", None, "c"), store.deadline(LONG)
+        assert repeat_when_arrived(store, [awaited], lambda: False, look, deadline) == "new"
         assert deadline.remaining() > 0
 
 
@@ -280,7 +280,7 @@ def test_the_same_ends_the_wait_of_tasks(path: Path, ending: str) -> None:
 def test_a_call_that_stops_waiting_leaves_nothing(path: Path, other: spool.Space) -> None:
     with pytest.raises(spool.Empty):
         other.get("orders", correlation_id="c", timeout=0.01)
-    assert not door.store(other).view.sought._wakes
+    assert not door.store(other).view.awaited._wakes
 
 
 def test_a_call_without_notifications_polls(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from spool.coordination.request_slots import SLOTS, RequestSlots
 from spool.disk.memory import WORD_BYTES
-from spool.log import adoption, standing, write
+from spool.log import adoption, standing_requests, write
 from tests.crash.interleave import Interleaver
 from tests.crash.operations import Unexplained
 from tests.crash.planted import Bug, planted
@@ -111,11 +111,11 @@ BUGS: tuple[tuple[Bug, Callable[[Interleaver], None]], ...] = (
           ("*stamp(mark))", "*stamp(mark))\n        if issued is not None:\n"
            "            issued(self.write_sets, mark)")), "posted commits"),
      lambda explorer: die_at_each_step(explorer, LEADS_NEXT, "")),
-    (Bug("rule 19: a taken request is posted again without a look", standing.settle,
+    (Bug("rule 19: a taken request is posted again without a look", standing_requests.settle,
          (("DONE if _was_committed(store, slots.number(slot)) else POSTED", "POSTED"),), "posted commits"),
      lambda explorer: die_at_each_step(explorer, LEADS_NEXT, "")),
-    (Bug("rule 20: a claim does not look at the standing requests", standing.look_at_standing,
-         (("if slots.are_calm:", "if True:"),), "posted commits"),
+    (Bug("rule 20: a claim does not look at the standing requests", standing_requests.look_at_standing,
+         (("if slots.none_stand:", "if True:"),), "posted commits"),
      lambda explorer: die_at_each_step(explorer, REPLIES, "")),
     (Bug("rule 5: a leader does not look whether a posted branch was rolled back", adoption.refusal,
          (("if xid in others:", "if True:\n        return None\n    if xid in others:"),),

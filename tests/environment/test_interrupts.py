@@ -245,7 +245,7 @@ class Lines:
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
         name = frame.f_code.co_filename
-        if not name.startswith(ENGINE) or name.endswith(("call_guard.py", "tearing.py")):
+        if not name.startswith(ENGINE) or name.endswith(("call_guard.py", "async_exceptions.py")):
             return None
         return self.line if not self._only or frame.f_code.co_name in self._only else None
 

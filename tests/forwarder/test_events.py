@@ -13,7 +13,7 @@ import spool
 from forwarder import Forwarder
 from forwarder import forwarder as driver
 from forwarder.events import Begun, Claimed, Done, Down, Event, Paused, Stopping, Up, as_json
-from forwarder.routes import given
+from forwarder.routes import arguments
 from spool.workers.outcome import Replied, Retried
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
 from tests.spaces import space_with
@@ -28,7 +28,7 @@ space = space_with("work")
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
-    monkeypatch.setattr(given, "parse", lambda url, **_: Scripted(url))
+    monkeypatch.setattr(arguments, "parse", lambda url, **_: Scripted(url))
     monkeypatch.setattr(Forwarder, "_start", lambda self, server: SPARK)
     monkeypatch.setattr(driver, "stop", lambda spark: None)
     monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)

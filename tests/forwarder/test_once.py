@@ -14,7 +14,7 @@ from forwarder import Effect, Forwarder, Summary
 from forwarder import forwarder as driver
 from forwarder.result import Failures, RoundResult
 from forwarder.round import Route, TaskDied
-from forwarder.routes import given
+from forwarder.routes import arguments
 from forwarder.routes.base import in_steps
 from forwarder.task import Chunk, TaskResult
 from spool.workers.conclusion import kept
@@ -30,7 +30,7 @@ space = space_with("errors", work={"retry_delay": 0.0, "retry_delay_max": None})
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
-    monkeypatch.setattr(given, "parse", lambda url, **_: Scripted(url))
+    monkeypatch.setattr(arguments, "parse", lambda url, **_: Scripted(url))
 
 
 def made(space: spool.Space, answer: Answer, **options: Any) -> Forwarder:
@@ -217,7 +217,7 @@ def test_q12_a_route_without_a_service_has_that_of_the_queue_s_name(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(given, "parse", lambda url, **_: asked.append(url) or Scripted(url))
+    monkeypatch.setattr(arguments, "parse", lambda url, **_: asked.append(url) or Scripted(url))
     words = ["-s", space.path, "--route", "work", "--services", "python:no_such_module"]
     assert CliRunner().invoke(main, words).exit_code == 2
     assert asked == ["python:no_such_module:work"]

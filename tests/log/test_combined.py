@@ -19,11 +19,11 @@ from spool.coordination.request_slots import DONE, EMPTY, POSTED, TAKEN, Request
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import ring
 from spool.log.ring import _APART_COMMITS, _TRIAL_COMMITS
-from spool.log.standing import look_at_standing, span_of
+from spool.log.standing_requests import look_at_standing, span_of
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.runtime.async_exceptions import mark_delivered
 from spool.runtime.clock import Clock, Deadline, WaitExpired
-from spool.runtime.tearing import mark_delivered
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.branches import voting
@@ -73,7 +73,7 @@ def test_a_leader_commits_the_request_of_another_process(
         posted(leader)
     name = waits.result(PATIENT_SECONDS)
     assert owner.show(name).body == leader.show(name).body == "posted"
-    assert slots_of(leader).are_calm
+    assert slots_of(leader).none_stand
 
 
 def test_each_request_of_a_commit_gets_its_own_ids(
@@ -210,7 +210,7 @@ def test_a_closing_space_withdraws_its_request(
     slots_of(leader).end_lead()
     leader.put("orders", "behind")
     assert bodies(leader) == ["behind"]
-    assert slots_of(leader).are_calm
+    assert slots_of(leader).none_stand
 
 
 def test_the_outcome_is_unknown_if_the_leader_does_not_end(
@@ -228,7 +228,7 @@ def test_the_outcome_is_unknown_if_the_leader_does_not_end(
     slots_of(leader).end_lead()
     owner.put("orders", "later")
     assert sorted(bodies(leader)) == ["later", "unknown"]
-    assert slots_of(leader).are_calm
+    assert slots_of(leader).none_stand
 
 
 def test_a_request_whose_leader_failed_is_settled_by_its_owner(
@@ -313,7 +313,7 @@ def test_a_process_that_looks_for_a_slot_owns_no_request_of_a_dead_process(
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         with door.leading(leader):
             posted(leader)
-        until(lambda: slots.are_calm)
+        until(lambda: slots.none_stand)
         assert slots.try_lead()
         lock = searching._owners.try_lock
         monkeypatch.setattr(RequestSlots, "standing", stand)
@@ -344,7 +344,7 @@ def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(leader: spo
     assert not slots.is_owned(slot)
     slots.end_lead()
     leader.put("orders", "again", deduplication_key="k")
-    assert slots.are_calm
+    assert slots.none_stand
     assert bodies(leader) == ["again"]
 
 
@@ -388,7 +388,7 @@ def test_a_leader_moves_the_branches_of_others(
     assert door.disk(leader).names(layout.PREPARED) == []
     assert decides[0].result(PATIENT_SECONDS) == xa.XA_OK
     assert sorted(bodies(owner)) == [b"beside it", b"one"]
-    assert slots_of(leader).are_calm
+    assert slots_of(leader).none_stand
 
 
 def test_a_branch_that_was_rolled_back_meanwhile_is_refused_by_its_owner(
@@ -533,7 +533,7 @@ def test_a_request_whose_number_is_empty_is_cancelled_for_a_put_of_its_key(
     with door.leading(leader):
         pass
     assert bodies(leader) == ["again"]
-    assert slots_of(leader).are_calm
+    assert slots_of(leader).none_stand
 
 
 def test_a_request_whose_commit_is_damaged_is_not_committed_again(leader: spool.Space, owner: spool.Space) -> None:
@@ -547,7 +547,7 @@ def test_a_request_whose_commit_is_damaged_is_not_committed_again(leader: spool.
     with door.leading(leader):
         pass
     assert bodies(leader) == ["one"]
-    assert slots_of(leader).are_calm
+    assert slots_of(leader).none_stand
 
 
 def test_a_claim_waits_for_the_leader_that_may_commit_a_request(
@@ -597,7 +597,7 @@ def test_a_deleted_file_stops_the_space(leader: spool.Space, owner: spool.Space)
 def test_a_space_whose_memory_was_released_is_not_open(leader: spool.Space, owner: spool.Space) -> None:
     slots = slots_of(owner)
     owner.close()
-    for use in (lambda: slots.are_calm, slots.standing, lambda: slots.state(0), lambda: slots.clear(0)):
+    for use in (lambda: slots.none_stand, slots.standing, lambda: slots.state(0), lambda: slots.clear(0)):
         with pytest.raises(OSError, match="closed"):
             use()
 
@@ -650,4 +650,4 @@ def test_slots_are_empty_again_when_no_process_has_the_space_open(tmp_path: Path
     slots.take(4, 1, b"")
     leader.close()
     with spool.open(tmp_path / "space") as again:
-        assert slots_of(again).are_calm
+        assert slots_of(again).none_stand

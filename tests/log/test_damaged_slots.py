@@ -178,7 +178,7 @@ def test_the_owner_of_a_damaged_slot_does_not_know_the_outcome(
         pass
     assert bodies(leader).count("later") == 1
     assert bodies(leader).count("once") <= 1
-    assert slots_of(leader).are_calm
+    assert slots_of(leader).none_stand
 
 
 @pytest.mark.parametrize("place", range(0, WORD_BITS + ROW_BITS, 29))
@@ -239,7 +239,7 @@ def test_a_key_is_put_once_beside_a_damaged_slot(leader: spool.Space, owner: spo
             assert joined == 1
         puts.result(PATIENT_SECONDS)
     assert bodies(leader) == ["again"]
-    assert slots.are_calm
+    assert slots.none_stand
 
 
 def test_a_claim_clears_a_damaged_slot(leader: spool.Space, owner: spool.Space, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import spool
 from spool.coordination.locks import NUMBER
 from spool.runtime import call_guard
-from spool.runtime.tearing import mark_delivered
+from spool.runtime.async_exceptions import mark_delivered
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of

@@ -22,8 +22,8 @@ import xa
 from spool.coordination import locks
 from spool.coordination.locks import NUMBER, LockFile
 from spool.disk import content
-from spool.log import deciding
-from spool.log.deciding import settle_and_catch_up
+from spool.log import settled_lock
+from spool.log.settled_lock import settle_and_catch_up
 from spool.maintenance import compaction
 from tests import door
 from tests.at_once import AT_ONCE
@@ -253,7 +253,7 @@ def longest_hold(directory: Path, operation: Callable[[spool.Space, int], None],
         for name in ("orders", "others", "limited"):
             space.create_queue(name)
         _work.clear()
-        with mock.patch.object(deciding, "MOST_MESSAGES", 64), mock.patch("spool.log.write._LARGE_MESSAGES", 64):
+        with mock.patch.object(settled_lock, "MOST_MESSAGES", 64), mock.patch("spool.log.write._LARGE_MESSAGES", 64):
             operation(space, many)
     assert _work, "nothing was measured"
     return _work[-1].longest

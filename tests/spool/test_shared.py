@@ -15,7 +15,7 @@ import pytest
 
 import spool
 from spool import sharing
-from spool.runtime.tearing import Reentrant
+from spool.runtime.async_exceptions import Reentrant
 from tests import children, door
 from tests.held import PATIENT_SECONDS
 

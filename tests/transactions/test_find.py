@@ -282,7 +282,7 @@ def test_a_search_for_another_message_than_the_known_one_waits_for_the_next_valu
 
 def test_a_search_that_waits_in_vain_returns_none(space: spool.Space) -> None:
     assert space.find("orders", correlation_id="c", timeout=0.01) is None
-    assert not door.store(space).view.sought._wakes
+    assert not door.store(space).view.awaited._wakes
 
 
 @pytest.mark.parametrize("ending", ["close", "stop", "delete_queue"])

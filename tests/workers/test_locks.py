@@ -12,7 +12,7 @@ import pytest
 import spool
 import spool.aio
 from spool.coordination.locks import NUMBER, LockFile
-from spool.log import deciding, write
+from spool.log import settled_lock, write
 from spool.log.sequence import with_number_lock
 from spool.model.position import PositionRanges
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired
@@ -58,7 +58,10 @@ def locked(space: spool.Space, on_timeout: Callable[[int], bool] = lambda times:
             with_number_lock(mine, deadline, failed)
 
         assert control.try_lock(NUMBER)
-        with mock.patch.object(write, "with_number_lock", wait), mock.patch.object(deciding, "with_number_lock", wait):
+        with (
+            mock.patch.object(write, "with_number_lock", wait),
+            mock.patch.object(settled_lock, "with_number_lock", wait),
+        ):
             try:
                 yield
             finally:

@@ -9,7 +9,7 @@ import xa
 from spool.disk.disk import FlushFailed
 from spool.log.adoption import UnknownBranch
 from spool.model import layout
-from spool.runtime.tearing import mark_delivered
+from spool.runtime.async_exceptions import mark_delivered
 from spool.transactions.two_phase import commit_prepared
 from tests import door
 from tests.branches import begun, voted, xid

@@ -9,14 +9,14 @@ from spool.disk.memory import ByCalls, SharedBytes
 from spool.model import layout
 
 
-class LookingDisk(Disk):
+class ReadOnlyDisk(Disk):
     """A `Disk` that can read and lock files, but changes nothing.
 
     If a file of ``run/`` is missing, an empty file in memory takes its place.
     """
 
-    def sibling(self, root: str) -> "LookingDisk":
-        return LookingDisk(root)
+    def sibling(self, root: str) -> "ReadOnlyDisk":
+        return ReadOnlyDisk(root)
 
     def open(self, name: str, *, write: bool = False) -> int:
         return super().open(name)

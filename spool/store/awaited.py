@@ -1,8 +1,8 @@
 """The messages for which calls of this process wait, each by its id, its correlation id, or as the head of a queue.
 
 A call registers the message for which it waits, with a function that wakes the call. One of the waiting calls listens
-for all of them. After each notification the listening call catches up and calls ``SoughtMessages.wake``, which searches
-the messages in memory. So a commit wakes only the calls whose messages may have arrived.
+for all of them. After each notification the listening call catches up and calls ``AwaitedMessages.wake``, which
+searches the messages in memory. So a commit wakes only the calls whose messages may have arrived.
 """
 
 import threading
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spool.index.lookup import MessageTable
 
 
-class Sought(NamedTuple):
+class Awaited(NamedTuple):
     """One message of a queue, by its id (branch id and ordinal in the branch) or by its correlation id; or any message
     of the queue."""
 
@@ -23,7 +23,7 @@ class Sought(NamedTuple):
     correlation_id: str | None = None
 
 
-class SoughtMessages:
+class AwaitedMessages:
     """The messages for which calls of one open space wait.
 
     mutex: the mutex of the view.
@@ -35,24 +35,24 @@ class SoughtMessages:
         self.listener = threading.Lock()
         self.heard = -1
         self._mutex = mutex
-        self._wakes: dict[Sought, list[Callable[[], object]]] = {}
+        self._wakes: dict[Awaited, list[Callable[[], object]]] = {}
         self._searched: Callable[[], MessageTable | None] = lambda: None
         self._segments_added = 0
 
     @contextmanager
-    def entered(self, sought: Collection[Sought], wake: Callable[[], object]) -> Iterator[None]:
+    def entered(self, awaited: Collection[Awaited], wake: Callable[[], object]) -> Iterator[None]:
         """While the body runs, ``wake`` is called each time when one of these messages may have arrived.
 
         ``wake`` must not wait.
         """
         with self._mutex:
-            for one in sought:
+            for one in awaited:
                 self._wakes.setdefault(one, []).append(wake)
         try:
             yield
         finally:
             with self._mutex:
-                for one in sought:
+                for one in awaited:
                     wakes = self._wakes[one]
                     wakes.remove(wake)
                     if not wakes:
@@ -72,8 +72,8 @@ class SoughtMessages:
             return bool(self._wakes)
         found = [
             wakes
-            for sought, wakes in self._wakes.items()
-            if sought.queue not in queues or messages.is_in_memory(sought.queue, sought.id, sought.correlation_id)
+            for awaited, wakes in self._wakes.items()
+            if awaited.queue not in queues or messages.is_in_memory(awaited.queue, awaited.id, awaited.correlation_id)
         ]
         for wakes in found:
             _call(wakes)

@@ -75,7 +75,7 @@ def look_at_standing(store: Store, claimed: PositionRanges | None = None) -> Non
         WaitExpired: a process that leads does not end its commit in time.
     """
     slots = store.shared.requests
-    if slots.are_calm:
+    if slots.none_stand:
         return
     for slot in _conflicting(slots, claimed):
         slots.lead(store.deadline())
@@ -93,7 +93,7 @@ def cancel_of_dead(store: Store) -> None:
     full.
     """
     slots = store.shared.requests
-    if slots.are_calm or not slots.try_lead():
+    if slots.none_stand or not slots.try_lead():
         return
     try:
         for slot in _conflicting(slots, None):
