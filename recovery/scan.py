@@ -17,7 +17,7 @@ from spool.log.adoption import UnknownBranch, heuristic_fact
 from spool.log.visibility import read_all, rebuild
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.policies.claim_journal import count_journal
+from spool.policies.attempt_journal import count_journal
 from spool.policies.heuristics import ROLLED_BACK
 from spool.store.store import Store, log
 from spool.transactions.two_phase import finish_moves, rollback_prepared

@@ -12,7 +12,7 @@ from spool.disk.disk import Disk
 from spool.index import Index
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.policies.claim_journal import all_journals, read_journal, uncounted
+from spool.policies.attempt_journal import all_journals, read_journal, uncounted
 
 from .decision import Decision, Reason, Step
 
@@ -91,7 +91,7 @@ def decide(active: ActiveFiles, unnamed: Collection[str], attempts: Collection[X
     decisions = []
     for xid in active.journals:
         dead = Kind.COUNTED, Reason.HOLDER_DIED if xid in attempts else Reason.NO_ATTEMPT, Step.COUNT
-        decisions.append(_about_branch(active, xid, layout.claim_journal(xid), dead))
+        decisions.append(_about_branch(active, xid, layout.attempt_journal(xid), dead))
     for xid in active.branches:
         dead = Kind.ROLLED_BACK, Reason.OWNER_DIED, Step.REMOVE
         if layout.active(xid) not in unnamed:

@@ -38,7 +38,7 @@ from spool.maintenance.disk_space import rooms
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
-from spool.policies import claim_journal
+from spool.policies import attempt_journal
 from spool.runtime.clock import Clock, Deadline
 from spool.store.store import WAIT_SECONDS, Store
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -83,9 +83,9 @@ def counters(owner: Owner) -> CounterPage:
 
 def in_work(space: spool.Space) -> list[Position]:
     """Return the messages for which the death of this process would count an attempt."""
-    journal = claim_journal.read_journal(disk(space), core(space).journal.xid)
+    journal = attempt_journal.read_journal(disk(space), core(space).journal.xid)
     catch_up(store(space))
-    return claim_journal.uncounted(index(space), journal)
+    return attempt_journal.uncounted(index(space), journal)
 
 
 def next_check(arrivals: spool.QueueArrivals) -> float:

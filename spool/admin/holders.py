@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import Disk
 from spool.model.position import Position
-from spool.policies.claim_journal import all_journals, read_journal
+from spool.policies.attempt_journal import all_journals, read_journal
 from spool.store.parts import Shared, View
 
 CLAIMED: Final = "claimed"

@@ -286,7 +286,7 @@ class ClaimLocks:
 
     The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files. The kernel keeps the locks
     of a file in a list. So 20,000 scattered locks would take forty times longer in one file than in 64 files. No
-    message has the number 0; the bytes of number 0 stand for owners (see ``claim_journal``). In each claim file, a
+    message has the number 0; the bytes of number 0 stand for owners (see ``attempt_journal``). In each claim file, a
     process locks its owner's byte and its claims by the same descriptor, so the kernel releases both at once. Therefore
     a process that gets a claim of a dead owner finds the owner's byte free.
 

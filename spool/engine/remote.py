@@ -19,7 +19,7 @@ from spool.format.reader import BodyPlace
 from spool.index.commit import FileRef
 from spool.index.stored_run import StoredRun, cut
 from spool.policies.applications import BatchOf
-from spool.policies.claim_journal import CallMarks
+from spool.policies.attempt_journal import CallMarks
 from spool.reading.backlog import Backlog, CommitSize
 from spool.reading.message_reader import MessageReader, ReadMessages
 from spool.reading.places import Compacted, Item, Missing

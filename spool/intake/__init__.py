@@ -1,4 +1,7 @@
-"""The intake: files that other programs drop into a folder become messages."""
+"""The intake: files that other programs drop into a folder become messages.
+
+``policies.dropped_states`` has the table of a file's states; ``capture`` finishes the files of a dead intake.
+"""
 
 from spool.intake.dropfile import body_of, type_of
 from spool.intake.intake import Intake, IntakeCounts

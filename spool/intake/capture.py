@@ -1,6 +1,6 @@
-"""Capture of dropped files: an intake moves each file to a directory in which only this intake opens files by name.
+"""Capture of dropped files: an intake moves each file to its own directory; the next intake takes over from a dead one.
 
-If an intake dies, the next intake takes over the directory and the captured files. The next intake removes each file
+Only the intake that owns the directory opens its files by name. If an intake dies, the next intake removes each file
 that a commit names, and reads every other file in the directory. No file is put back.
 
 On a file system that does not order renames, a captured file briefly has two names. The intake does not remove the

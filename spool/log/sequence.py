@@ -1,6 +1,6 @@
-"""Sequence numbers: which numbers are issued and published, and how a dead writer's number is finished.
+"""The numbers of other writers: which of them are published, and how the number of a dead writer is finished.
 
-``write`` issues and publishes its own numbers. This module handles the numbers of other writers.
+``write`` issues and publishes the numbers of this process.
 
 Invariants, with the numbers of the rules in docs/architecture.md, "The rules that keep processes apart":
 

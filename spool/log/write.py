@@ -1,4 +1,4 @@
-"""The one way to commit and to vote: a file gets its name, with a number or as a vote, and is then made durable.
+"""The one way to commit and to vote: a file takes the next number, or the name of a vote, and is then made durable.
 
 Each change is a ``WriteSet``: a put, a get, a transaction or a group of transactions, counted attempts, expired
 messages, merged tombstones, a compaction, an adoption of prepared branches, or a vote. ``write`` takes each of them

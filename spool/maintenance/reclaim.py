@@ -34,7 +34,7 @@ from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet
 from spool.model import layout
 from spool.model.layout import FreeName
-from spool.policies.claim_journal import clean_up_after_dead
+from spool.policies.attempt_journal import clean_up_after_dead
 from spool.runtime.call_guard import deliver_pending_signals
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock, Deadline
 from spool.store.parts import Files, Shared, View

@@ -125,7 +125,7 @@ def active(xid: Xid) -> str:
     return f"{ACTIVE}/{xid}{SUFFIX}"
 
 
-def claim_journal(xid: Xid) -> str:
+def attempt_journal(xid: Xid) -> str:
     """Return the name of a transaction's journal of claims."""
     return f"{ACTIVE}/{xid}{JOURNAL_SUFFIX}"
 

@@ -1,1 +1,1 @@
-"""Policies: retries, expiry, deduplication, capacity commands, and the claims of dead processes."""
+"""Policies: counted attempts and retries, expiry, deduplication, capacity commands, and the states of dropped files."""

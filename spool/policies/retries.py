@@ -1,4 +1,4 @@
-"""Retries: after a failed attempt a message is delivered again later, moves to the error queue, or is dropped.
+"""Retries: a failed attempt is counted, and the message is delivered again, moves to the error queue, or is dropped.
 
 A message is dropped only if its queue has no error queue, and its rejection names no delay. While a configured error
 queue is missing, the message remains in its queue, and is delivered again later.

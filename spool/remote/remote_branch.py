@@ -24,7 +24,7 @@ from spool.model.message import Message, Origin, new_message, set_body, set_ordi
 from spool.model.options import PutOptions
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, Xid
-from spool.policies.claim_journal import MARKED, UNMARKED, CallMarks
+from spool.policies.attempt_journal import MARKED, UNMARKED, CallMarks
 from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import call_guard
 from spool.runtime.call_guard import public_call
@@ -260,7 +260,7 @@ class RemoteBranch:
         """
         disk = self._store.files.disk
         try:
-            handle = disk.open(layout.claim_journal(marks.xid), write=True)
+            handle = disk.open(layout.attempt_journal(marks.xid), write=True)
         except FileNotFoundError:
             raise TransactionRolledBack(_ENDED) from None
         self._marks, self._places = disk.map(handle, disk.handle_identity(handle).size), marks

@@ -19,7 +19,7 @@ from spool.log.visibility import catch_up, revalidate
 from spool.log.write_set import WriteSet, removal
 from spool.model.message import Message
 from spool.model.position import PositionRanges, append_range, subtract_ranges
-from spool.policies.claim_journal import become_owner
+from spool.policies.attempt_journal import become_owner
 from spool.policies.retries import add_failure_outcome
 from spool.runtime import call_guard
 from spool.runtime.async_exceptions import raise_if_torn

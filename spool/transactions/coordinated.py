@@ -22,7 +22,7 @@ from spool.index.stored_run import StoredRun
 from spool.model import layout
 from spool.model.position import Position, positions
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from spool.policies.claim_journal import CallMarks, Journal, read_journal
+from spool.policies.attempt_journal import CallMarks, Journal, read_journal
 from spool.policies.retries import add_failure_outcome, count_failures
 from spool.runtime.call_guard import public_call, step, within
 from spool.runtime.clock import LockTimeout, WaitExpired

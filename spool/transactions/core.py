@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, Self
 
 from spool.log.leader import Leader
 from spool.maintenance.disk_space import rooms
-from spool.policies.claim_journal import Journal, Owners
+from spool.policies.attempt_journal import Journal, Owners
 from spool.store.store import Store
 
 

@@ -35,7 +35,7 @@ from spool.model.message import Message
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.model.xid import Xid
 from spool.policies import retries
-from spool.policies.claim_journal import Journal, become_owner
+from spool.policies.attempt_journal import Journal, become_owner
 from spool.policies.expiry import expire
 from spool.runtime.async_exceptions import raise_if_torn
 from spool.runtime.clock import Deadline, LockTimeout, WaitExpired

@@ -12,7 +12,7 @@ import pytest
 
 import spool
 from spool.model import layout
-from spool.policies.claim_journal import Journal
+from spool.policies.attempt_journal import Journal
 from spool.runtime import call_guard
 from spool.runtime.async_exceptions import mark_delivered
 from spool.transactions.hold import Hold

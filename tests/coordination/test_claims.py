@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import spool
 from spool.coordination.locks import ClaimLocks
 from spool.disk import Disk
-from spool.policies.claim_journal import clean_up_after_dead
+from spool.policies.attempt_journal import clean_up_after_dead
 from tests import door
 from tests.at_once import AT_ONCE
 

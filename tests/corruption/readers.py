@@ -26,7 +26,7 @@ from spool.model import codecs, layout
 from spool.model import settings_file as space_settings
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.xid import Xid
-from spool.policies import claim_journal
+from spool.policies import attempt_journal
 from spool.store.parts import addressed_positions
 from tests import door
 from tests.corruption.hostile import GOLDEN, pack, vouched
@@ -193,7 +193,7 @@ def try_file(directory: Path, original: bytes, content: bytes, tried: dict[str, 
 # -- notes, settings, dropped files -----------------------------------------------------------------------------------
 
 NOTE = [["xaspool-claims", 1, 12, 77, "worker.py", 1.5e9], [5, 0, 3], [5, 9, 1], [6, 2, 7]]  # of the version before
-SLOTS = b"".join(claim_journal._slot(*claim, 7, 1.5e9) for claim in [(5, 0, 3), (5, 9, 1), (6, 2, 7)])
+SLOTS = b"".join(attempt_journal._slot(*claim, 7, 1.5e9) for claim in [(5, 0, 3), (5, 9, 1), (6, 2, 7)])
 
 
 def note_bytes(records: list[Any]) -> bytes:
@@ -204,9 +204,9 @@ def note_bytes(records: list[Any]) -> bytes:
 
 def read_note(tmp_path: Path, data: bytes) -> tuple[int, list[tuple[int, int, int]]]:
     (tmp_path / layout.ACTIVE).mkdir(exist_ok=True)
-    (tmp_path / layout.claim_journal(XID)).write_bytes(data)
+    (tmp_path / layout.attempt_journal(XID)).write_bytes(data)
     with little_memory():
-        note = claim_journal.read_journal(Disk(str(tmp_path)), XID)
+        note = attempt_journal.read_journal(Disk(str(tmp_path)), XID)
     assert isinstance(note.pid, int | None)
     assert isinstance(note.program, str | None)
     assert isinstance(note.owner, int)

@@ -13,7 +13,7 @@ import spool
 from spool.errors import CommitUnknown, TransactionRolledBack
 from spool.intake import Intake
 from spool.model import layout
-from spool.policies.claim_journal import become_owner
+from spool.policies.attempt_journal import become_owner
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import timed

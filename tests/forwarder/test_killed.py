@@ -9,7 +9,7 @@ import pytest
 import spool
 from forwarder.round import Round, Route
 from forwarder.services import Request
-from spool.policies.claim_journal import Journal, clean_up_after_dead
+from spool.policies.attempt_journal import Journal, clean_up_after_dead
 from spool.workers.outcome import Outcome, Replied
 from tests import door
 from tests.children import die, let_die

@@ -9,8 +9,8 @@ import pytest
 import spool
 from spool.errors import TransactionTimeout
 from spool.model import layout
-from spool.policies import claim_journal
-from spool.policies.claim_journal import clean_up_after_dead
+from spool.policies import attempt_journal
+from spool.policies.attempt_journal import clean_up_after_dead
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, elsewhere, prepare
 from tests.shown import bodies
@@ -174,15 +174,15 @@ def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
 ) -> None:
     """Otherwise the process would take its first number for a dead process's, and wait for its own transaction."""
     space.put_many("orders", ["one", "two", "three"])
-    number_locked, first, second = claim_journal.number_locked, space.transaction(), space.transaction()
+    number_locked, first, second = attempt_journal.number_locked, space.transaction(), space.transaction()
 
     def after_another(*arguments: Any) -> Any:
-        monkeypatch.setattr(claim_journal, "number_locked", number_locked)
+        monkeypatch.setattr(attempt_journal, "number_locked", number_locked)
         with elsewhere():
             first.get("orders")  # as another thread does meanwhile
         return number_locked(*arguments)
 
-    monkeypatch.setattr(claim_journal, "number_locked", after_another)
+    monkeypatch.setattr(attempt_journal, "number_locked", after_another)
     second.get("orders")
     assert door.store(space).shared.claims.owner == door.counters(space).owner == 1
     with space.transaction() as third:

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_324,
+    "spool": 23_312,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
-    "forwarder": 4_902,
-    "scripts": 9_361,
-    "tests": 70_422,
+    "forwarder": 4_889,
+    "scripts": 9_357,
+    "tests": 70_419,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -41,7 +41,7 @@ MOST = {
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,
     "tests/schedules/test_change.py": 62,
-    "tests/forwarder/network": 1_363,
+    "tests/forwarder/network": 1_357,
     "tests/forwarder/network/test_rows.py": 65,
     "tests/scripts/test_get_exec.py": 88,
     "tests/scripts/test_admin_schedule.py": 36,
@@ -51,8 +51,8 @@ MOST = {
 PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_078),
     "transactions and the journal of attempts": (
-        ("spool/transactions", "spool/policies/claim_journal.py"),
-        2_771,
+        ("spool/transactions", "spool/policies/attempt_journal.py"),
+        2_756,
     ),
 }
 """The most lines of code of some parts of the engine."""

@@ -11,8 +11,8 @@ import spool
 from spool.disk.disk import Disk
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid, new_local_xid
-from spool.policies import claim_journal
-from spool.policies.claim_journal import clean_up_after_dead
+from spool.policies import attempt_journal
+from spool.policies.attempt_journal import clean_up_after_dead
 from spool.transactions.hold import Hold
 from spool.transactions.two_phase import rollback_prepared
 from tests import door
@@ -64,7 +64,7 @@ def test_threads_that_begin_and_end_attempts_at_once_do_not_share_a_slot(
     path: Path, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``large``: the size from which an unused file is removed."""
-    monkeypatch.setattr(claim_journal, "_LARGE_BYTES", large)
+    monkeypatch.setattr(attempt_journal, "_LARGE_BYTES", large)
 
     def program(space: spool.Space) -> None:
         space.put_many("orders", range(600))
@@ -89,7 +89,7 @@ def test_threads_that_begin_and_end_attempts_at_once_do_not_share_a_slot(
 def test_a_killed_count_is_finished_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     let_die(lambda: spool.open(path).transaction().get_many("orders", 2))
     with monkeypatch.context() as patch:
-        patch.setattr(claim_journal, "unlink_unless_gone", die)
+        patch.setattr(attempt_journal, "unlink_unless_gone", die)
         let_die(lambda: spool.open(path))
     assert len(journals(path)) == 1
     assert attempts(path) == {"1": 1, "2": 1, "3": 0}
@@ -152,6 +152,6 @@ def test_a_failed_write_of_a_slot_stops_no_get_and_its_place_is_used_again(
     ids=["not counted yet", "counted", "marks", "torn"],
 )
 def test_a_journal_of_the_version_before_is_counted_and_removed(path: Path, records: bytes, counted: list[int]) -> None:
-    (path / layout.claim_journal(new_local_xid())).write_bytes(note_bytes(NOTE[:1]) + records)
+    (path / layout.attempt_journal(new_local_xid())).write_bytes(note_bytes(NOTE[:1]) + records)
     assert list(attempts(path).values()) == counted
     assert journals(path) == []

@@ -181,8 +181,8 @@ ACTIVE = unfinished.ActiveFiles(
 
 def test_unfinished_work_of_dead_processes_ends_and_work_of_live_processes_continues() -> None:
     assert _steps(unfinished.decide(ACTIVE, (), (), alone=True)) == [
-        (layout.claim_journal(FOREIGN), Step.COUNT),
-        (layout.claim_journal(OURS), Step.LEAVE),
+        (layout.attempt_journal(FOREIGN), Step.COUNT),
+        (layout.attempt_journal(OURS), Step.LEAVE),
         (layout.active(FOREIGN), Step.REMOVE),
         (layout.active(OURS), Step.LEAVE),
         ("active/x.copy", Step.REMOVE),

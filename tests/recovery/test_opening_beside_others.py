@@ -9,7 +9,7 @@ from spool.errors import SpoolError
 from spool.intake import Intake
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.policies.claim_journal import clean_up_after_dead
+from spool.policies.attempt_journal import clean_up_after_dead
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.policies.claim_journal import Journal
+from spool.policies.attempt_journal import Journal
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import attempt
 from spool.workers import worker_run as runs

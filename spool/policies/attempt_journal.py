@@ -237,7 +237,7 @@ class Journal:
         if handle != _NONE:
             try:
                 disk.close(handle)
-                unlink_unless_gone(disk, layout.claim_journal(self.xid))
+                unlink_unless_gone(disk, layout.attempt_journal(self.xid))
             except OSError as error:
                 raise_if_torn(error)
                 log.warning("a journal of claims could not be removed: %s", error)
@@ -265,7 +265,7 @@ class Journal:
         packed: bytes = msgpack.packb([_NAME, _VERSION, store.shared.claims.owner, *about])
         head = packed + bytes(msgpack.packb(zlib.crc32(packed)))
         self._first = self._end = len(head)
-        handle, name = None, layout.claim_journal(self.xid)
+        handle, name = None, layout.attempt_journal(self.xid)
         try:
             handle = store.files.disk.create(name)
             store.files.disk.write_at(handle, 0, head)
@@ -398,7 +398,7 @@ class Owners:
 def all_journals(disk: Disk) -> list[Xid]:
     """Return the xids that have a journal. A journal is a regular file, and a power cut may leave other entries."""
     found = (layout.parse_xid(name, layout.JOURNAL_SUFFIX) for name in disk.names(layout.ACTIVE))
-    return [xid for xid in found if xid is not None and _is_regular(disk, layout.claim_journal(xid))]
+    return [xid for xid in found if xid is not None and _is_regular(disk, layout.attempt_journal(xid))]
 
 
 def _is_regular(disk: Disk, name: str) -> bool:
@@ -409,7 +409,7 @@ def _is_regular(disk: Disk, name: str) -> bool:
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
     """Read a journal. A missing journal has no owner and no slots. A slot without its checksum has no messages."""
     try:
-        with opened(disk, layout.claim_journal(xid)) as handle:
+        with opened(disk, layout.attempt_journal(xid)) as handle:
             data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_JOURNAL_BYTES))
     except FileNotFoundError:
         data = b""
@@ -488,7 +488,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
     Return False if the xid remains locked, because the journal's owner lives.
     """
-    byte, name = xid_byte(xid), layout.claim_journal(xid)
+    byte, name = xid_byte(xid), layout.attempt_journal(xid)
     for _ in deadline.polls():
         if not store.files.disk.exists(name):
             return True
