@@ -12,9 +12,11 @@ from spool.model import layout
 from spool.transactions.two_phase import in_doubt
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.crash.contents import AFTER, QUEUES, Contents, Expectation, History, deadline, decide, look
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror
+from tests.histories.branches import decide
+from tests.histories.contents import AFTER, QUEUES, Contents, look
+from tests.histories.history import Expectation, History
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, SimulatedDisk, repeatable
 from tests.strides import some
@@ -115,7 +117,7 @@ class Explorer:
 
     def _take_over(self, machine: Machine, other: spool.Space, expected: Expectation) -> None:
         """The next commit finishes the work of the dead process; contents that were visible then remain."""
-        in_doubt(door.store(other), deadline(other))
+        in_doubt(door.store(other), door.deadline(other))
         self.history.finish(other)
         other.put(AFTER, "next")
         shown = look(other)
@@ -275,7 +277,7 @@ class Explorer:
             self.history.finish(space)
             contents = self._expect_contents(space, allowed)
             if told:
-                listed = tuple(map(str, in_doubt(door.store(space), deadline(space))))
+                listed = tuple(map(str, in_doubt(door.store(space), door.deadline(space))))
                 self._expect(listed == contents.in_doubt, f"recover listed {listed}, found {contents}", space)
         finally:
             if not process.dead:

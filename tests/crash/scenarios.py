@@ -22,7 +22,6 @@ from tests import door
 from tests.crash.compactions import COMPACTIONS
 from tests.crash.intakes import INTAKES
 from tests.crash.interleave import Scenario, Simulation
-from tests.crash.losses import LOSSY
 from tests.crash.operations import NOTHING, Operation, OperationLog
 from tests.crash.posted import POSTED
 from tests.crash.programs import (
@@ -399,6 +398,18 @@ def _clock_steps_back(simulation: Simulation) -> None:
     simulation.process("C", getting(simulation.log, "C", 3))
 
 
+def _loses(space: spool.Space, log: OperationLog) -> None:
+    space.change_queue("a", durability="none")
+    log.losing = frozenset("a")
+
+
+def _lossy_commits_and_takes(simulation: Simulation) -> None:
+    """Several processes, with durable transactions and a reclaim that flushes at the same time."""
+    simulation.process("A", putting(simulation.log, "A", 2))
+    simulation.process("B", one_after_the_other(getting(simulation.log, "B"), reclaiming))
+    simulation.process("C", replying(simulation.log, "C"))
+
+
 SCENARIOS = (
     *COMPACTIONS,
     Scenario("commits beside takes", _commits_and_takes, ("m0",), model="puts-at-once"),
@@ -449,5 +460,5 @@ SCENARIOS = (
     *READERS,
     *ROUNDS,
     *SUBSCRIPTIONS,
-    *LOSSY,
+    Scenario("a queue without durability", _lossy_commits_and_takes, ("m0",), _loses),
 )

@@ -10,19 +10,19 @@ from spool.recovery import mirrored, numbers
 from spool.store import mirror
 from tests.crash.by_rules import in_turn
 from tests.crash.harness import Explorer, Violation
-from tests.crash.histories import HISTORIES
 from tests.crash.mirrors import MirrorLast
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
+from tests.histories.table import HISTORIES
 from tests.simdisk import SimulatedDisk
 from tests.strides import Stride
 from tests.survivors import Rules
 
-# (A file that lies in drop/, or a time that is not due yet, is no commit, and no mirror has it.)
+# (No mirror has what is no commit: a file in drop/, a time that is not due yet, the settings of a new queue.)
 MIRRORED = {
     history.name: replace(history, name=f"mirrored: {history.name}", mirrored=True)
     for history in HISTORIES
-    if not history.name.startswith(("intake", "a due message"))
+    if not history.name.startswith(("intake", "a due message", "create a queue", "retries"))
 }
 SIDES = {"mirror first": SimulatedDisk, "mirror last": MirrorLast}
 # A default run also cuts the recovery of every n-th disk (0: of none).

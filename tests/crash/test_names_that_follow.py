@@ -4,207 +4,48 @@ The histories have enough consumed files to overwrite; one of them fails for eac
 """
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest import mock
 
 import pytest
 
 import spool
 from spool.admin import in_doubt as decisions
 from spool.admin.findings import Kind
-from spool.disk import recycler
-from spool.disk.content import new_file
 from spool.disk.content import opened as opened_file
 from spool.disk.recycler import Recycler
 from spool.format.header import VOTE, stamp
-from spool.intake import Intake, capture
+from spool.intake import capture
 from spool.log import vote, write
 from spool.maintenance import reclaim as reclaiming
 from spool.model import layout
 from spool.recovery import branch_files, numbers, scan
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.crash.contents import EMPTY, QUEUES, XID, Contents, Expectation, History, branch, decide, in_doubt, prepare
 from tests.crash.harness import Explorer, Violation
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
+from tests.histories.branches import decide, prepare
+from tests.histories.contents import QUEUES, XID
+from tests.histories.history import Expectation, History
+from tests.histories.overwriting import (
+    ADOPTED,
+    BEGIN,
+    FORGOTTEN,
+    GROWN,
+    OVERWRITING,
+    OVERWRITTEN,
+    RECLAIMED,
+    TAKEN_IN,
+    VOTED_AGAIN,
+    with_spares,
+)
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import SimulatedDisk
 from tests.strides import Stride
 from tests.survivors import Rules, survivors
 
-# Larger than the commit that takes them: so the file with their removals is overwritten first.
-OLD = tuple(f"old {n}".ljust(3000) for n in range(5))
-
-
-@contextmanager
-def growing_soon() -> Iterator[None]:
-    """Make files ahead for the second commit that finds none."""
-    few = {"AHEAD_AFTER_MISSES": 2, "AHEAD_AT_FIRST": 2, "AHEAD_AT_MOST": 2}
-    with mock.patch.multiple(recycler, **few):
-        yield
-
-
-def _with_spares(space: spool.Space) -> None:
-    """Consumed files, each with the number that it had, and two messages. Reclaim's last record does not name them."""
-    for body in OLD:
-        space.put("a", body)
-    space.get_many("a", len(OLD))
-    space.put_many("a", ["one", "two"])
-    assert door.reclaim(space) > len(OLD)
-    space.put("b", "passing")
-    space.get("b")
-    assert door.reclaim(space) > 0
-
-
-BEGIN: Contents = EMPTY.put("a", *OLD).got("a", len(OLD)).put("a", "one", "two").put("b", "passing").got("b")
-
-
-def _overwritten(space: spool.Space, expected: Expectation) -> None:
-    """Puts, takes and an adoption; consumed files are used again."""
-    with expected.becoming(expected.contents.put("b", "three")):
-        space.put("b", "three")
-    for queue in ("a", "b"):
-        with expected.becoming(expected.contents.got(queue)):
-            space.get(queue)
-    with expected.becoming(expected.contents.put("b", "four", "five", "six")):
-        space.put_many("b", ["four", "five", "six"])
-    door.store(space).files.recycler.clear(everything=True)  # so that the files reclaimed now are used again
-    assert door.reclaim(space) > 0
-    with door.no_spare_is_left_for_others():
-        for queue in ("a", "b", "b"):
-            with expected.becoming(expected.contents.got(queue)):
-                space.get(queue)
-    with expected.becoming(expected.contents.put("b", "four")):
-        space.put("b", "four")
-
-
-IN_DOUBT = in_doubt(BEGIN)
-COMMITTED = BEGIN.got("a").put("b", "reply")
-
-
-def _adopted(space: spool.Space, expected: Expectation) -> None:
-    prepare(space, expected)
-    with expected.becoming(COMMITTED):
-        decide(space, "commit", told=True)
-    with expected.becoming(COMMITTED.got("a")):
-        space.get("a")
-
-
-def _decided_and_forgotten(space: spool.Space, expected: Expectation) -> None:
-    """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
-    prepare(space, expected)
-    with expected.becoming(BEGIN):
-        decisions.decide_heuristically(door.core(space), XID, door.deadline(space), commit=False)
-    assert decisions.forget(door.store(space), XID, door.deadline(space))
-
-
-AGAIN = BEGIN.doubting("a", 1).doubting("b", 0, added=2)
-
-
-def _voted_again(space: spool.Space, expected: Expectation) -> None:
-    """After a rollback, the coordinator uses the xid for another branch."""
-    prepare(space, expected)
-    with expected.becoming(BEGIN, surely=False):
-        decide(space, "rollback")
-    with expected.becoming(AGAIN, or_else=[IN_DOUBT]):
-        tx = branch(space)
-        tx.get("a")
-        tx.put("b", "again")
-        tx.put("b", "again")
-        assert tx.prepare()
-
-
-# Larger than every other file: so the second branch overwrites the file of the first, unless a rule forbids it.
-LARGE = "large".ljust(5000)
-LATER = BEGIN.got("a", 2).put("b", LARGE).got("b").put("a", "later")
-
-
-def _prepare_large(space: spool.Space, expected: Expectation) -> None:
-    with expected.becoming(in_doubt(expected.contents)):
-        tx = branch(space)
-        tx.get("a")
-        tx.put("b", LARGE)
-        assert tx.prepare()
-
-
-def _reclaimed_and_voted_again(space: spool.Space, expected: Expectation) -> None:
-    """A committed branch is consumed, and the coordinator uses the xid for another branch."""
-    _prepare_large(space, expected)
-    with expected.becoming(BEGIN.got("a").put("b", LARGE)):
-        decide(space, "commit", told=True)
-    for queue in ("b", "a"):
-        with expected.becoming(expected.contents.got(queue)):
-            space.get(queue)
-    with expected.becoming(LATER):
-        space.put("a", "later")
-    assert door.reclaim(space) > 0
-    _prepare_large(space, expected)
-
-
-DECIDED = {
-    IN_DOUBT: {"commit": COMMITTED, "rollback": BEGIN},
-    AGAIN: {"commit": BEGIN.got("a").put("b", "again", "again"), "rollback": BEGIN},
-}
-LARGE_DECIDED = {
-    in_doubt(contents): {"commit": contents.got("a").put("b", LARGE), "rollback": contents}
-    for contents in (BEGIN, LATER)
-}
-
-
-def _nothing(space: spool.Space) -> None:
-    """No file was consumed."""
-
-
-def _grown(space: spool.Space, expected: Expectation) -> None:
-    """A queue grows, so files are made ahead. A get is in one of them, too."""
-    with growing_soon():
-        for body in ("one", "two", "three", "large".ljust(5000), "five"):
-            with expected.becoming(expected.contents.put("a", body)):
-                space.put("a", body)
-        with expected.becoming(expected.contents.got("a")), door.no_spare_is_left_for_others():
-            space.get("a")
-
-
-OVERWRITTEN = History("overwritten", _with_spares, BEGIN, _overwritten)
-ADOPTED = History("adopted", _with_spares, BEGIN, _adopted, DECIDED)
-FORGOTTEN = History("decided by hand and forgotten", _with_spares, BEGIN, _decided_and_forgotten, DECIDED)
-
-
-def _spares_and_dropped(space: spool.Space) -> None:
-    _with_spares(space)
-    space.get_many("a", 2)
-    disk = door.disk(space)
-    for name in ("one", "two"):
-        with new_file(disk, f"{layout.DROP}/a/{name}") as handle:
-            disk.write_at(handle, 0, name.encode())
-            disk.flush(handle)
-    disk.flush_directory(f"{layout.DROP}/a")
-
-
-TAKEN, OTHERWISE = (BEGIN.got("a", 2).put("a", *bodies) for bodies in (("b'one'", "b'two'"), ("b'two'", "b'one'")))
-
-
-def _take_in(space: spool.Space) -> None:
-    Intake(space).run(once=True)
-
-
-def _taken_in(space: spool.Space, expected: Expectation) -> None:
-    """Files that a power cut puts back into drop/ must not have become messages."""
-    expected.allowed |= {OTHERWISE}
-    _take_in(space)
-
-
-TAKEN_IN = History("taken in", _spares_and_dropped, TAKEN, _taken_in, finish=_take_in)
-VOTED_AGAIN = History("voted again", _with_spares, BEGIN, _voted_again, DECIDED, frozenset([IN_DOUBT]))
-RECLAIMED = History("reclaimed and voted again", _with_spares, BEGIN, _reclaimed_and_voted_again, LARGE_DECIDED)
-GROWN = History("grown", _nothing, EMPTY, _grown)
-HISTORIES = (OVERWRITTEN, GROWN, ADOPTED, FORGOTTEN, VOTED_AGAIN, RECLAIMED, TAKEN_IN)
-
 
 @pytest.mark.every(4)
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+@pytest.mark.parametrize("history", OVERWRITING, ids=str)
 def test_commits_in_overwritten_files_survive_every_power_cut(
     history: History, stride: Stride, record_property
 ) -> None:
@@ -267,7 +108,7 @@ STAMPED_BEFORE = Bug(
 @pytest.mark.slow
 def test_a_rule_that_is_left_out_is_missed(bug: Bug, record_property) -> None:
     record_property("planted bugs", 1)
-    (history,) = (history for history in HISTORIES if history.name == bug.noticed_by)
+    (history,) = (history for history in OVERWRITING if history.name == bug.noticed_by)
     with planted(bug), pytest.raises(Violation):
         for per_cut, again in ((8, 0), (4, 20), (4, 5), (40, 0)):
             Explorer(history, Rules.NAMES_FOLLOW, per_cut=per_cut, again=again).explore()
@@ -295,7 +136,7 @@ def opened() -> tuple[Machine, spool.Space]:
     with spool.create(SimulatedDisk(machine), defaults=AT_ONCE) as space:
         for queue in QUEUES:
             space.create_queue(queue)
-        _with_spares(space)
+        with_spares(space)
     return _opened(machine.image())
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from spool.model import layout
 from tests.crash.harness import Explorer, Violation
-from tests.crash.histories import HISTORIES
+from tests.histories.table import BY_NAME
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
 
@@ -12,9 +12,6 @@ from tests.survivors import Rules
 @pytest.fixture(autouse=True)
 def _counted(record_property) -> None:
     record_property("planted bugs", 1)
-
-
-BY_NAME = {history.name: history for history in HISTORIES}
 
 
 class _CommitIsNotFlushed(SimulatedDisk):

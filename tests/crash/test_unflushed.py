@@ -1,6 +1,6 @@
 """C06: a commit of queues without durability is not flushed (Rule 16), and no durable message depends on it.
 
-For each part of the rule that is left out one of the stories fails; `losses` has the histories with every cut.
+For each part of the rule that is left out one of the stories fails; the histories of ``losses`` have every cut.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +19,9 @@ from spool.transactions.two_phase import commit_prepared, rollback_prepared
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.crash.by_rules import THREE_RULES
-from tests.crash.contents import XID, branch, deadline
 from tests.crash.planted import Bug, planted
+from tests.histories.branches import branch
+from tests.histories.contents import XID
 from tests.machine import NO_FILES, Image, Machine
 from tests.shown import bodies
 from tests.simdisk import SimulatedDisk, repeatable
@@ -69,7 +70,7 @@ def a_vote_that_names_a_lost_commit(rules: Rules) -> None:
         if len(lost) % 2:
             commit_prepared(door.core(space), XID, vote_known=True)
         else:
-            rollback_prepared(door.store(space), XID, deadline(space))
+            rollback_prepared(door.store(space), XID, door.deadline(space))
         _expect(bodies(space, "safe")[-1:], ["kept"])
 
     story.after_cuts(check)

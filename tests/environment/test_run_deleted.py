@@ -18,9 +18,7 @@ from spool.errors import SpaceStopped
 from spool.model import layout
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.crash.contents import History
 from tests.crash.harness import SEED, Explorer
-from tests.crash.histories import HISTORIES
 from tests.crash.interleave import Interleaver, Simulation
 from tests.crash.operations import Unexplained
 from tests.crash.planted import Bug, planted
@@ -37,6 +35,8 @@ from tests.crash.programs import (
 )
 from tests.crash.scenarios import Scenario
 from tests.crash.schedule import Switch
+from tests.histories.history import History
+from tests.histories.table import HISTORIES
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from tests.strides import Stride
@@ -73,7 +73,7 @@ def _delete_run(machine: Machine) -> None:
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+@pytest.mark.parametrize("history", HISTORIES, ids=str)
 def test_run_deleted_while_closed_after_a_kill_at_any_step_loses_nothing(
     history: History, quiet, record_property, stride: Stride
 ) -> None:

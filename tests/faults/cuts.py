@@ -4,11 +4,10 @@ import errno
 
 import spool
 from tests import door
-from tests.crash.contents import AFTER, Contents
 from tests.faults.disks import FaultySimulatedDisk
-from tests.faults.harness import Faults, Outcome, expect, look, play, telling, told
-from tests.faults.histories import Actor
+from tests.faults.harness import Faults, Trial, expect, play, telling, told
 from tests.faults.plan import FLUSHES, Plan, Spread
+from tests.histories.contents import AFTER, Contents
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
@@ -24,24 +23,21 @@ class FailedFlushes(Faults):
         while True:
             plan = Plan(errno.EIO, begin, spread, hits=FLUSHES)
             with telling(f"{self.history}: {plan}, then a power cut", plan):
-                machine, outcome = self._run(plan)
+                machine, trial = self._run(plan)
                 if not plan.failed:
                     return disks
-                self._count(plan, outcome)
-                disks += self._cut(machine, outcome.allowed, rules, limit)
-                disks += self._open_again_and_cut(self._well_again(machine, spread), outcome, rules, limit)
+                self._count(plan, trial)
+                disks += self._cut(machine, trial.allowed, rules, limit)
+                disks += self._open_again_and_cut(self._well_again(machine, spread), trial, rules, limit)
             begin += 1
 
-    def _run(self, plan: Plan) -> tuple[Machine, Outcome]:
+    def _run(self, plan: Plan) -> tuple[Machine, Trial]:
         machine = Machine(self.base, boot=2, **self.told)
         with repeatable(2):
-            plan.armed = False
             disk = FaultySimulatedDisk(machine, plan)
-            actor = Actor(spool.open(disk))
-            plan.armed, plan.calls = True, 0
-            outcome = play(self.history.steps, actor, frozenset([self.history.begin]))
+            _, trial = play(self.history, disk, plan)
             machine.kill(disk)
-        return machine, outcome
+        return machine, trial
 
     def _well_again(self, machine: Machine, spread: Spread) -> Machine:
         """A file system that became read-only is only written again after it was unmounted: the page cache is gone."""
@@ -56,20 +52,25 @@ class FailedFlushes(Faults):
         for survivor in found:
             with telling(survivor.story, Plan()), repeatable(3):
                 after = Machine(survivor.image, boot=machine.boot + 1, **self.told)
-                self.reopen(after, allowed | self.history.may_return, reasons=reasons)
+                self.reopen(after, allowed | self._may_return, reasons=reasons)
         return len(found)
 
-    def _open_again_and_cut(self, machine: Machine, outcome: Outcome, rules: Rules, limit: int) -> int:
+    def _open_again_and_cut(self, machine: Machine, trial: Trial, rules: Rules, limit: int) -> int:
         """In the same boot the page cache shows more than the disk has. Contents that an opener shows must remain."""
         disk = SimulatedDisk(machine)
         with telling("opened again, then the power cut", Plan()), repeatable(4):
             space = spool.open(disk)
-            shown = look(space)
-            expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
+            shown = self.look(space)
+            expect(shown in trial.allowed, f"found {shown}, allowed {told(trial.allowed)}")
             space.put(AFTER, "next")
             door.reclaim(space)
             machine.kill(disk)
             again = [inode for inode in machine.flushed_again if inode.entries is None]
             expect(not again, f"{len(again)} files were flushed again after a failed flush")
-            back = {contents.put(AFTER, "next") for contents in self.history.may_return}
+            back = {contents.put(AFTER, "next") for contents in self._may_return}
             return self._cut(machine, frozenset([shown.put(AFTER, "next"), *back]), rules, limit, reasons=False)
+
+    @property
+    def _may_return(self) -> frozenset[Contents]:
+        """A branch whose vote failed may be there after the power cut."""
+        return self.history.may_return | self.history.decided.keys()

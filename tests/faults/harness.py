@@ -1,22 +1,24 @@
 """Let one call fail, and compare the error that the caller gets with the space afterwards."""
 
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import spool
 from spool.admin.findings import Kind
+from spool.disk import Disk
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.log.sequence import settle_all
 from spool.transactions.two_phase import resolve_orphans
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.crash.contents import AFTER, QUEUES, Contents
-from tests.crash.contents import look as look_now
 from tests.faults.disks import FaultySimulatedDisk
-from tests.faults.histories import Actor, History, Step
 from tests.faults.plan import Plan, Spread
+from tests.histories.branches import end_branches
+from tests.histories.contents import AFTER, QUEUES, Contents
+from tests.histories.contents import look as look_now
+from tests.histories.history import Effect, Expectation, History, Unmet
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from xa import XA_RBBASE, XA_RBEND, XA_RETRY, XAER_RMERR, XAER_RMFAIL, XAError
@@ -41,55 +43,68 @@ def base_of(history: History, *, ordered: bool = True, carries: bool = False, fo
     """The disk on which a history begins."""
     machine = Machine(NO_FILES, boot=1, ordered=ordered, carries=carries, follow=follow)
     with repeatable(1), spool.create(SimulatedDisk(machine), defaults=AT_ONCE) as space:
-        for queue in reversed(QUEUES):  # one that another names comes first
-            space.create_queue(queue, **history.options.get(queue, {}))
+        for queue in QUEUES:
+            space.create_queue(queue)
         history.setup(space)
     return machine.image()
 
 
-@dataclass
-class Outcome:
-    """The state of a history: the contents that may be found now."""
+class Trial(Expectation):
+    """The contents that are allowed after calls on a disk that fails. A call that raised has had no effect, unless the
+    error says that its outcome is unknown."""
 
-    allowed: frozenset[Contents]
     error: BaseException | None = None
-    unknown: bool = False
+    unknown = False
 
-
-def play(steps: Iterable[Step], actor: Actor, allowed: frozenset[Contents]) -> Outcome:
-    """Step by step, up to the first error."""
-    for step in steps:
+    @contextmanager
+    def becoming(
+        self,
+        effect: Contents | Effect,
+        *,
+        surely: bool = True,
+        meanwhile: Iterable[Contents] = (),
+        failing: Callable[[Contents], Iterable[Contents]] = lambda contents: (),
+        unsure: bool = False,
+        decides: bool = False,
+    ) -> Iterator[None]:
+        after = frozenset(self._after(effect, failing))
         try:
-            step.act(actor)
+            yield
         except (SpoolError, XAError) as error:
-            return _failed(step, error, allowed)
+            if unsure or is_unknown(error, decides=decides):
+                self.unknown = True
+                self.allowed |= after
+            raise
+        self.contents = effect if isinstance(effect, Contents) else effect(self.contents)
+        self.allowed = after
+
+    def _after(
+        self, effect: Contents | Effect, failing: Callable[[Contents], Iterable[Contents]]
+    ) -> Iterator[Contents]:
+        for contents in self.allowed:
+            yield effect if isinstance(effect, Contents) else effect(contents)
+            yield from failing(contents)
+
+    def play(self, run: Callable[[], object]) -> None:
+        """Make the calls, up to the first error."""
+        try:
+            run()
+        except (SpoolError, XAError) as error:
+            self.error = self.error or error
+        except Unmet:
+            pass
         except Exception as error:
             raise Violation(f"the caller saw {type(error).__name__}: {error}") from error
-        allowed = frozenset(_after(step, allowed, failed=False))
-    return Outcome(allowed)
 
 
-def _failed(step: Step, error: Exception, allowed: frozenset[Contents]) -> Outcome:
-    unknown = step.unsure or is_unknown(step, error)
-    if unknown:
-        allowed |= frozenset(_after(step, allowed, failed=True))
-    return Outcome(allowed, error, unknown)
-
-
-def _after(step: Step, candidates: Iterable[Contents], *, failed: bool) -> Iterator[Contents]:
-    for contents in candidates:
-        yield step.effect(contents)
-        yield from step.or_else(contents)
-
-
-def is_unknown(step: Step, error: Exception) -> bool:
+def is_unknown(error: Exception, *, decides: bool) -> bool:
     """Return whether the error means an unknown outcome. A code that fits neither an unknown outcome nor a failure is a
     violation."""
     if not isinstance(error, XAError):
         return isinstance(error, CommitUnknown)
     if error.code in (XA_RETRY, XAER_RMFAIL):
         return True
-    if XA_RBBASE <= error.code <= XA_RBEND or (error.code == XAER_RMERR and not step.decides):
+    if XA_RBBASE <= error.code <= XA_RBEND or (error.code == XAER_RMERR and not decides):
         return False
     raise Violation(f"the coordinator was told {error}") from error
 
@@ -109,20 +124,15 @@ class Faults:
         machine = Machine(self.base, boot=2, **self.told)
         with telling(f"{self.history}: {plan}", plan), repeatable(2):
             other = spool.open(SimulatedDisk(machine))
-            plan.armed = False
             disk = FaultySimulatedDisk(machine, plan)
-            space = spool.open(disk)
-            plan.armed = True
-            plan.calls = 0
-            actor = Actor(space)
-            outcome = play(self.history.steps, actor, frozenset([self.history.begin]))
-            if outcome.error is not None and plan.spread is not Spread.ONCE:
-                outcome = try_everything(actor, outcome)
+            space, trial = play(self.history, disk, plan)
+            if trial.error is not None and plan.spread is not Spread.ONCE:
+                try_everything(space, trial)
             plan.armed = False
-            self._count(plan, outcome)
+            self._count(plan, trial)
             if not plan.failed:
                 return False
-            self._look(machine, actor, other, outcome, plan)
+            self._look(machine, space, other, trial, plan)
             space.close()
             left = [handle for handle in machine.handles.values() if handle.process is disk]
             expect(not left, f"{len(left)} descriptors are left open")
@@ -131,13 +141,13 @@ class Faults:
             expect(not again, f"{len(again)} files were flushed again after a failed flush")
         return True
 
-    def _count(self, plan: Plan, outcome: Outcome) -> None:
+    def _count(self, plan: Plan, trial: Trial) -> None:
         if plan.failed:
             self.tally.faults += 1
             self.tally.stopped += plan.failed_flushes > 0
-            self.tally.unknown += outcome.unknown
-            self.tally.raised += outcome.error is not None
-            self.tally.survived += outcome.error is None
+            self.tally.unknown += trial.unknown
+            self.tally.raised += trial.error is not None
+            self.tally.survived += trial.error is None
 
     def reopen(self, machine: Machine, allowed: frozenset[Contents], *, reasons: bool = True) -> None:
         """A new opening tells the truth, and so does the next one; unfinished work can be finished.
@@ -147,54 +157,70 @@ class Faults:
         if key in self._reopened:
             return
         with spool.open(SimulatedDisk(machine)) as space:
-            shown = look(space)
+            shown = self.look(space)
             expect(shown in allowed, f"found {shown}, allowed {told(allowed)}")
             expect_no_damage(space, reasons=reasons)
         with spool.open(SimulatedDisk(machine)) as space:
             expect(look(space) == shown, f"found {look(space)} the second time, {shown} the first")
-            finish(Actor(space), self.history, shown)
+            self._decide(space, shown)
             drain(space, look(space))
             expect_no_damage(space, reasons=reasons)
         self._reopened.add(key)
 
-    def _look(self, machine: Machine, actor: Actor, other: spool.Space, outcome: Outcome, plan: Plan) -> None:
+    def _look(self, machine: Machine, space: spool.Space, other: spool.Space, trial: Trial, plan: Plan) -> None:
         """After a fault the disk is well again."""
         with telling("killed here, then opened again", plan):
-            self.reopen(machine.copy(), outcome.allowed)
-        stopped = [space for space in (actor.space, other) if not door.store(space).closed and is_stopped(space)]
-        for space in stopped:
-            expect_stopped(space)
+            self.reopen(machine.copy(), trial.allowed)
+        is_closed = door.store(space).closed
+        stopped = [one for one in (space, other) if not door.store(one).closed and is_stopped(one)]
+        for one in stopped:
+            expect_stopped(one)
         if other in stopped:
             return
         if plan.failed_flushes:
-            expect(
-                bool(stopped) or door.store(actor.space).closed or self.history.by_task, "a failed flush stopped nobody"
-            )
+            expect(bool(stopped) or is_closed or self.history.by_task, "a failed flush stopped nobody")
             with telling("the others cannot be told that the space has stopped", plan):
                 expect(any(call.startswith("write_at") for call in plan.failed), "and were not told")
-                shown = look(other)
-                expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
+                shown = self.look(other)
+                expect(shown in trial.allowed, f"found {shown}, allowed {told(trial.allowed)}")
                 drain(other, shown)
             return
-        if door.store(actor.space).closed:
+        if is_closed:
             return
         with telling("the same process goes on", plan):
-            shown = look(actor.space)
-            expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
+            shown = self.look(space)
+            expect(shown in trial.allowed, f"found {shown}, allowed {told(trial.allowed)}")
             with telling("seen by another process", plan):
                 expect(look(other) == shown, f"found {look(other)}, not {shown}")
-            finish(actor, self.history, shown)
-            drain(other, look(actor.space))
-            expect_no_damage(actor.space)
-            actor.space.put(AFTER, "next")
+            self._decide(space, shown)
+            drain(other, look(space))
+            expect_no_damage(space)
+            space.put(AFTER, "next")
             assert other.get(AFTER).body == "next"
 
+    def look(self, space: spool.Space) -> Contents:
+        """The contents after the unfinished work of the history is finished."""
+        self.history.finish(space)
+        return look(space)
 
-def finish(actor: Actor, history: History, shown: Contents) -> None:
-    history.finish(actor)
-    found = look(actor.space)
-    allowed = frozenset(_with_after_of(shown, contents) for contents in history.finished) or frozenset([shown])
-    expect(found in allowed, f"finishing made {found} of {shown}, not {told(allowed)}")
+    def _decide(self, space: spool.Space, shown: Contents) -> None:
+        """The coordinator of the history decides the branch in doubt."""
+        end_branches(space, self.history.outcome)
+        promised = shown
+        if shown.in_doubt:
+            outcomes = self.history.decided[_with_after_of(self.history.begin, shown)]
+            promised = _with_after_of(shown, outcomes[self.history.outcome])
+        found = look(space)
+        expect(found == promised, f"deciding made {found} of {shown}, not {promised}")
+
+
+def play(history: History, disk: Disk, plan: Plan) -> tuple[spool.Space, Trial]:
+    """Open the space, and make the calls of the history under the plan."""
+    plan.armed = False
+    space, trial = spool.open(disk), Trial(history.begin)
+    plan.armed, plan.calls = True, 0
+    trial.play(lambda: history.run(space, trial))
+    return space, trial
 
 
 def look(space: spool.Space) -> Contents:
@@ -218,16 +244,21 @@ def drain(space: spool.Space, contents: Contents) -> None:
         expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}")
 
 
-def try_everything(actor: Actor, outcome: Outcome) -> Outcome:
+def try_everything(space: spool.Space, trial: Trial) -> None:
     """While the disk still fails, every further call succeeds or raises a clear error."""
-    space = actor.space
-    put = Step(lambda actor: actor.space.put(AFTER, "more"), lambda contents: contents.put(AFTER, "more"))
-    asked = (lambda: list(space.browse("a")), lambda: space.get("a", message_id="0" * 32), space.stats, space.check)
-    steps = (put, *(Step(lambda actor, call=call: call(), lambda contents: contents) for call in asked))
-    allowed = outcome.allowed
-    for step in steps:
-        allowed = play((step,), actor, allowed).allowed
-    return Outcome(allowed, outcome.error, outcome.unknown)
+
+    def put() -> None:
+        with trial.becoming(lambda contents: contents.put(AFTER, "more")):
+            space.put(AFTER, "more")
+
+    for call in (
+        put,
+        lambda: list(space.browse("a")),
+        lambda: space.get("a", message_id="0" * 32),
+        space.stats,
+        space.check,
+    ):
+        trial.play(call)
 
 
 def is_stopped(space: spool.Space) -> bool:

@@ -13,11 +13,12 @@ from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.crash.contents import QUEUES, XID, Contents, branch
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.harness import Tally, Violation, drain, expect, expect_no_damage, look, telling, told
-from tests.faults.histories import dropped
 from tests.faults.plan import Plan
+from tests.histories.branches import branch
+from tests.histories.contents import QUEUES, XID, Contents
+from tests.histories.dropped import two_files
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import SimulatedDisk, repeatable
 
@@ -33,7 +34,7 @@ class Leftovers:
                     space.create_queue(queue, **AT_ONCE)
                 space.put_many("a", ["one", "two", "three", "four"])
                 space.put("b", "there")
-                dropped(space)
+                two_files(space)
             ways = (_adopted, _voted, _round, _claims, _taken, _unpublished)
             spaces = [self._open(spool.open) for _ in ways]
             for leave, space in zip(ways, spaces, strict=True):
@@ -80,7 +81,7 @@ def _claims(space: spool.Space) -> None:
 
 
 def _taken(space: spool.Space) -> None:
-    assert len(list(Intake(space)._ready())) == 3
+    assert len(list(Intake(space)._ready())) == 2
 
 
 def _unpublished(space: spool.Space) -> None:

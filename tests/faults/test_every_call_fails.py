@@ -13,13 +13,16 @@ import pytest
 from tests.crash.by_rules import TWO_RULES, in_turn
 from tests.faults.cuts import FailedFlushes
 from tests.faults.harness import Faults, Tally
-from tests.faults.histories import HISTORIES, History
 from tests.faults.openings import Leftovers, Openings, creating
 from tests.faults.plan import FLUSHES, HITS, Plan, Spread
+from tests.histories.history import History
+from tests.histories.overwriting import OVERWRITING, RECLAIMED
+from tests.histories.table import HISTORIES
 from tests.strides import Stride
 from tests.survivors import Rules
 
-BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=str)
+FAILING = tuple(history for history in (*HISTORIES, *OVERWRITING) if not history.loses and history is not RECLAIMED)
+BY_NAME = pytest.mark.parametrize("history", FAILING, ids=str)
 ALL_FAULTS = [(code, spread) for code in HITS for spread in (Spread.ONCE, Spread.KIND, Spread.ALL)]
 A_FEW = [(errno.EIO, Spread.ONCE), (errno.ENOSPC, Spread.ALL)]
 MORE = [*A_FEW, (errno.EIO, Spread.ALL)]
@@ -46,10 +49,10 @@ def _record(tally: Tally, record_property) -> None:
     print(tally)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8, first=1)
 @BY_NAME
 def test_each_call_of_each_history_fails(history: History, stride: Stride, record_property) -> None:
-    faults = Faults(history, follow="consumed" in history.name)
+    faults = Faults(history, follow=history in OVERWRITING)
     for code, spread in A_FEW:
         _every(faults.one, code, spread, step=stride(7))
     _every(faults.one, errno.EIO, Spread.READ_ONLY, FLUSHES)
@@ -76,7 +79,7 @@ def test_each_call_of_creating_a_space_fails(stride: Stride, record_property) ->
     _record(tally, record_property)
 
 
-@pytest.mark.every(14)
+@pytest.mark.every(28)
 @TWO_RULES
 @BY_NAME
 def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, stride: Stride, record_property) -> None:
@@ -92,8 +95,7 @@ def _cut(history: History, rules: Rules, limit: int, record_property) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT, Rules.NAMES_FOLLOW], ids=lambda rules: rules.value)
-@BY_NAME
+@in_turn("history, rules", FAILING, (Rules.ORDERED, Rules.STRICT, Rules.NAMES_FOLLOW), long=2)
 def test_every_errno_at_every_call(history: History, rules: Rules, record_property) -> None:
     faults = Faults(history, **rules.told)
     for code, spread in ALL_FAULTS:
@@ -114,6 +116,6 @@ def test_every_errno_at_every_call_of_opening(boot: int, ordered: bool, record_p
 
 
 @pytest.mark.timeout(3600)
-@in_turn("history, rules", HISTORIES, tuple(Rules), long=2)
+@in_turn("history, rules", FAILING, tuple(Rules), long=2)
 def test_a_flush_fails_and_then_the_power_many_survivors(history: History, rules: Rules, record_property) -> None:
     _cut(history, rules, 300, record_property)

@@ -8,10 +8,8 @@ from dataclasses import replace
 import spool
 from tests import door
 from tests.compaction import small_compactions
-from tests.crash.contents import EMPTY, QUEUES, Contents, Expectation, History
-from tests.crash.interleave import Scenario, Simulation
-from tests.crash.operations import OperationLog
-from tests.crash.programs import getting, one_after_the_other, putting, reclaiming, replying
+from tests.histories.contents import EMPTY, QUEUES, Contents
+from tests.histories.history import Expectation, History, did
 
 LOSING, KEEPING = "b", "a"
 Effect = tuple[str, str, str]  # "put" or "take", queue, body
@@ -22,16 +20,14 @@ def _after(contents: Contents, effects: tuple[Effect, ...]) -> Contents:
         if what == "put":
             contents = contents.put(queue, body)
         elif body in contents.queues[QUEUES.index(queue)]:  # the removal of a message that is lost does nothing
-            contents = _without(contents, queue, body)
+            contents = _taken(contents, queue, body)
     return contents
 
 
-def _without(contents: Contents, queue: str, body: str) -> Contents:
+def _taken(contents: Contents, queue: str, body: str) -> Contents:
     place = QUEUES.index(queue)
-    queues, counts = list(contents.queues), list(contents.counts)
-    queues[place] = tuple(other for other in queues[place] if other != body)
-    counts[place] = counts[place][0], counts[place][1] + 1
-    return replace(contents, queues=tuple(queues), counts=tuple(counts))
+    others = [other for other in contents.queues[place] if other != body]
+    return contents.ordered(queue, body, *others).got(queue)
 
 
 def _counting_less(contents: Contents) -> Iterator[Contents]:
@@ -134,7 +130,7 @@ def _housekeeping(space: spool.Space, expected: Expectation) -> None:
     losses.may_miscount = True
     losses.everything_becomes_sure()
     with small_compactions():
-        assert door.compact(space) == 1
+        did(door.compact(space))
     losses.everything_is_sure()
     with losses.doing(("take", LOSING, "old")):
         space.get(LOSING)
@@ -150,18 +146,3 @@ LOSSES = (
     History("moved out of a queue without durability", _one_loses, OLD, _moved, loses=True),
     History("a queue without durability, compacted", _one_loses, OLD, _housekeeping, survivors=2, loses=True),
 )
-
-
-def _loses(space: spool.Space, log: OperationLog) -> None:
-    space.change_queue("a", durability="none")
-    log.losing = frozenset("a")
-
-
-def _lossy_commits_and_takes(simulation: Simulation) -> None:
-    """Several processes, with durable transactions and a reclaim that flushes at the same time."""
-    simulation.process("A", putting(simulation.log, "A", 2))
-    simulation.process("B", one_after_the_other(getting(simulation.log, "B"), reclaiming))
-    simulation.process("C", replying(simulation.log, "C"))
-
-
-LOSSY = (Scenario("a queue without durability", _lossy_commits_and_takes, ("m0",), _loses),)
