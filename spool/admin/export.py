@@ -183,8 +183,5 @@ def messages_of(store: Store) -> dict[str, int]:
 
 def _adopted_as(store: Store, xid: Xid) -> str | None:
     catch_up(store)
-    with store.view.mutex:
-        number = store.view.index.adopted.get(xid)
-        if number is None:
-            return None
-        return layout.committed(number, store.view.index.files[number].adopted.index(xid) + 1)
+    adopted = store.view.index.adopted.get(xid)
+    return None if adopted is None else layout.committed(*adopted[:2])

@@ -52,8 +52,8 @@ def describe(store: Store, xid: Xid) -> InDoubt:
     """Describe the effects of a prepared branch; raises UnknownBranch if none exists."""
     catch_up(store, list_prepared(store))
     contents = store.view.prepared.branches.get(xid)
-    if contents is None or xid in store.view.index.adopted:
-        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
+    if contents is None or store.view.index.has_adopted(contents):
+        raise UnknownBranch(xid, store.view.index.adopter(xid))
     return _described(store, xid, contents)
 
 
@@ -67,7 +67,7 @@ def describe_all(store: Store) -> list[InDoubt]:
         _described(store, xid, contents)
         for xid, contents in sorted(store.view.prepared.branches.items())
         if xid.format_id not in FORMATS_BOUND_TO_A_LIFE
-        and xid not in store.view.index.adopted
+        and not store.view.index.has_adopted(contents)
         and store.shared.xids.is_free(xid_byte(xid))
     ]
     return sorted(found, key=lambda one: one.prepared_at)

@@ -252,13 +252,14 @@ class Recycler:
         self.clear(everything=not self.disk.durability.keeps_spares(after_power_cut))
 
     def clear(self, *, everything: bool) -> None:
-        """Remove files that were being moved into ``free/``. Only the first opener calls this.
+        """Remove files that were being moved into ``free/``, and names of files that have another name: the mark of a
+        vote would outlive the vote's other name. Only the first opener calls this.
 
         ``everything``: remove all files in ``free/``.
         """
         for name in self.disk.names(layout.FREE):
             identity = self.disk.identity(f"{layout.FREE}/{name}")
-            if identity is not None and identity.is_regular and (everything or _is_new(name)):
+            if identity is not None and identity.is_regular and (everything or _is_new(name) or identity.links > 1):
                 self.disk.unlink(f"{layout.FREE}/{name}")
         self.refresh()
 

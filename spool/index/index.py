@@ -10,14 +10,13 @@ The index finds a message by its position, which never changes. The file in whic
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
-from operator import attrgetter
 from typing import Any
 
 from spool.format.commands import Command
-from spool.format.header import Adoption, SectionEntry
-from spool.format.reader import BodyPlace
+from spool.format.header import SectionEntry
+from spool.format.reader import BodyPlace, FileContents
 from spool.format.schema import TOTALS_FACT
 from spool.format.table import CompactedTable
 from spool.index.body_files import FileCache
@@ -65,7 +64,8 @@ class Index:
     unflushed: commits that were published without a flush. A later flush has covered the commits up to the durable
         mark.
     facts: for each key, the newest fact, as (commit, value, expiry time or None).
-    adopted: the branches that a commit adopted, each with the number of that commit.
+    adopted: the branches that a commit adopted, each with the number of that commit, its place (from 1) among the
+        branches of that commit, and its checksum.
     captured: the dropped files that a commit records as captured by an intake.
     damage: (file, problem) for each file of which a part could not be read.
     changed_since: during a compaction, the messages that were removed or changed since its start; None if no compaction
@@ -87,7 +87,7 @@ class Index:
         self.unflushed: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self._expiries: list[tuple[float, str]] = []  # a heap of (expiry time of a fact, key)
-        self.adopted: dict[Xid, int] = {}
+        self.adopted: dict[Xid, tuple[int, int, int]] = {}
         self.captured: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
         self.changed_since: PositionRanges | None = None
@@ -104,8 +104,8 @@ class Index:
         header = files[0].contents.header
         state = self.files[number] = Retention()
         if header.adopts:
-            state.adopted = tuple(map(_xid_of, header.adopts))
-            self.adopted.update(dict.fromkeys(state.adopted, number))
+            state.adopted = tuple(one.xid for one in header.adopts)
+            self.adopted.update((one.xid, (number, k, one.checksum)) for k, one in enumerate(header.adopts, 1))
         for name, wrong in damage:
             self.mark_damaged(number, name, wrong)
         for file in files:
@@ -344,6 +344,17 @@ class Index:
                 if number in self.files:
                     self.files[number].facts -= 1
 
+    # -- adopted branches -------------------------------------------------------------------------------------------
+
+    def adopter(self, xid: Xid) -> int | None:
+        """Return the number of the commit that adopted a branch with this xid last, or None."""
+        return self.adopted.get(xid, (None,))[0]
+
+    def has_adopted(self, branch: FileContents) -> bool:
+        """Return whether a commit adopted this very branch: another branch may have had its xid before."""
+        adopted = self.adopted.get(branch.header.branches[0].xid)
+        return adopted is not None and adopted[-1] == branch.header.checksum
+
     # -- compaction -------------------------------------------------------------------------------------------------
 
     def _add_compacted(
@@ -500,7 +511,8 @@ class Index:
         state = self.files.pop(number)
         self.retired.discard(number)
         for xid in state.adopted:
-            self.adopted.pop(xid, None)
+            if self.adopter(xid) == number:
+                del self.adopted[xid]
         self._forget_facts(number, state)
 
     def _forget_facts(self, number: int, state: Retention) -> None:
@@ -517,9 +529,6 @@ class Index:
     def totals(self) -> dict[str, list[int]]:
         """Return, for each queue, [enqueued, dequeued, failed, expired] since the space was created."""
         return totals_of(self.files, self.facts.get(TOTALS_FACT, (0, None, None))[1])
-
-
-_xid_of: Callable[[Adoption], Xid] = attrgetter("xid")
 
 
 def _count(state: Retention, queue: str, what: int, count: int) -> None:

@@ -171,12 +171,10 @@ class MessageTable:
     def _keys(self, segment: Segment, kind: int) -> bytes:
         """Read the search keys of a segment, and keep their prefixes for the next searches."""
         keys = self._cache.keys(segment.file, segment.entry)[kind]
-        if kind not in segment.prefixes and self._prefixes() < MOST_PREFIXES:
+        prefixes = (found for one in self.segments for found in one.prefixes.values())
+        if kind not in segment.prefixes and sum(map(len, prefixes)) < MOST_PREFIXES:
             segment.prefixes[kind] = key_prefixes(keys, kind)
         return keys
-
-    def _prefixes(self) -> int:
-        return sum(len(prefixes) for segment in self.segments for prefixes in segment.prefixes.values())
 
     def in_order(self, queue: str, now: float) -> Iterable[Run]:
         """Return the runs that can be delivered now, in order."""

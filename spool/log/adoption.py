@@ -86,7 +86,7 @@ def refusal(
     if xid in others:
         return UnknownBranch(xid, None, "another thread commits it at this moment")
     index, disk, prepared = store.view.index, store.files.disk, store.view.prepared
-    is_there = xid not in index.adopted and fact_key(xid) not in index.facts
+    is_there = not index.has_adopted(contents) and fact_key(xid) not in index.facts
     with store.view.mutex:
         is_known = prepared.branches.get(xid) is contents
         is_known = is_known and (page.prepared == prepared.version or xid.format_id in FORMATS_USED_ONCE)
@@ -95,7 +95,7 @@ def refusal(
     elif is_there:
         found = prepared_contents(disk, prepared, xid)
         is_there = found is not None and found.header.checksum == contents.header.checksum
-    return None if is_there else UnknownBranch(xid, index.adopted.get(xid))
+    return None if is_there else UnknownBranch(xid, index.adopter(xid))
 
 
 def refuse_decided(store: Store, page: CounterPage, write_sets: Iterable[WriteSet]) -> None:
@@ -112,7 +112,7 @@ def voted_contents(store: Store, xid: Xid) -> FileContents:
     contents = prepared_contents(store.files.disk, store.view.prepared, xid)
     if contents is None:
         catch_up(store)
-        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
+        raise UnknownBranch(xid, store.view.index.adopter(xid))
     return contents
 
 

@@ -32,7 +32,7 @@ from spool.store.parts import Files, View
 from spool.store.settings_reader import Settings
 from spool.store.store import log
 
-_VERSION = 2
+_VERSION = 3
 _MAX_BYTES = 512 << 20
 
 Identities = dict[str, list[int]]
@@ -49,8 +49,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
         if index.damage or index.applied > page.durable or page.is_suspect or page.is_stopped:
             return False
         files = _identities(disk, disk.names(layout.COMMITTED), index.applied)
-        adopted = {number: len(state.adopted) for number, state in index.files.items()}
-        names = (layout.committed(number, place) for number in adopted for place in range(adopted[number] + 1))
+        names = (layout.committed(n, k) for n, kept in index.files.items() for k in range(len(kept.adopted) + 1))
         if {name.rpartition("/")[2] for name in names} != files.keys():
             return False  # an adopted branch has not been moved yet, or other programs changed files
         packed: bytes = msgpack.packb(_state(index, files, _orders(view.settings)), default=_plain)
@@ -135,6 +134,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         "sources": [[s.number, s.adoption, None if s.xid is None else str(s.xid), s.checksum] for s in sources],
         "lengths": [one.tobytes() for one in lengths.values()],
         "states": {n: [list(map(str, state.adopted)), *_of_retention(state)] for n, state in index.files.items()},
+        "adopted": [[str(xid), *found] for xid, found in index.adopted.items()],
         "idle": [*index.idle, *index.unread],  # (``facts`` say which of these commits a subscription retains)
         "folded": list(index.retired),
         "facts": index.facts,
@@ -156,8 +156,8 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
 def _filled(index: Index, state: dict[str, Any]) -> Index:
     index.applied = index.restored = state["applied"]
     for number, (adopted, *values) in state["states"].items():
-        index.files[number] = kept = _retention(tuple(map(Xid.parse, adopted)), values)
-        index.adopted.update((xid, number) for xid in kept.adopted)
+        index.files[number] = _retention(tuple(map(Xid.parse, adopted)), values)
+    index.adopted.update((Xid.parse(xid), tuple(found)) for xid, *found in state["adopted"])
     for number in state["idle"]:
         index.mark_idle(number)
     index.retired.update(state["folded"])

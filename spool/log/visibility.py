@@ -116,8 +116,8 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
         if contents is not None:
             branches[xid] = contents
     with store.view.mutex:
-        adopted = store.view.index.adopted
-        store.view.prepared.replace(version, {xid: found for xid, found in branches.items() if xid not in adopted})
+        has_adopted = store.view.index.has_adopted
+        store.view.prepared.replace(version, {xid: found for xid, found in branches.items() if not has_adopted(found)})
     return store.shared.counters.read()
 
 
@@ -177,7 +177,7 @@ def apply_up_to(store: Store, published: int) -> None:
                 log.info("the index is rebuilt: %s", error)
                 rebuild(store)
             for adoption in commit.files[0].contents.header.adopts:
-                view.prepared.forget(adoption.xid)
+                view.prepared.forget(adoption)
 
 
 def _follow_settings(view: View, settings: Settings) -> None:

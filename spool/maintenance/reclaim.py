@@ -314,6 +314,8 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
             unlink_unless_gone(files.disk, name)
 
     for number, xids in adopted.items():
+        if not files.disk.exists(layout.committed(number)):
+            continue  # another process has removed the files, and the xids may have other branches already
         for place, xid in enumerate(xids, 1):
             unlink_unless_gone(files.disk, layout.prepared(xid))
             give(layout.committed(number, place))

@@ -14,6 +14,7 @@ from spool.disk import Disk
 from spool.disk.durability import SingleCopy
 from spool.disk.recycler import Recycler
 from spool.format.commands import REPLACED, addressing
+from spool.format.header import Adoption
 from spool.format.reader import FileContents
 from spool.index import Index
 from spool.index.body_files import FileCache
@@ -95,8 +96,7 @@ class PreparedBranches:
         self.version = version
         self.branches = branches
         self.usages = {xid: usage for xid, usage in self.usages.items() if xid in branches}
-        if "held" in self.__dict__:
-            del self.held
+        self.__dict__.pop("held", None)
 
     @cached_property
     def held(self) -> dict[Position, Xid]:
@@ -115,14 +115,16 @@ class PreparedBranches:
         if version == self.version + 1:
             self.version = version
         self.branches[xid] = contents
-        if "held" in self.__dict__:
-            del self.held
+        self.__dict__.pop("held", None)
 
-    def forget(self, xid: Xid) -> None:
-        """Forget a branch that a commit adopted: the index has the effects of the branch now."""
-        self.usages.pop(xid, None)
-        if self.branches.pop(xid, None) is not None and "held" in self.__dict__:
-            del self.held
+    def forget(self, adoption: Adoption) -> None:
+        """Forget a branch that a commit adopted: the index has the effects of the branch now. A coordinator may have
+        used the xid for another branch since."""
+        found = self.branches.get(adoption.xid)
+        if found is not None and found.header.checksum == adoption.checksum:
+            del self.branches[adoption.xid]
+            self.usages.pop(adoption.xid, None)
+            self.__dict__.pop("held", None)
 
 
 def addressed_positions(contents: FileContents) -> Iterator[Position]:

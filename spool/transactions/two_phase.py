@@ -30,7 +30,6 @@ from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.log.vote import unlist, unmark
 from spool.log.write_set import WriteSet
 from spool.model import layout
-from spool.model.position import Position
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, FORMATS_USED_ONCE, Xid, new_local_xid
 from spool.policies import retries
 from spool.policies.heuristics import ROLLED_BACK
@@ -113,7 +112,7 @@ def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:
         is_copied = copies.write_vote(xid)
         with settled(store, deadline):
             # Another process may be moving an adopted branch to its committed name: a copy could restore the old name.
-            if xid not in store.view.index.adopted and disk.exists(name):
+            if is_prepared(store, xid):
                 take_name(name)
                 if is_copied:
                     copies.name_vote(xid)
@@ -136,33 +135,34 @@ def rollback_prepared(
     for a branch of our own coordinator. The calls with its messages had ended before the vote, and the branch is rolled
     back only because the coordinator has ended.
     """
-    failed = _attempted_by(store, xid, deadline)
+    settle_all(store, deadline)
+    catch_up(store)
+    contents = prepared_contents(store.files.disk, store.view.prepared, xid)
+    if contents is None or store.view.index.has_adopted(contents):
+        raise UnknownBranch(xid, store.view.index.adopter(xid))
     # Count the attempts while the branch still holds the messages: no process may take a message before its new count
     # is visible.
     if counted or (counted is None and xid.format_id not in FORMATS_BOUND_TO_A_LIFE):
-        retries.count_failures(store, failed, reason, deadline, held_by=xid)
+        retries.count_failures(store, attempted_positions(contents), reason, deadline, held_by=xid)
     with settled(store, deadline):
-        if xid in store.view.index.adopted or not store.files.disk.exists(layout.prepared(xid)):
-            raise UnknownBranch(xid, store.view.index.adopted.get(xid))
+        if not is_prepared(store, xid):
+            raise UnknownBranch(xid, store.view.index.adopter(xid))
         if xid.format_id not in FORMATS_USED_ONCE:  # the coordinator may use the xid for a new branch
             unmark(store, xid)
         unlist(store, xid, deadline)
     list_prepared(store)
 
 
-def _attempted_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
-    settle_all(store, deadline)
-    catch_up(store)
-    contents = prepared_contents(store.files.disk, store.view.prepared, xid)
-    if contents is None or xid in store.view.index.adopted:
-        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-    return attempted_positions(contents)
-
-
 def is_prepared(store: Store, xid: Xid) -> bool:
-    """Return whether the branch is prepared and undecided, as far as this process can see now."""
+    """Return whether the branch is prepared and undecided, as far as this process can see now.
+
+    A coordinator may use the xid of a committed branch for another branch.
+    """
     catch_up(store)
-    return xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid))
+    if store.view.index.adopter(xid) is None:
+        return store.files.disk.exists(layout.prepared(xid))
+    contents = prepared_contents(store.files.disk, store.view.prepared, xid)
+    return contents is not None and not store.view.index.has_adopted(contents)
 
 
 # -- prepared branches without their coordinator --------------------------------------------------------------------
@@ -197,15 +197,13 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
 def finish_moves(store: Store) -> list[Xid]:
     """Move each adopted branch whose committing process died between the commit and the move; returns their xids."""
     catch_up(store)
-    with store.view.mutex:
-        adopted = dict(store.view.index.adopted)
-        files = {number: store.view.index.files[number].adopted for number in set(adopted.values())}
+    adopted = dict(store.view.index.adopted)
     moved = []
     for name in store.files.disk.names(layout.PREPARED):
         xid = layout.parse_xid(name)
-        if xid is not None and xid in adopted:
-            number = adopted[xid]
-            move_adopted(store, number, [(files[number].index(xid) + 1, xid)])
+        if xid is not None and xid in adopted and not is_prepared(store, xid):
+            number, place, _ = adopted[xid]
+            move_adopted(store, number, [(place, xid)])
             moved.append(xid)
     return moved
 

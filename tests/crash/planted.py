@@ -164,10 +164,11 @@ AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,
                  (("_replace_by_copy(store, xid, deadline)", "pass"),),
                  "prepare, commit by another, take")  # fmt: skip
 
+_EXISTS = "store.files.disk.exists(layout.prepared(xid))"
 # Both are noticed where a committer stops in one of few places while a rollback is under way (see ``stops``).
 NO_LOOK_FOR_A_COMMIT = Bug(
     "a rollback that does not look for a commit", two_phase.rollback_prepared,
-    ((f"{_LOCKS_SETTLED}        if xid in store.view.index.adopted or not", f"{_LOCKS}        if not"),),
+    ((f"{_LOCKS_SETTLED}        if not is_prepared(store, xid)", f"{_LOCKS}        if not {_EXISTS}"),),
     "commit, rollback and commit race",
 )  # fmt: skip
 NO_SETTLING = Bug(

@@ -8,6 +8,7 @@ import errno
 import pytest
 
 import spool
+import xa
 from spool.admin import in_doubt as decisions
 from spool.admin.findings import Kind
 from spool.disk.content import opened as opened_file
@@ -55,8 +56,12 @@ def test_commits_in_overwritten_files_survive_every_power_cut(
     record(explorer.explore(), record_property)
 
 
-def test_a_live_process_takes_over_commits_in_overwritten_files(stride: Stride, record_property) -> None:
-    tally = Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, every=stride(8), per_recovery_cut=2).explore_takeovers()
+@pytest.mark.every(4, first=1)
+@pytest.mark.parametrize("history", OVERWRITING, ids=str)
+def test_a_live_process_takes_over_commits_in_overwritten_files(
+    history: History, stride: Stride, record_property
+) -> None:
+    tally = Explorer(history, Rules.NAMES_FOLLOW, every=stride(8), per_recovery_cut=2).explore_takeovers()
     record(tally, record_property)
 
 
@@ -155,6 +160,22 @@ def test_a_commit_that_has_lost_its_name_is_told_of_and_found(opened: tuple[Mach
     assert moved.name.startswith(f"{layout.FREE}/"), "where it lay when the journal was committed last"
     assert (moved.detail, moved.action) == (f"a power cut took the name of commit {lost}", "given its name")
     assert [message.body for message in again.browse("b")] == ["three"]
+
+
+def test_a_vote_with_two_names_does_not_come_back_after_its_rollback(opened: tuple[Machine, spool.Space]) -> None:
+    """On btrfs, a power cut can leave the former name of a vote in ``free/``. The coordinator's question copies it."""
+    machine, space = opened
+    spares = set(door.disk(space).names(layout.FREE))
+    prepare(space, Expectation(BEGIN))
+    [spare] = spares.difference(door.disk(space).names(layout.FREE))
+    door.disk(space).link(layout.prepared(XID), f"{layout.FREE}/{spare}")
+    _, again = _opened(machine.image())
+    assert again.recovery.in_doubt == [str(XID)]
+    manager = xa.ResourceManager(again)
+    for xid in manager.recover():
+        manager.rollback(xid)
+    again.close()
+    assert spool.open(door.disk(again)).recovery.in_doubt == []
 
 
 def test_a_dry_run_tells_of_a_commit_that_has_lost_its_name(opened: tuple[Machine, spool.Space]) -> None:

@@ -16,12 +16,12 @@ from tests.faults.harness import Faults, Tally
 from tests.faults.openings import Leftovers, Openings, creating
 from tests.faults.plan import FLUSHES, HITS, Plan, Spread
 from tests.histories.history import History
-from tests.histories.overwriting import OVERWRITING, RECLAIMED
+from tests.histories.overwriting import OVERWRITING
 from tests.histories.table import HISTORIES
 from tests.strides import Stride
 from tests.survivors import Rules
 
-FAILING = tuple(history for history in (*HISTORIES, *OVERWRITING) if not history.loses and history is not RECLAIMED)
+FAILING = tuple(history for history in (*HISTORIES, *OVERWRITING) if not history.loses)
 BY_NAME = pytest.mark.parametrize("history", FAILING, ids=str)
 ALL_FAULTS = [(code, spread) for code in HITS for spread in (Spread.ONCE, Spread.KIND, Spread.ALL)]
 A_FEW = [(errno.EIO, Spread.ONCE), (errno.ENOSPC, Spread.ALL)]

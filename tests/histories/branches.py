@@ -99,10 +99,6 @@ COMMITTED = THREE.got("a").put("b", "reply")
 DECIDED = {IN_DOUBT: {"commit": COMMITTED, "rollback": THREE}}
 
 
-def _prepared(space: spool.Space, expected: Expectation) -> None:
-    prepare(space, expected)
-
-
 def _two_phase_commit(space: spool.Space, expected: Expectation) -> None:
     rm = prepare(space, expected)
     with expected.becoming(COMMITTED, decides=True):
@@ -206,7 +202,7 @@ def _replace_in_two_phases(space: spool.Space, expected: Expectation) -> None:
 
 
 BRANCHES = (
-    History("prepare", three_messages, THREE, _prepared, DECIDED),
+    History("prepare", three_messages, THREE, prepare, DECIDED),
     History("two-phase commit", three_messages, THREE, _two_phase_commit, DECIDED),
     History("two-phase rollback", three_messages, THREE, _two_phase_rollback, DECIDED, frozenset([IN_DOUBT])),
     History("one phase", three_messages, THREE, _one_phase),

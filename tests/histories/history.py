@@ -91,7 +91,7 @@ class History:
     name: str
     setup: Callable[[spool.Space], None]
     begin: Contents
-    run: Callable[[spool.Space, Expectation], None]
+    run: Callable[[spool.Space, Expectation], object]
     decided: Mapping[Contents, Mapping[str, Contents]] = field(default_factory=dict)
     may_return: frozenset[Contents] = frozenset()
     finish: Callable[[spool.Space], object] = lambda space: None

@@ -4,7 +4,7 @@ from unittest import mock
 
 import spool
 from spool.log import checkpoint
-from spool.maintenance import compaction
+from spool.maintenance import compaction, triggers
 from tests import door
 from tests.compaction import small_compactions
 from tests.histories.branches import abandoned, branch
@@ -45,7 +45,7 @@ def _put_and_reclaim(space: spool.Space, expected: Expectation) -> None:
 
 
 def _close(space: spool.Space, expected: Expectation) -> None:
-    with mock.patch("spool.maintenance.triggers.TIDY_FROM", 0):
+    with mock.patch.multiple(triggers, TIDY_FROM=0, RECLAIM_EVERY_COMMITS=0):  # (also if another process has it open)
         space.close()
 
 
