@@ -1,7 +1,9 @@
 """The options --long and --deep, the skips of tests that this machine cannot run, and the fixtures of all tests."""
 
+import asyncio
 import faulthandler
 import gc
+import inspect
 import logging
 import os
 import re
@@ -26,7 +28,7 @@ from spool.disk.disk import Disk
 from spool.model import codecs
 from tests import door
 from tests.clocks import MovedClock
-from tests.held import Gathering
+from tests.held import PATIENT_SECONDS, Gathering
 from tests.led import another_process_leads
 from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
@@ -53,6 +55,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 @pytest.fixture
 def clock() -> MovedClock:
     return MovedClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The path of a space that is not yet created."""
+    return tmp_path / "space"
 
 
 @pytest.fixture
@@ -244,6 +252,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), PATIENT_SECONDS))
+    return True
 
 
 def pytest_collection_finish() -> None:

@@ -48,6 +48,17 @@ def opened_again() -> Any:
     return other
 
 
+def opened_path() -> Any:
+    """A fixture: the open space at the path of the test."""
+
+    @pytest.fixture
+    def space(path: Path) -> Iterator[spool.Space]:
+        with spool.open(path) as space:
+            yield space
+
+    return space
+
+
 @contextmanager
 def created(
     path: Path,

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -16,8 +15,6 @@ from spool.transactions import waiting
 from tests import door
 from tests.held import PATIENT_SECONDS, HeldDisk
 from tests.spaces import path_with
-
-Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
 
 
 class HeldReads(HeldDisk):
@@ -40,14 +37,6 @@ def disk(path: Path) -> Iterator[HeldReads]:
     disk.go_on.set()
 
 
-def run(path: Path | HeldReads, story: Story) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(PATIENT_SECONDS), spool.aio.open(path) as space:
-            await story(space)
-
-    asyncio.run(main())
-
-
 def left(path: Path) -> list[object]:
     """Return the bodies that the next opener finds in the queue and can take."""
     with spool.open(path) as space:
@@ -57,8 +46,8 @@ def left(path: Path) -> list[object]:
         return found
 
 
-def test_put_and_get(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_put_and_get(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         id = await space.put("orders", {"n": 1}, priority=60)
         ids = await space.put_many("orders", ["two", "three"])
         message = await space.get("orders")
@@ -66,13 +55,11 @@ def test_put_and_get(path: Path) -> None:
         assert [message.id for message in await space.get_many("orders", 5)] == ids
         with pytest.raises(spool.Empty):
             await space.get("orders", timeout=0.01)
-
-    run(path, story)
     assert left(path) == []
 
 
-def test_errors_reach_the_task(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_errors_reach_the_task(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         for call in (space.put("nowhere", "a"), space.get("nowhere")):
             with pytest.raises(spool.QueueNotFound):
                 await call
@@ -81,11 +68,9 @@ def test_errors_reach_the_task(path: Path) -> None:
             with pytest.raises(spool.InvalidArgument):
                 await refused
 
-    run(path, story)
 
-
-def test_a_thousand_tasks_share_few_commits_and_wake_the_loop_once_for_each(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_a_thousand_tasks_share_few_commits_and_wake_the_loop_once_for_each(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         loop = asyncio.get_running_loop()
         calls: list[object] = []
         real = loop.call_soon_threadsafe
@@ -95,13 +80,11 @@ def test_a_thousand_tasks_share_few_commits_and_wake_the_loop_once_for_each(path
         commits = door.counters(space).published - before
         assert len(set(ids)) == 1000
         assert len(calls) == commits < 100
-
-    run(path, story)
     assert sorted(left(path)) == list(range(1000))
 
 
-def test_a_put_that_is_cancelled_before_its_commit_leaves_nothing(path: Path, disk: HeldReads) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_a_put_that_is_cancelled_before_its_commit_leaves_nothing(path: Path, disk: HeldReads) -> None:
+    async with spool.aio.open(disk) as space:
         disk.go_on.clear()
         disk.holding = True
         first = asyncio.create_task(space.put("orders", "first"))
@@ -114,13 +97,11 @@ def test_a_put_that_is_cancelled_before_its_commit_leaves_nothing(path: Path, di
         await asyncio.gather(first, third)
         with pytest.raises(asyncio.CancelledError):
             await second
-
-    run(disk, story)
     assert left(path) == ["first", "third"]
 
 
-def test_a_get_that_is_cancelled_while_it_claims_gives_back(path: Path, disk: HeldReads) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_a_get_that_is_cancelled_while_it_claims_gives_back(path: Path, disk: HeldReads) -> None:
+    async with spool.aio.open(disk) as space:
         await space.put("orders", "a")
         loop = asyncio.get_running_loop()
         gone = []
@@ -138,14 +119,12 @@ def test_a_get_that_is_cancelled_while_it_claims_gives_back(path: Path, disk: He
         message = await space.get("orders", timeout=PATIENT_SECONDS)
         assert (message.body, message.attempts, gone) == ("a", 0, [True])
         await space.put("orders", "b")
-
-    run(disk, story)
     assert left(path) == ["b"]
 
 
 @pytest.mark.parametrize("by", ["cancel", "timeout"])
-def test_a_get_that_is_cancelled_in_its_commit_returns_the_message(path: Path, disk: HeldReads, by: str) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_a_get_that_is_cancelled_in_its_commit_returns_the_message(path: Path, disk: HeldReads, by: str) -> None:
+    async with spool.aio.open(disk) as space:
         await space.put("orders", "a")
         got: list[object] = []
         cancelled: list[bool] = []
@@ -179,27 +158,22 @@ def test_a_get_that_is_cancelled_in_its_commit_returns_the_message(path: Path, d
         await task
         assert got == ["a"]
         assert cancelled == ([True] if by == "cancel" else [])
-
-    run(disk, story)
     assert left(path) == []
 
 
-def test_closing_commits_puts_that_have_begun(path: Path) -> None:
-    async def main() -> None:
-        space = await spool.aio.open(path)
-        tasks = [asyncio.create_task(space.put("orders", n)) for n in range(50)]
-        await asyncio.sleep(0)
-        await space.close()
-        assert len(set(await asyncio.gather(*tasks))) == 50
-        with pytest.raises(spool.NotOpen):
-            await space.put("orders", "late")
-
-    asyncio.run(main())
+async def test_closing_commits_puts_that_have_begun(path: Path) -> None:
+    space = await spool.aio.open(path)
+    tasks = [asyncio.create_task(space.put("orders", n)) for n in range(50)]
+    await asyncio.sleep(0)
+    await space.close()
+    assert len(set(await asyncio.gather(*tasks))) == 50
+    with pytest.raises(spool.NotOpen):
+        await space.put("orders", "late")
     assert left(path) == list(range(50))
 
 
-def test_x12_a_transaction_commits_as_a_whole_or_is_rolled_back(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_x12_a_transaction_commits_as_a_whole_or_is_rolled_back(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         await space.put("orders", 1)
         async with space.transaction() as tx:
             message = await tx.get("orders")
@@ -218,12 +192,10 @@ def test_x12_a_transaction_commits_as_a_whole_or_is_rolled_back(path: Path) -> N
         await tx.rollback()
         with pytest.raises(spool.TransactionRolledBack):
             await tx.commit()
-
-    run(path, story)
     assert left(path) == [2]
 
 
-def test_x12_tasks_are_each_in_their_own_transaction(path: Path) -> None:
+async def test_x12_tasks_are_each_in_their_own_transaction(path: Path) -> None:
     async def one(space: spool.aio.Space, n: int) -> None:
         async with space.transaction():
             await space.put("orders", n)
@@ -231,27 +203,23 @@ def test_x12_tasks_are_each_in_their_own_transaction(path: Path) -> None:
             if n % 2:
                 raise ValueError(n)
 
-    async def story(space: spool.aio.Space) -> None:
+    async with spool.aio.open(path) as space:
         done = await asyncio.gather(*(one(space, n) for n in range(10)), return_exceptions=True)
         assert sum(isinstance(outcome, ValueError) for outcome in done) == 5
-
-    run(path, story)
     assert sorted(left(path)) == [0, 2, 4, 6, 8]  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("count", [1, 300])
-def test_x12_of_many_tasks_that_wait_each_gets_one(path: Path, count: int) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_x12_of_many_tasks_that_wait_each_gets_one(path: Path, count: int) -> None:
+    async with spool.aio.open(path) as space:
         waiting = [asyncio.create_task(space.get("orders", timeout=None)) for _ in range(count)]
         await asyncio.sleep(0.05)
         await space.put_many("orders", range(count))
         assert sorted(message.body for message in await asyncio.gather(*waiting)) == list(range(count))
 
-    run(path, story)
 
-
-def test_x12_a_wait_ends_in_time_beside_a_get_that_waits_longer(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_x12_a_wait_ends_in_time_beside_a_get_that_waits_longer(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         patient = asyncio.create_task(space.get("orders", timeout=None))
         await asyncio.sleep(0)
         with pytest.raises(spool.Empty):
@@ -259,13 +227,13 @@ def test_x12_a_wait_ends_in_time_beside_a_get_that_waits_longer(path: Path) -> N
         await space.put("orders", 1)
         assert (await patient).body == 1
 
-    run(path, story)
 
-
-def test_a_waiting_task_is_woken_for_the_message_of_another_opener(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_task_is_woken_for_the_message_of_another_opener(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 2 * PATIENT_SECONDS)  # so that only the arrival ends the pause
 
-    async def story(space: spool.aio.Space) -> None:
+    async with spool.aio.open(path) as space:
         with spool.open(path) as other:
             for n in range(3):  # (the first wake of a listener wakes all calls)
                 found = asyncio.create_task(space.get("orders", timeout=None))
@@ -274,11 +242,9 @@ def test_a_waiting_task_is_woken_for_the_message_of_another_opener(path: Path, m
                 await asyncio.to_thread(other.put, "orders", n)
                 assert (await found).body == n
 
-    run(path, story)
 
-
-def test_a_message_that_arrives_during_an_attempt_of_a_task_is_not_missed(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_a_message_that_arrives_during_an_attempt_of_a_task_is_not_missed(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         attempts = list[int]()
 
         async def get_once() -> str:
@@ -293,11 +259,9 @@ def test_a_message_that_arrives_during_an_attempt_of_a_task_is_not_missed(path: 
         awaited, deadline = Awaited("orders", None, "c"), door.deadline(space, None)
         assert await space._receiver._repeat([awaited], lambda: False, get_once, deadline) == "new"
 
-    run(path, story)
 
-
-def test_a_waiting_task_that_is_cancelled_gives_its_turn_to_the_next_and_leaves_nothing(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_a_waiting_task_that_is_cancelled_gives_its_turn_to_the_next_and_leaves_nothing(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         first, second = (asyncio.create_task(space.get("orders", timeout=None)) for _ in range(2))
         while space._receiver._listening is None:
             await asyncio.sleep(0)
@@ -308,11 +272,9 @@ def test_a_waiting_task_that_is_cancelled_gives_its_turn_to_the_next_and_leaves_
         assert (await second).body == 1
         assert not door.store(space).view.awaited._wakes
 
-    run(path, story)
 
-
-def test_x12_a_get_that_is_cancelled_in_a_transaction_rolls_it_back(path: Path, disk: HeldReads) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_x12_a_get_that_is_cancelled_in_a_transaction_rolls_it_back(path: Path, disk: HeldReads) -> None:
+    async with spool.aio.open(disk) as space:
         loop, reads = asyncio.get_running_loop(), asyncio.Event()
         await space.put("orders", 1)
 
@@ -329,13 +291,11 @@ def test_x12_a_get_that_is_cancelled_in_a_transaction_rolls_it_back(path: Path, 
         task.cancel()
         with contextlib.suppress(spool.TransactionRolledBack):
             await task
-
-    run(disk, story)
     assert left(path) == [1]
 
 
-def test_x12_consume_gives_one_transaction_a_message(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_x12_consume_gives_one_transaction_a_message(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         await space.put_many("orders", [1, 2, 3])
         seen = []
         with pytest.raises(ValueError):
@@ -347,6 +307,4 @@ def test_x12_consume_gives_one_transaction_a_message(path: Path) -> None:
                         raise ValueError
         seen += [message.body async for _, message in space.consume("orders", timeout=0)]
         assert seen == [1, 2, 2, 3]
-
-    run(path, story)
     assert left(path) == []

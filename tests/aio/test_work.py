@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ from spool.workers import attempt
 from tests.spaces import path_with
 from tests.workers.conftest import WAIT, counts
 
-Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
-
-
 path = path_with(
     "replies",
     "errors",
@@ -27,21 +23,13 @@ path = path_with(
 )
 
 
-def play(path: Path, story: Story) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(WAIT), spool.aio.open(path) as space:
-            await story(space)
-
-    asyncio.run(whole())
-
-
 def bodies(path: Path, queue: str) -> list[Any]:
     with spool.open(path) as space:
         return [message.body for message in space.browse(queue)]
 
 
-def test_plain_functions_are_called_in_threads_and_their_puts_join(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_plain_functions_are_called_in_threads_and_their_puts_join(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         await space.put_many("orders", [1, 2])
 
         def function(message: spool.Message) -> None:
@@ -52,15 +40,13 @@ def test_plain_functions_are_called_in_threads_and_their_puts_join(path: Path) -
                 raise ValueError("no such article")
 
         assert counts(await space.work("orders", function, once=True)) == {"delivered": 1, "retried": 1, "left": 1}
-
-    play(path, story)
     assert bodies(path, "other") == [1]
 
 
-def test_a_coroutine_that_takes_too_long_is_cancelled(path: Path) -> None:
+async def test_a_coroutine_that_takes_too_long_is_cancelled(path: Path) -> None:
     cancelled = []
 
-    async def story(space: spool.aio.Space) -> None:
+    async with spool.aio.open(path) as space:
         await space.put("orders", "hangs")
         await space.change_queue("orders", retries=0)
 
@@ -77,16 +63,14 @@ def test_a_coroutine_that_takes_too_long_is_cancelled(path: Path) -> None:
         assert counts(summary) == {"dead_lettered": 1}
         assert summary.reasons == {"dead_lettered": "took longer than 0.05 s"}
         assert (await space.get("errors")).failure_reason == "took longer than 0.05 s"
-
-    play(path, story)
     assert (cancelled, bodies(path, "other")) == (["hangs"], [])
 
 
-def test_a_plain_function_that_takes_too_long_is_given_up(path: Path) -> None:
+async def test_a_plain_function_that_takes_too_long_is_given_up(path: Path) -> None:
     go_on = threading.Event()
     late: list[BaseException] = []
 
-    async def story(space: spool.aio.Space) -> None:
+    async with spool.aio.open(path) as space:
         await space.put("orders", "hangs")
 
         def function(message: spool.Message) -> None:
@@ -103,29 +87,25 @@ def test_a_plain_function_that_takes_too_long_is_given_up(path: Path) -> None:
         }  # fmt: skip
         go_on.set()
         await ended.wait()
-
-    play(path, story)
     assert [type(error) for error in late] == [spool.ProtocolError]
     assert bodies(path, "other") == []
 
 
-def test_plain_functions_are_called_in_as_many_threads_as_there_are_tasks(path: Path) -> None:
+async def test_plain_functions_are_called_in_as_many_threads_as_there_are_tasks(path: Path) -> None:
     """The loop's own pool may be small, or full: none of them waits for a thread while its time runs."""
 
-    async def story(space: spool.aio.Space) -> None:
+    async with spool.aio.open(path) as space:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         await space.put_many("orders", range(4))
         together = threading.Barrier(4)
         summary = await space.work("orders", lambda message: together.wait(WAIT) and None, tasks=4, once=True)
         assert counts(summary) == {"delivered": 4}
 
-    play(path, story)
 
-
-def test_calls_that_hang_hold_up_neither_others_nor_the_close(path: Path) -> None:
+async def test_calls_that_hang_hold_up_neither_others_nor_the_close(path: Path) -> None:
     go_on = threading.Event()
 
-    async def story(space: spool.aio.Space) -> None:
+    async with spool.aio.open(path) as space:
         await space.put_many("orders", ["hangs", "hangs", "good", "good"])
 
         def function(message: spool.Message) -> None:
@@ -143,16 +123,14 @@ def test_calls_that_hang_hold_up_neither_others_nor_the_close(path: Path) -> Non
         finally:
             go_on.set()
 
-    play(path, story)
 
-
-def test_a_failure_of_the_space_is_heard_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_of_the_space_is_heard_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(self: attempt.Attempt, *args: Any) -> None:
         raise spool.DiskFailure(5, "the disk is gone")
 
     monkeypatch.setattr(attempt.Attempt, "conclude", gone)
 
-    async def story(space: spool.aio.Space) -> None:
+    async with spool.aio.open(path) as space:
         await space.put("orders", "x")
 
         async def function(message: spool.Message) -> None:
@@ -162,11 +140,9 @@ def test_a_failure_of_the_space_is_heard_at_once(path: Path, monkeypatch: pytest
             with pytest.raises(spool.DiskFailure, match="the disk is gone"):
                 await space.work("orders", function, tasks=8)
 
-    play(path, story)
 
-
-def test_tasks_are_side_by_side_and_an_event_stops_it(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_tasks_are_side_by_side_and_an_event_stops_it(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         together, stop = asyncio.Barrier(3), asyncio.Event()
 
         async def function(message: spool.Message) -> None:
@@ -177,21 +153,17 @@ def test_tasks_are_side_by_side_and_an_event_stops_it(path: Path) -> None:
         await space.put_many("orders", range(3))
         assert counts(await worker) == {"delivered": 3}
 
-    play(path, story)
 
-
-def test_wrong_arguments_are_refused_before_a_message_is_taken(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_wrong_arguments_are_refused_before_a_message_is_taken(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         with pytest.raises(spool.QueueNotFound, match="did you mean orders"):
             await space.work("order", print)
         with pytest.raises(spool.InvalidArgument, match="tasks is a whole number from 1"):
             await space.work("orders", print, tasks=0)
 
-    play(path, story)
 
-
-def test_a_loop_over_consume_that_is_left_says_so(path: Path) -> None:
-    async def story(space: spool.aio.Space) -> None:
+async def test_a_loop_over_consume_that_is_left_says_so(path: Path) -> None:
+    async with spool.aio.open(path) as space:
         await space.change_queue("orders", retries=0)
         await space.put("orders", "x")
         loop = space.consume("orders")
@@ -199,5 +171,3 @@ def test_a_loop_over_consume_that_is_left_says_so(path: Path) -> None:
             break
         await loop.aclose()
         assert "was left before its body ended" in str((await space.get("errors")).failure_reason)
-
-    play(path, story)

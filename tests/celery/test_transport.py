@@ -29,11 +29,6 @@ from tests.users import OWNER, acting_as
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "space"
-
-
-@pytest.fixture
 def connect(path: Path) -> Iterator[Callable[..., Connection]]:
     opened: list[Connection] = []
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -19,18 +19,13 @@ from tests import door
 from tests.clocks import LONG, PatientClock, timed
 from tests.compaction import small_compactions
 from tests.meanwhile import Processes, commit, prepare
-from tests.spaces import path_with
+from tests.spaces import opened_path, path_with
 
 WHEN_WOKEN = LONG / 2  # and it waits longer than a test takes
 
 
 path = path_with("orders", "elsewhere")
-
-
-@pytest.fixture
-def other(path: Path) -> Iterator[spool.Space]:
-    with spool.open(path) as other:
-        yield other
+other = opened_path()
 
 
 def test_a_commit_of_another_opener_wakes_it(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
@@ -143,24 +138,19 @@ def test_a_waiting_call_gets_its_message_in_each_way_of_arrival(
 
 
 @pytest.mark.parametrize("comes", WAYS)
-def test_a_waiting_task_gets_its_message_in_each_way_of_arrival(
+async def test_a_waiting_task_gets_its_message_in_each_way_of_arrival(
     path: Path, other: spool.Space, comes: Callable[[spool.Space], Callable[[], object]]
 ) -> None:
     come = comes(other)
 
-    async def main() -> None:
-        async with asyncio.timeout(LONG), spool.aio.open(path) as space:
-            found = asyncio.create_task(space.get("orders", correlation_id="c", timeout=None))
-            strangers = [
-                asyncio.create_task(space.get("orders", correlation_id=str(n), timeout=None)) for n in range(9)
-            ]
-            await asyncio.sleep(0)
-            await asyncio.to_thread(come)
-            assert (await found).body == "new"
-            for stranger in strangers:
-                stranger.cancel()
-
-    asyncio.run(main())
+    async with asyncio.timeout(LONG), spool.aio.open(path) as space:
+        found = asyncio.create_task(space.get("orders", correlation_id="c", timeout=None))
+        strangers = [asyncio.create_task(space.get("orders", correlation_id=str(n), timeout=None)) for n in range(9)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(come)
+        assert (await found).body == "new"
+        for stranger in strangers:
+            stranger.cancel()
 
 
 def test_a_get_by_id_gets_the_message_of_a_branch_that_was_prepared_before(pool: ThreadPoolExecutor) -> None:
@@ -264,17 +254,14 @@ def test_a_space_that_is_closed_or_stopped_and_a_queue_that_is_deleted_end_the_w
 
 
 @pytest.mark.parametrize("ending", ["close", "delete_queue"])
-def test_the_same_ends_the_wait_of_tasks(path: Path, ending: str) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(LONG), spool.aio.open(path) as space:
-            found = [asyncio.create_task(space.get("orders", correlation_id=str(n), timeout=None)) for n in range(2)]
-            await asyncio.sleep(0)
-            await (space.close() if ending == "close" else space.delete_queue("orders"))
-            for one in found:
-                with pytest.raises((spool.NotOpen, spool.QueueNotFound)):
-                    await one
-
-    asyncio.run(main())
+async def test_the_same_ends_the_wait_of_tasks(path: Path, ending: str) -> None:
+    async with asyncio.timeout(LONG), spool.aio.open(path) as space:
+        found = [asyncio.create_task(space.get("orders", correlation_id=str(n), timeout=None)) for n in range(2)]
+        await asyncio.sleep(0)
+        await (space.close() if ending == "close" else space.delete_queue("orders"))
+        for one in found:
+            with pytest.raises((spool.NotOpen, spool.QueueNotFound)):
+                await one
 
 
 def test_a_call_that_stops_waiting_leaves_nothing(path: Path, other: spool.Space) -> None:

@@ -4,6 +4,7 @@ Each function adds processes to a simulation, each with its program; ``model`` n
 """
 
 import errno
+from functools import partial
 from unittest import mock
 
 import spool
@@ -84,9 +85,9 @@ def _claims_beside_takes(simulation: Simulation) -> None:
     simulation.newcomer("O", opening(getting(simulation.log, "O")))
 
 
-def _prepare_and_commit(simulation: Simulation) -> None:
+def _prepare_and(decision: str, simulation: Simulation) -> None:
     simulation.process("P", preparing(simulation.log))
-    simulation.process("D", deciding(simulation.log, "commit", patience=5))
+    simulation.process("D", deciding(simulation.log, decision, patience=5))
     simulation.process("T", getting(simulation.log, "T", 2))
 
 
@@ -102,12 +103,6 @@ def _open_beside_a_number(simulation: Simulation) -> None:
     simulation.process("A", putting(simulation.log, "A"))
     simulation.newcomer("L", opening(replying(simulation.log, "L")))
     simulation.newcomer("N", opening(getting(simulation.log, "N", 2, queue="b")))
-
-
-def _prepare_and_roll_back(simulation: Simulation) -> None:
-    simulation.process("P", preparing(simulation.log))
-    simulation.process("D", deciding(simulation.log, "rollback", patience=5))
-    simulation.process("T", getting(simulation.log, "T", 2))
 
 
 def _vote_beside_a_take(simulation: Simulation) -> None:
@@ -417,10 +412,14 @@ SCENARIOS = (
     Scenario("a ring that is overrun", _ring_overrun, ("m0", "m1")),
     Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="claim-beside-removal"),
     Scenario("claims beside takes", _claims_beside_takes, ("m0", "m1", "m2")),
-    Scenario("prepare, commit by another, take", _prepare_and_commit, ("m0", "m1"), model="vote-beside-claim"),
+    Scenario(
+        "prepare, commit by another, take", partial(_prepare_and, "commit"), ("m0", "m1"), model="vote-beside-claim"
+    ),
     Scenario("prepare, take, commit by another", _prepare_take_and_commit, ("m0", "m1"), model="vote-beside-claim"),
     Scenario("an opener beside a new number", _open_beside_a_number, ("m0",), model="opener-beside-commit"),
-    Scenario("prepare, rollback by another, take", _prepare_and_roll_back, ("m0", "m1"), model="vote-beside-claim"),
+    Scenario(
+        "prepare, rollback by another, take", partial(_prepare_and, "rollback"), ("m0", "m1"), model="vote-beside-claim"
+    ),
     Scenario("a vote beside a take", _vote_beside_a_take, ("m0", "m1")),
     Scenario("a rollback beside takes", _rollback_beside_takes, ("m0", "m1"), _in_doubt, "listing-beside-rollback"),
     Scenario(

@@ -93,10 +93,15 @@ def test_a_checkpoint_that_goes_too_far_is_missed() -> None:
 
 
 @pytest.mark.slow
-def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:
-    explorer = explorer_of(FINISHED_AS_IT_LIES.noticed_by)
-    with planted(FINISHED_AS_IT_LIES), pytest.raises(Unexplained):
-        die_and_cut(explorer, 0, "flush")
+@pytest.mark.parametrize(
+    ("bug", "witness"),
+    [(FINISHED_AS_IT_LIES, None), (OUT_OF_ORDER, None), (AS_IT_LIES, None), (APPLIED_TOO_EARLY, 2)],
+    ids=lambda x: getattr(x, "what", x),
+)
+def test_a_rule_of_durability_that_is_broken_is_missed(bug: Bug, witness: int | None) -> None:
+    explorer = explorer_of(bug.noticed_by)
+    with planted(bug), pytest.raises(Unexplained):
+        die_and_cut(explorer, 0, "flush", witness=witness)
 
 
 @pytest.mark.every(2)
@@ -112,20 +117,6 @@ def test_a_rollback_that_overlooks_the_commit_of_a_dead_process_fails_the_search
 
 
 @pytest.mark.slow
-def test_a_number_that_is_published_over_one_that_is_not_durable_is_missed() -> None:
-    explorer = explorer_of(OUT_OF_ORDER.noticed_by)
-    with planted(OUT_OF_ORDER), pytest.raises(Unexplained):
-        die_and_cut(explorer, 0, "flush")
-
-
-@pytest.mark.slow
-def test_a_commit_that_is_seen_before_it_is_durable_is_missed() -> None:
-    explorer = explorer_of(APPLIED_TOO_EARLY.noticed_by)
-    with planted(APPLIED_TOO_EARLY), pytest.raises(Unexplained):
-        die_and_cut(explorer, 0, "flush", witness=2)
-
-
-@pytest.mark.slow
 def test_a_file_that_is_stamped_before_its_number_is_issued_is_missed() -> None:
     explorer = explorer_of(STAMPED_TOO_EARLY.noticed_by)
     with planted(STAMPED_TOO_EARLY), pytest.raises(Unexplained):
@@ -137,13 +128,6 @@ def test_a_subscription_that_is_ended_as_it_was_seen_is_missed() -> None:
     decides = calls_of(explorer.play((Switch(1, ends),)), ends, r"lock \d+ 0 ")[0]
     with planted(ENDED_AS_IT_WAS_SEEN), pytest.raises(Unexplained, match="which was renewed"):
         explorer.play((Switch(1, ends), Switch(decides, reads)))
-
-
-@pytest.mark.slow
-def test_a_vote_that_is_not_made_durable_is_missed() -> None:
-    explorer = explorer_of(AS_IT_LIES.noticed_by)
-    with planted(AS_IT_LIES), pytest.raises(Unexplained):
-        die_and_cut(explorer, 0, "flush")
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from tests import door
 from tests.at_once import AT_ONCE
 from tests.celery import tasks
 from tests.dramatiq_broker.app import App
+from tests.spaces import opened_path
 
 SECONDS = 60
 ROOT = Path(__file__).parents[2]
@@ -142,10 +143,7 @@ def test_each_program_goes_on_with_the_new_space_or_ends_with_a_clear_error(path
     spool.shared(path).close()
 
 
-@pytest.fixture
-def space(path: Path) -> Iterator[spool.Space]:
-    with spool.open(path) as space:
-        yield space
+space = opened_path()
 
 
 def test_arrivals_become_readable_and_raise(space: spool.Space, path: Path) -> None:

@@ -13,11 +13,6 @@ from tests.clocks import MovedClock, timed
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "space"
-
-
-@pytest.fixture
 def space(path: Path, clock: MovedClock) -> Iterator[spool.Space]:
     with spool.create(timed(path, clock), defaults=AT_ONCE) as found:
         yield found

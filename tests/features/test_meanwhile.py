@@ -113,35 +113,37 @@ def bodies(space: spool.Space, queue: str = "q") -> list[Any]:
     return [message.body for message in space.browse(queue)]
 
 
-def test_x08_two_puts_of_one_key_at_once_add_one_message(meanwhile: Meanwhile, killed: Killed) -> None:
-    def prepare(space: spool.Space) -> None:
-        space.create_queue("q")
+def create(space: spool.Space) -> None:
+    space.create_queue("q")
 
+
+def create_with_limit(space: spool.Space) -> None:
+    space.create_queue("q", max_messages=2)
+    space.put("q", 0)
+
+
+def test_x08_two_puts_of_one_key_at_once_add_one_message(meanwhile: Meanwhile, killed: Killed) -> None:
     def put(space: spool.Space) -> str:
         return space.put("q", 1, deduplication_key="k")
 
-    for two, mine, theirs in meanwhile(prepare, put, put):
+    for two, mine, theirs in meanwhile(create, put, put):
         (message,) = two.other.browse("q")
         assert mine == message.id
         assert theirs in (message.id, spool.MessageInUse, *WAITED)
-    for two in killed(prepare, put):
+    for two in killed(create, put):
         assert len({put(two.other), put(two.other), *(message.id for message in two.other.browse("q"))}) == 1
 
 
 def test_q11_two_puts_at_the_limit_do_not_exceed_it(meanwhile: Meanwhile, killed: Killed) -> None:
-    def prepare(space: spool.Space) -> None:
-        space.create_queue("q", max_messages=2)
-        space.put("q", 0)
-
     def put_in_transaction(space: spool.Space) -> None:
         with space.transaction() as tx:
             tx.put("q", 1)
 
     for one in (lambda space: space.put("q", 1), put_in_transaction):
-        for two, mine, theirs in meanwhile(prepare, one, lambda space: space.put("q", 2)):
+        for two, mine, theirs in meanwhile(create_with_limit, one, lambda space: space.put("q", 2)):
             assert len(bodies(two.other)) == 2
             assert sum(one in (spool.Full, *WAITED) for one in (mine, theirs)) == 1, (mine, theirs)
-        for two in killed(prepare, one):
+        for two in killed(create_with_limit, one):
             with suppress(spool.Full):
                 two.other.put("q", 2)
             assert len(bodies(two.other)) == 2
@@ -154,29 +156,22 @@ def _vote(space: spool.Space, name: bytes = b"one") -> None:
 
 
 def test_q11_a_vote_and_a_put_at_the_limit_do_not_exceed_it(meanwhile: Meanwhile) -> None:
-    def prepare(space: spool.Space) -> None:
-        space.create_queue("q", max_messages=2)
-        space.put("q", 0)
-
     def put(space: spool.Space) -> None:
         space.put("q", 1)
 
     for one, other in ((_vote, lambda space: _vote(space, b"two")), (put, _vote), (_vote, put)):
-        for two, mine, theirs in meanwhile(prepare, one, other):
+        for two, mine, theirs in meanwhile(create_with_limit, one, other):
             stats = two.other.stats("q")
             assert stats.ready + stats.in_doubt == 2
             assert sum(one in (spool.Full, *WAITED) for one in (mine, theirs)) == 1, (mine, theirs)
 
 
 def test_q14_no_branch_votes_for_a_message_of_a_deleted_queue(meanwhile: Meanwhile) -> None:
-    def prepare(space: spool.Space) -> None:
-        space.create_queue("q")
-
     def delete(space: spool.Space) -> None:
         space.delete_queue("q")
 
     for one, other in ((_vote, delete), (delete, _vote)):
-        for two, *outcomes in meanwhile(prepare, one, other):
+        for two, *outcomes in meanwhile(create, one, other):
             if "q" in two.other.queues():
                 assert any(found in (spool.QueueNotEmpty, *WAITED) for found in outcomes), outcomes
             else:
@@ -271,9 +266,6 @@ def test_q14_x07_expiry_purge_and_redrive_leave_a_branch_its_message(act: str, m
 
 
 def test_q14_no_message_is_left_in_a_queue_that_is_gone(meanwhile: Meanwhile, killed: Killed) -> None:
-    def prepare(space: spool.Space) -> None:
-        space.create_queue("q")
-
     def put(space: spool.Space) -> str:
         return space.put("q", 1)
 
@@ -281,14 +273,14 @@ def test_q14_no_message_is_left_in_a_queue_that_is_gone(meanwhile: Meanwhile, ki
         space.delete_queue("q")
 
     for one, other in ((put, delete), (delete, put)):
-        for two, *outcomes in meanwhile(prepare, one, other):
+        for two, *outcomes in meanwhile(create, one, other):
             waited = any(found in WAITED for found in outcomes)
             if "q" in two.other.queues():
                 assert waited or bodies(two.other) == [1], outcomes
             else:
                 assert waited or spool.QueueNotFound in outcomes, outcomes
             assert two.other.check() == []
-    for two in killed(prepare, delete):
+    for two in killed(create, delete):
         if "q" in two.other.queues():
             put(two.other)
             assert bodies(two.other) == [1]

@@ -46,19 +46,16 @@ def names(survivor: Survivor) -> set[str]:
 
 
 @BY_RULES
-def test_a_restored_file_is_in_its_folder_and_nowhere_else(rules: Rules) -> None:
+@pytest.mark.parametrize(
+    ("call", "left"),
+    [("restore_quarantined", {f"{layout.DROP}/orders/{NAME}"}), ("delete_quarantined", set())],
+    ids=["restored", "deleted"],
+)
+def test_a_restored_file_is_in_its_folder_and_a_deleted_one_nowhere(rules: Rules, call: str, left: set[str]) -> None:
     machine, space = with_one_set_aside(rules)
-    space.restore_quarantined(ENTRY)
+    getattr(space, call)(ENTRY)
     for survivor in survivors(machine, rules, limit=50, seed=1):
-        assert names(survivor) == {f"{layout.DROP}/orders/{NAME}"}, survivor.story
-
-
-@BY_RULES
-def test_a_deleted_file_remains_deleted(rules: Rules) -> None:
-    machine, space = with_one_set_aside(rules)
-    space.delete_quarantined(ENTRY)
-    for survivor in survivors(machine, rules, limit=50, seed=1):
-        assert names(survivor) == set(), survivor.story
+        assert names(survivor) == left, survivor.story
 
 
 def cut_at_each_step(rules: Rules, *, foreign: bool = False) -> Iterator[Machine]:

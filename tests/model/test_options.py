@@ -86,17 +86,14 @@ def test_a_filter_that_is_none_is_refused_with_those_that_are(tmp_path: Any) -> 
                 call("orders", older=5)  # type: ignore[call-arg]
 
 
-def test_an_option_of_a_put_that_is_none_is_refused_by_name(tmp_path: Any) -> None:
-    with spool.create(tmp_path) as space:
-        space.create_queue("orders")
-        for call in (space.put, space.submit):
-            with pytest.raises(TypeError, match=r"put\(\) got an unexpected keyword argument 'priorty'"):
-                call("orders", b"x", priorty=5)  # type: ignore[call-arg]
-
-
-def test_an_option_of_a_get_that_is_none_is_refused_by_name(tmp_path: Any) -> None:
+def test_an_option_of_a_put_or_a_get_that_is_none_is_refused_by_name(tmp_path: Any) -> None:
     with spool.create(tmp_path) as space, space.transaction() as tx:
         space.create_queue("orders")
-        for call in (space.get, tx.get):
-            with pytest.raises(TypeError, match=r"get\(\) got an unexpected keyword argument 'timout'"):
-                call("orders", timout=5)  # type: ignore[call-arg]
+        for call, name, body in [
+            (space.put, "put", [b"x"]),
+            (space.submit, "put", [b"x"]),
+            (space.get, "get", []),
+            (tx.get, "get", []),
+        ]:
+            with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument 'timout'"):
+                call("orders", *body, timout=5)

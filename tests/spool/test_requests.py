@@ -16,7 +16,7 @@ import spool.aio
 from spool.transactions import request_reply
 from tests.held import PATIENT_SECONDS
 from tests.meanwhile import elsewhere
-from tests.spaces import path_with
+from tests.spaces import opened_path, path_with
 
 path = path_with(
     "answers",
@@ -27,12 +27,7 @@ path = path_with(
     orders={"reply_queue": "answers", "failure_queue": "failures", "error_queue": "errors", "retries": 0},
     bare={},
 )
-
-
-@pytest.fixture
-def space(path: Path) -> Iterator[spool.Space]:
-    with spool.open(path) as space:
-        yield space
+space = opened_path()
 
 
 class InThreads:
@@ -156,19 +151,16 @@ def test_without_a_reply_in_time_the_request_stays_and_a_late_reply_can_be_had(
     assert space.get("answers", correlation_id=late.value.correlation_id).body == "cooked: soup"
 
 
-def test_inside_a_transaction_it_is_refused(space: spool.Space) -> None:
+async def test_inside_a_transaction_it_is_refused(space: spool.Space) -> None:
     with space.transaction() as tx:
         with pytest.raises(spool.ProtocolError, match="inside a transaction"):
             space.request("orders", "soup")
         tx.rollback()
 
-    async def main() -> None:
-        async with spool.aio.open(space.path) as tasks, tasks.transaction() as tx:
-            with pytest.raises(spool.ProtocolError, match="inside a transaction"):
-                await tasks.request("orders", "soup")
-            await tx.rollback()
-
-    asyncio.run(main())
+    async with spool.aio.open(space.path) as tasks, tasks.transaction() as tx:
+        with pytest.raises(spool.ProtocolError, match="inside a transaction"):
+            await tasks.request("orders", "soup")
+        await tx.rollback()
     assert space.stats("orders").enqueued == 0
 
 
@@ -187,16 +179,13 @@ def test_a_request_that_cannot_be_answered_is_refused_before_it_is_put(space: sp
     assert space.stats("bare").enqueued == 0
 
 
-def test_a_request_that_is_cancelled_stays(space: spool.Space) -> None:
-    async def main() -> None:
-        async with spool.aio.open(space.path) as tasks:
-            waiting = asyncio.create_task(tasks.request("orders", "soup", correlation_id="c"))
-            while (await tasks.stats("orders")).ready == 0:
-                pass
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-
-    asyncio.run(main())
+async def test_a_request_that_is_cancelled_stays(space: spool.Space) -> None:
+    async with spool.aio.open(space.path) as tasks:
+        waiting = asyncio.create_task(tasks.request("orders", "soup", correlation_id="c"))
+        while (await tasks.stats("orders")).ready == 0:
+            pass
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
     space.work("orders", serve, once=True)
     assert space.get("answers", correlation_id="c").body == "cooked: soup"

@@ -28,11 +28,6 @@ def _closed() -> Iterator[None]:
     sharing._spaces.clear()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "space"
-
-
 def test_a_missing_space_is_created_and_each_path_to_it_leads_to_one_object(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,29 +84,26 @@ def test_a_call_that_takes_too_long_ends_its_span(space: spool.Space, recorder: 
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "function"])
-def test_tasks_call_with_spans_and_link_to_the_span_around_the_worker(
+async def test_tasks_call_with_spans_and_link_to_the_span_around_the_worker(
     kind: str, space: spool.Space, recorder: Recorder
 ) -> None:
     put = sent(space, recorder, "fine")
     sent(space, recorder, "late")
 
-    async def main() -> None:
-        async with spool.aio.open(space.path) as tasks:
+    async with spool.aio.open(space.path) as tasks:
 
-            async def call(message: spool.Message) -> str:
-                if message.body == "late":
-                    await asyncio.sleep(60)
-                return await tasks.put("next", "more")
+        async def call(message: spool.Message) -> str:
+            if message.body == "late":
+                await asyncio.sleep(60)
+            return await tasks.put("next", "more")
 
-            def plain(message: spool.Message) -> str:
-                if message.body == "late":
-                    raise spool.Retry("later")
-                return tasks.sync.put("next", "more")
+        def plain(message: spool.Message) -> str:
+            if message.body == "late":
+                raise spool.Retry("later")
+            return tasks.sync.put("next", "more")
 
-            with recorder.tracer.start_as_current_span("worker"):
-                await tasks.work("orders", call if kind == "coroutine" else plain, once=True, timeout=0.5)
-
-    asyncio.run(main())
+        with recorder.tracer.start_as_current_span("worker"):
+            await tasks.work("orders", call if kind == "coroutine" else plain, once=True, timeout=0.5)
     fine, late = sorted(recorder.all("process orders"), key=lambda span: span.status.status_code.value)
     assert (parent_of(fine), linked(fine)) == (put, [put, id_of(recorder.one("worker"))])
     assert parent_of(recorder.one("send next")) == id_of(fine)

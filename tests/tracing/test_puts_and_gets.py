@@ -1,6 +1,5 @@
 """Spans of puts and gets in one process, and the trace context in the headers."""
 
-import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -197,24 +196,21 @@ def test_a_request_and_its_reply_are_one_trace(space: spool.Space, recorder: Rec
 
 
 @pytest.mark.parametrize("put", ["put", "put with a key", "put in a transaction", "put with a key in a transaction"])
-def test_tasks_put_and_get_with_spans(put: str, space: spool.Space, recorder: Recorder) -> None:
+async def test_tasks_put_and_get_with_spans(put: str, space: spool.Space, recorder: Recorder) -> None:
     options: Any = {"deduplication_key": "k"} if "key" in put else {}
 
-    async def main() -> None:
-        async with spool.aio.open(space.path) as tasks:
-            with recorder.tracer.start_as_current_span("producer"):
-                if "transaction" in put:
-                    async with tasks.transaction():
-                        await tasks.put("orders", "x", **options)
-                else:
+    async with spool.aio.open(space.path) as tasks:
+        with recorder.tracer.start_as_current_span("producer"):
+            if "transaction" in put:
+                async with tasks.transaction():
                     await tasks.put("orders", "x", **options)
-            with recorder.tracer.start_as_current_span("consumer"):
-                async with tasks.transaction() as tx:
-                    await tx.get("orders", timeout=5)
-                with pytest.raises(spool.Empty):
-                    await tasks.get("orders", timeout=0.1)
-
-    asyncio.run(main())
+            else:
+                await tasks.put("orders", "x", **options)
+        with recorder.tracer.start_as_current_span("consumer"):
+            async with tasks.transaction() as tx:
+                await tx.get("orders", timeout=5)
+            with pytest.raises(spool.Empty):
+                await tasks.get("orders", timeout=0.1)
     assert sorted(recorder.names) == ["consumer", "producer", "receive orders", "receive orders", "send orders"]
     received, empty = recorder.all("receive orders")
     sent, producer, consumer = (recorder.one(name) for name in ("send orders", "producer", "consumer"))

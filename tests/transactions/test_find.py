@@ -17,23 +17,13 @@ from tests import door
 from tests.clocks import LONG, MovedClock, PatientClock, timed
 from tests.compaction import fill, small_compactions, tidy
 from tests.meanwhile import XID, Processes, commit
-from tests.spaces import path_with
+from tests.spaces import opened_path, path_with
 
 WHEN_WOKEN = LONG / 2  # and the search waits longer than a test takes
 
 path = path_with("orders", "elsewhere")
-
-
-@pytest.fixture
-def space(path: Path) -> Iterator[spool.Space]:
-    with spool.open(path) as space:
-        yield space
-
-
-@pytest.fixture
-def other(path: Path) -> Iterator[spool.Space]:
-    with spool.open(path) as other:
-        yield other
+space = opened_path()
+other = opened_path()
 
 
 def body(space: spool.Space, key: str = "c") -> object:
@@ -294,24 +284,21 @@ def test_a_space_that_ends_and_a_queue_that_is_deleted_end_the_wait(path: Path, 
         assert isinstance(found.exception(LONG), spool.NotOpen | spool.SpaceStopped | spool.QueueNotFound)
 
 
-def test_tasks_find_and_wait(path: Path, other: spool.Space) -> None:
+async def test_tasks_find_and_wait(path: Path, other: spool.Space) -> None:
     async def find(space: spool.aio.Space, known: str) -> spool.Message | None:
         return await space.find("orders", correlation_id="c", timeout=None, other_than=known)
 
-    async def main() -> None:
-        async with asyncio.timeout(LONG), spool.aio.open(path) as space:
-            assert await space.find("orders", correlation_id="c") is None
-            assert await space.find("orders", correlation_id="c", timeout=0.01) is None
-            known = await space.put("orders", "old", correlation_id="c")
-            found = [asyncio.create_task(find(space, known)) for _ in range(9)]
-            await asyncio.sleep(0)
-            await asyncio.to_thread(put, other)
-            for one in found:
-                message = await one
-                assert message is not None
-                assert message.body == "new"
-
-    asyncio.run(main())
+    async with asyncio.timeout(LONG), spool.aio.open(path) as space:
+        assert await space.find("orders", correlation_id="c") is None
+        assert await space.find("orders", correlation_id="c", timeout=0.01) is None
+        known = await space.put("orders", "old", correlation_id="c")
+        found = [asyncio.create_task(find(space, known)) for _ in range(9)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(put, other)
+        for one in found:
+            message = await one
+            assert message is not None
+            assert message.body == "new"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -373,19 +373,16 @@ def test_a_signal_in_the_middle_leaves_one_message(space: spool.Space) -> None:
 # -- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def test_tasks_replace(space: spool.Space) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(LONG), spool.aio.open(space.path) as own:
-            await asyncio.gather(*(own.replace("orders", n, correlation_id="c") for n in range(20)))
-            assert len(bodies(space)) == 1
-            async with own.transaction() as tx:
-                first = await own.replace("orders", "one", correlation_id="c")
-                assert await tx.replace("orders", "two", correlation_id="c") == first
-                with pytest.raises(spool.MessageInUse):
-                    await own.replace("orders", "three", correlation_id="c", transaction=None, timeout=0)
-            assert bodies(space) == ["two"]
-
-    asyncio.run(main())
+async def test_tasks_replace(space: spool.Space) -> None:
+    async with asyncio.timeout(LONG), spool.aio.open(space.path) as own:
+        await asyncio.gather(*(own.replace("orders", n, correlation_id="c") for n in range(20)))
+        assert len(bodies(space)) == 1
+        async with own.transaction() as tx:
+            first = await own.replace("orders", "one", correlation_id="c")
+            assert await tx.replace("orders", "two", correlation_id="c") == first
+            with pytest.raises(spool.MessageInUse):
+                await own.replace("orders", "three", correlation_id="c", transaction=None, timeout=0)
+        assert bodies(space) == ["two"]
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -90,14 +90,11 @@ def test_x20_a_get_serves_its_queue_while_it_waits_and_a_get_without_a_wait_cost
     assert serving(space) == []
 
 
-def test_x20_a_task_that_waits_serves_its_queue(space: spool.Space) -> None:
-    async def program() -> None:
-        async with spool.aio.open(space.path) as other:
-            waiting = asyncio.create_task(other.get("orders", timeout=30))
-            while not (await asyncio.to_thread(serving, space)) and not waiting.done():
-                await asyncio.sleep(0.05)
-            await other.put("orders", b"1")
-            await waiting
-
-    asyncio.run(program())
+async def test_x20_a_task_that_waits_serves_its_queue(space: spool.Space) -> None:
+    async with spool.aio.open(space.path) as other:
+        waiting = asyncio.create_task(other.get("orders", timeout=30))
+        while not (await asyncio.to_thread(serving, space)) and not waiting.done():
+            await asyncio.sleep(0.05)
+        await other.put("orders", b"1")
+        await waiting
     assert serving(space) == []  # (the space of the task is closed)

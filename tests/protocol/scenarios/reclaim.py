@@ -97,11 +97,17 @@ def _commit_into_free_file(who: str, free: str, content: Commit) -> Steps[None]:
     file = yield Open(f"active/{who}")
     yield Write(file, TORN)
     yield Write(file, Unnumbered(who))
+    yield from _number(who, file, content)
+
+
+def _number(who: str, file: int, content: Commit, flush_name: bool = False) -> Steps[None]:
     yield Lock(f"number {content.number}")
     yield from rename_to_number(f"active/{who}", content.number)
     yield Store("issued", content.number)
     yield Write(file, content)
     yield Flush(file)
+    if flush_name:
+        yield FlushNames()
     yield Store("published", content.number)
     yield Note(note_publication, content.number)
     yield Unlock(f"number {content.number}")
@@ -186,15 +192,7 @@ def _reclaim_all(order: str, flushes: bool) -> Steps[None]:
 def _commit_durably(who: str, content: Commit) -> Steps[None]:
     """A commit whose name is flushed, too, as where renames are not ordered."""
     file = yield Create(f"active/{who}", Unnumbered(who))
-    yield Lock(f"number {content.number}")
-    yield from rename_to_number(f"active/{who}", content.number)
-    yield Store("issued", content.number)
-    yield Write(file, content)
-    yield Flush(file)
-    yield FlushNames()
-    yield Store("published", content.number)
-    yield Note(note_publication, content.number)
-    yield Unlock(f"number {content.number}")
+    yield from _number(who, file, content, flush_name=True)
 
 
 def _note_branch_reclaimed(state: State, context: Context) -> State:

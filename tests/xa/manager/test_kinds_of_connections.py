@@ -1,6 +1,5 @@
 """Each kind of connection as the last resource: commit, rollback, refused rows, crashes, modes and settings."""
 
-import asyncio
 import os
 import signal
 import sqlite3
@@ -334,14 +333,11 @@ def test_x03_psycopg_with_raw_cursors(shop: Shop) -> None:
 
 
 @last_resource
-def test_x03_an_asynchronous_connection_is_refused(shop: Shop) -> None:
-    async def enlist() -> None:
-        with shop.manager() as manager, manager.transaction() as transaction:
-            async with await psycopg.AsyncConnection.connect(shop.server.where) as connection:
-                with pytest.raises(spool.InvalidArgument):
-                    transaction.enlist(connection)
-
-    asyncio.run(enlist())
+async def test_x03_an_asynchronous_connection_is_refused(shop: Shop) -> None:
+    with shop.manager() as manager, manager.transaction() as transaction:
+        async with await psycopg.AsyncConnection.connect(shop.server.where) as connection:
+            with pytest.raises(spool.InvalidArgument):
+                transaction.enlist(connection)
 
 
 @two_phases
