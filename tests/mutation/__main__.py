@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the calls, run nothing")
     parser.add_argument("--only", metavar="TEXT", help="the calls whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default 1)")
-    parser.add_argument("--stages", type=int, default=len(STAGES), help="the first so many stages of tests only")
+    parser.add_argument("--stages", type=int, default=1 + len(STAGES), help="the first so many stages of tests only")
     parser.add_argument("--record", action="store_true", help="remember in noticed.toml which test noticed")
     options = parser.parse_args()
     known, memory = unnoticeable(), noticed()
@@ -79,7 +79,7 @@ def _verdict(site: Site, remembered: list[str] | None, stages: int) -> Verdict:
     with tree_without(site) as tree:
         if remembered is not None and (verdict := run_tests(tree, remembered)).noticed:
             return Verdict(True, verdict.text)  # (and nothing new to remember)
-        return run_stages(tree, stages)
+        return run_stages(tree, stages, site.path)
 
 
 def _report(sites: Sequence[Site], known: dict[str, str], verdicts: dict[str, Verdict], minutes: float) -> int:

@@ -19,32 +19,14 @@ ROOMS = tuple(
     f"tests/{path.name}" for path in sorted((ROOT / "tests").iterdir()) if (ROOT / "spool" / path.name).is_dir()
 )
 
-# The quick and sharp ones first. test_planted.py is left out: it changes the engine's source itself, and would miss
-# the text of the call.
+# After the tests that are chosen for the file of the call. test_planted.py is left out: it changes the engine's source
+# itself, and would miss the text of the call.
 STAGES: tuple[tuple[str, ...], ...] = (
-    (
-        *(f"tests/log/test_{room}.py" for room in ("second_looks", "numbers", "stopped")),
-        "tests/transactions/test_branches_of_others.py",
-        "tests/maintenance/test_beside_the_living.py",
-        "tests/recovery/test_opening_beside_others.py",
-        *("tests/features", "tests/intake", "tests/xa", "tests/spool", *ROOMS, "-m", "not strace and not root"),
-    ),
-    (
-        "tests/crash/test_stops.py",
-        "tests/crash/test_posted.py",
-        "tests/crash/test_built_upon.py",
-        "tests/crash/test_creating.py",
-    ),
-    (
-        "tests/recovery",
-        "tests/corruption",
-        "tests/scripts",
-        "tests/forwarder/test_round.py",
-        "tests/forwarder/test_tasks.py",
-        "tests/forwarder/test_session.py",
-    ),
+    ("tests/features", "tests/intake", "tests/xa", "tests/spool", *ROOMS, "-m", "not strace and not root"),
+    tuple(f"tests/crash/test_{name}.py" for name in ("stops", "posted", "built_upon", "creating")),
+    ("tests/recovery", "tests/corruption", "tests/scripts", "tests/forwarder"),
     ("tests/crash/test_every_crash_point.py", "tests/crash/test_interleavings.py", "tests/environment"),
-    ("tests/faults", "tests/kills", "tests/torture", "tests/forwarder"),
+    ("tests/faults", "tests/kills", "tests/torture"),
 )
 _STAGE_SECONDS = 1200
 _FAILED = 1  # pytest's exit status; any other means that it could not run the tests
@@ -77,9 +59,10 @@ def tree_without(site: Site | None) -> Iterator[Path]:
         yield tree
 
 
-def run_stages(tree: Path, stages: int) -> Verdict:
-    """Stage by stage, until a test fails."""
-    for stage in STAGES[:stages]:
+def run_stages(tree: Path, stages: int, path: str = "") -> Verdict:
+    """Stage by stage, until a test fails: first the tests that are chosen for the file at this path."""
+    chosen = ("-p", "tests.selection.option", "--ignore=tests/crash/test_planted.py", "--for", path)
+    for stage in ([chosen] * bool(path) + [*STAGES])[:stages]:
         there = [argument for argument in stage if not argument.startswith("tests/") or (tree / argument).exists()]
         verdict = run_tests(tree, there)
         if verdict.noticed:
