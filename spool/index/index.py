@@ -103,9 +103,9 @@ class Index:
         number, files, damage = commit
         header = files[0].contents.header
         state = self.files[number] = Retention()
-        if header.adopts:
-            state.adopted = tuple(one.xid for one in header.adopts)
-            self.adopted.update((one.xid, (number, k, one.checksum)) for k, one in enumerate(header.adopts, 1))
+        for k, one in enumerate(header.adopts, 1):
+            state.adopted += (one.xid,)
+            self.adopted[one.xid] = number, k, one.checksum
         for name, wrong in damage:
             self.mark_damaged(number, name, wrong)
         for file in files:

@@ -159,7 +159,7 @@ def is_prepared(store: Store, xid: Xid) -> bool:
     A coordinator may use the xid of a committed branch for another branch.
     """
     catch_up(store)
-    if store.view.index.adopter(xid) is None:
+    if xid not in store.view.index.adopted:
         return store.files.disk.exists(layout.prepared(xid))
     contents = prepared_contents(store.files.disk, store.view.prepared, xid)
     return contents is not None and not store.view.index.has_adopted(contents)
