@@ -32,14 +32,14 @@ class Selection:
         self.found: list[str] = []
         self.unknown: list[str] = []
         for file in dict.fromkeys(Path(os.path.relpath(ROOT / name, ROOT)).as_posix() for name in files):
+            if not (ROOT / file).exists() and not _was_deleted(file):
+                raise pytest.UsageError(f"no such file: {file}")
             found: dict[str, set[str]] = {}
             for path, names in self._of(file):
                 found.setdefault(path, set()).update(names)
                 self.tests.setdefault(path, set()).update(names)
             if found:
                 self.found.append(f"{file}: {_counted(found)}")
-            elif not (ROOT / file).exists() and not _was_deleted(file):
-                raise pytest.UsageError(f"no such file: {file}")
             else:
                 self.unknown.append(file)
         if not self.tests:
@@ -71,7 +71,7 @@ class Selection:
 def _counted(tests: Tests) -> str:
     whole = sorted(path for path, names in tests.items() if ALL in names)
     single = sum(len(names) for names in tests.values()) - len(whole)
-    parts = [f"{single} single tests"] * (single > 0) + [f"all of {path}" for path in whole[:9]]
+    parts = [f"{single} single test{'s' * (single > 1)}"] * (single > 0) + [f"all of {path}" for path in whole[:9]]
     return ", ".join(parts + [f"all of {len(whole) - 9} other files"] * (len(whole) > 9))
 
 

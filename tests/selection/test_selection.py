@@ -86,7 +86,7 @@ def test_the_selection_of_each_kind_of_file() -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["nothing"], "no such file: nothing"),
+        (["nothing.md"], "no such file: nothing.md"),
         (["spool/log/engine_commit.py", "nothing"], "no such file: nothing"),
         (["pyproject.toml"], "run scripts/test, or"),
     ],
