@@ -273,13 +273,10 @@ class SimulatedDisk(Disk):
         self._step("look", handle, place.start, place.stop - place.start)
         return self._handle(handle).data[place]
 
-    def store(self, handle: int, place: slice, data: bytes) -> None:
-        """Write into the shared memory in two steps; a word is written in one, as processors do."""
-        half = 0 if len(data) == WORD_BYTES and place.start % WORD_BYTES == 0 else len(data) // 2
-        parts = [(place.start, data[:half]), (place.start + half, data[half:])]
-        for start, part in parts[1:] if not half else parts if len(data) % 2 else reversed(parts):
-            self._step("store", handle, start, len(part))
-            self.machine.write(self._handle(handle, writing=True), start, part)
+    def store(self, handle: int, at: int, data: bytes) -> None:
+        """Write into the shared memory in one step."""
+        self._step("store", handle, at, len(data))
+        self.machine.write(self._handle(handle, writing=True), at, data)
 
     def handle_identity(self, handle: int) -> FileIdentity:
         self._step("handle_identity", handle)
@@ -419,9 +416,9 @@ class SimulatedDisk(Disk):
 
 
 class SimulatedMemory:
-    """Bytes that processes share: looked at in one step, and written in two, so that others may see either half.
+    """Bytes that processes share: looked at in one step, and written in two, as the C library copies bytes.
 
-    Only an aligned word is written in one step.
+    So others may see either half, and a word is written twice. Only ``store`` writes a word in one step.
     """
 
     wakes = True
@@ -437,8 +434,11 @@ class SimulatedMemory:
     sleep = wait
 
     def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
-        self[at : at + WORD_BYTES] = value
+        self.store(at, value)
         return 0
+
+    def store(self, at: int, word: bytes) -> None:
+        self._disk.store(self._handle, at, word)
 
     def wake(self, at: int) -> None:
         """Do nothing: no simulated thread sleeps."""
@@ -447,7 +447,10 @@ class SimulatedMemory:
         return self._disk.look(self._handle, place)
 
     def __setitem__(self, place: slice, data: bytes) -> None:
-        self._disk.store(self._handle, place, data)
+        half = 0 if len(data) == WORD_BYTES else len(data) // 2
+        parts = [(place.start, data[:half] or data), (place.start + half, data[half:])]
+        for at, part in parts if len(data) % 2 else reversed(parts):
+            self.store(at, part)
 
     def close(self) -> None:
         pass

@@ -23,7 +23,6 @@ the highest bit is set in all bytes of the word, otherwise in no byte. So a proc
 
 import struct
 import sys
-import time
 import zlib
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
@@ -32,7 +31,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from spool.coordination.locks import LockFile, request_slot_byte, write_whole
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
-from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes
+from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes, time_word
 from spool.model.layout import REQUESTS
 from spool.runtime.clock import Deadline
 
@@ -247,12 +246,8 @@ class RequestSlots:
         self._store(slot, POSTED, row)
         mark = int.from_bytes(memory[_MARK], sys.byteorder)
         if mark > _GATHERS and self._posted() >= mark - _GATHERS:
-            memory.change(_POSTS.start, struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF))
+            memory.change(_POSTS.start, time_word())
         return mark != 0
-
-    def withdraw(self, slot: int) -> bool:
-        """Withdraw a posted request; return False if a leader has joined the request. Rule 22."""
-        return self._change_posted(slot, EMPTY)
 
     @_while_open
     def wait(self, slot: int, word: bytes, seconds: float) -> bool:
@@ -282,11 +277,9 @@ class RequestSlots:
         """Release the lead. Wake the owners of ``answered`` slots, and the owner of one standing request as the next
         leader."""
         memory = self._shared()
-        memory[_MARK] = CLEAR
+        memory.store(_MARK.start, CLEAR)
         self._locks.unlock(_LEAD)
-        for slot in self.standing()[:1]:
-            memory.wake(_state_at(slot))
-        for slot in answered:
+        for slot in (*self.standing()[:1], *answered):
             memory.wake(_state_at(slot))
 
     @_while_open
@@ -304,13 +297,11 @@ class RequestSlots:
 
     @_while_open
     def _mark(self, value: int) -> None:
-        self._shared()[_MARK] = value.to_bytes(WORD_BYTES, sys.byteorder)
+        self._shared().store(_MARK.start, value.to_bytes(WORD_BYTES, sys.byteorder))
 
-    def join(self, slot: int) -> bool:
-        """Mark a posted request as joined; return False if its owner withdraws the request. Rule 22."""
-        return self._change_posted(slot, JOINED)
-
-    def _change_posted(self, slot: int, state: int) -> bool:
+    def change_posted(self, slot: int, state: int) -> bool:
+        """Join a posted request, as the leader (JOINED), or withdraw it, as its owner (EMPTY). Return False if the
+        other process was first. Rule 22."""
         handle, byte = self._locks.handle, _SLOT_BYTES + slot
         if not self._disk.lock(handle, byte):  # (held only for a moment, and by no other thread of this process)
             return False
@@ -350,8 +341,7 @@ class RequestSlots:
 
     @_while_open
     def _store(self, slot: int, state: int, row: bytes) -> None:
-        at = _state_at(slot)
-        self._shared()[at : at + WORD_BYTES] = _word(slot, state, row)
+        self._shared().store(_state_at(slot), _word(slot, state, row))
 
 
 def _word(slot: int, state: int, row: bytes) -> bytes:

@@ -173,7 +173,7 @@ class Wakeups:
     def _expect(self, at: int, mark: bytes) -> bytes:
         there = self._memory[at : at + WORD_BYTES]
         if there not in (mark, _SEVERAL):
-            self._memory[at : at + WORD_BYTES] = mark if there == CLEAR else _SEVERAL
+            self._memory.store(at, mark if there == CLEAR else _SEVERAL)
         return self._memory[at + WORD_BYTES : at + FUTEX_BYTES]
 
     def announce(self, arrived: Mapping[str, int]) -> None:
@@ -185,7 +185,8 @@ class Wakeups:
                 calls = arrived[queue] if there == mark else ALL_THREADS
                 time, word = _with_parity(time_word(), 1), slice(at + WORD_BYTES, at + FUTEX_BYTES)
                 if self._memory.change(word.start, time, calls) == calls and self._memory[word] == time:
-                    self._memory[word] = _with_parity(time, 0)  # (no other process has announced messages meanwhile)
+                    # (no other process has announced messages meanwhile)
+                    self._memory.store(word.start, _with_parity(time, 0))
 
     def announce_all(self) -> None:
         """Wake all calls, because any message may have become free."""

@@ -39,8 +39,8 @@ _futex.argtypes = (
 class SharedBytes(Protocol):
     """The first bytes of a file, read and written as slices.
 
-    A process may see half of a change that another process makes. ``wakes``: whether threads can sleep until a word
-    changes. A word has ``WORD_BYTES`` bytes, and the offset of a word is a multiple of this size.
+    A process may see half of a change that another process makes. A word has ``WORD_BYTES`` bytes, and the offset of a
+    word is a multiple of this size. ``wakes``: whether threads can sleep until a word changes.
     """
 
     @property
@@ -48,7 +48,12 @@ class SharedBytes(Protocol):
 
     def __getitem__(self, place: slice, /) -> bytes: ...
 
-    def __setitem__(self, place: slice, data: bytes, /) -> None: ...
+    def __setitem__(self, place: slice, data: bytes, /) -> None:
+        """Write bytes. Each byte may be stored twice, because the C library copies a few bytes by two stores that
+        overlap. If another process has changed the bytes between the two stores, its change is lost."""
+
+    def store(self, at: int, word: bytes) -> None:
+        """Store a word once and in one step. Use this if other processes also change the word."""
 
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
         """Sleep at most ``seconds`` while the word has this value.
@@ -87,6 +92,17 @@ class Mapped(mmap.mmap):
     wakes = _FUTEX != 0
 
     @cached_property
+    def _words(self) -> memoryview:
+        return memoryview(self)[: len(self) // WORD_BYTES * WORD_BYTES].cast("I")
+
+    def store(self, at: int, word: bytes) -> None:
+        self._words[at // WORD_BYTES] = int.from_bytes(word, sys.byteorder)
+
+    def close(self) -> None:
+        self.__dict__.setdefault("_words", memoryview(b"")).release()  # (a later ``store`` raises ValueError)
+        super().close()
+
+    @cached_property
     def _address(self) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
 
@@ -103,7 +119,7 @@ class Mapped(mmap.mmap):
         return error in (0, errno.EAGAIN)
 
     def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
-        self[at : at + WORD_BYTES] = value
+        self.store(at, value)
         woken: int = _futex(_FUTEX, self._address + at, _WAKE, threads, None, None, 0)
         return woken
 
@@ -126,6 +142,9 @@ class ByCalls:
     def __setitem__(self, place: slice, data: bytes) -> None:
         self._disk.write_at(self._handle, place.start, data)
 
+    def store(self, at: int, word: bytes) -> None:
+        self[at : at + WORD_BYTES] = word
+
     def wait(self, at: int, value: bytes, seconds: float) -> bool:
         time.sleep(seconds)
         return self[at : at + WORD_BYTES] != value
@@ -133,7 +152,7 @@ class ByCalls:
     sleep = wait
 
     def change(self, at: int, value: bytes, threads: int = ALL_THREADS) -> int:
-        self[at : at + WORD_BYTES] = value
+        self.store(at, value)
         return 0
 
     def wake(self, at: int) -> None:
@@ -190,13 +209,13 @@ class Futexes:
     def _expect(self, mark: int) -> bytes:
         # Read the time before setting the mark, because a waking thread clears the mark before it stores the time.
         kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]
-        self.memory[mark : mark + WORD_BYTES] = SET
+        self.memory.store(mark, SET)
         return kept
 
     def wake(self, byte: int) -> None:
         """Wake the threads that wait for the byte. The caller has released the byte, and found the mark set."""
         mark = self._at(byte)
-        self.memory[mark : mark + WORD_BYTES] = CLEAR
+        self.memory.store(mark, CLEAR)
         self.memory.change(mark + WORD_BYTES, time_word())
 
     def _at(self, byte: int) -> int:

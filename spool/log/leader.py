@@ -341,13 +341,10 @@ class Leader:
         future: Future[str] = Future()  # (``Future[str]()`` takes a quarter more time)
         request.future = future
         request.begin = future.set_running_or_notify_cancel
-        request.on_done = self._resolve_futures
+        # (after the call that this thread makes, because callbacks of futures may call the space)
+        request.on_done = lambda requests: call_later(partial(self._set_futures, requests))
         self.submit(request)
         return future
-
-    def _resolve_futures(self, requests: Sequence[WriteSet]) -> None:
-        """Set the futures once this thread's call has ended, because callbacks of futures may call the space."""
-        call_later(partial(self._set_futures, requests))
 
     def _set_futures(self, requests: Sequence[WriteSet]) -> None:
         for request in requests:

@@ -16,7 +16,7 @@ from functools import partial
 import msgpack
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.request_slots import ANSWER_BYTES, BODY_BYTES, DONE, JOINED, POSTED, TAKEN, RemovedSpan
+from spool.coordination.request_slots import ANSWER_BYTES, BODY_BYTES, DONE, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan
 from spool.errors import CommitUnknown, SpaceStopped
 from spool.format.header import UNREADABLE
 from spool.log.adoption import find_adopted, move_adopted
@@ -190,7 +190,7 @@ class Ring(Alone):
         for slot in slots.standing():
             if slots.state(slot) != POSTED:
                 settle(self._store, slot)
-            if slots.join(slot):
+            if slots.change_posted(slot, JOINED):
                 self.joined.append((slot, _requests_in(slots.request(slot))))
         if len(self.joined) > 1:
             self.expected = _COMPANY_COMMITS
@@ -267,7 +267,7 @@ class Ring(Alone):
         return left
 
     def _withdraw(self, slot: int) -> bool:
-        self._stands = not self._slots.withdraw(slot)
+        self._stands = not self._slots.change_posted(slot, EMPTY)
         return not self._stands
 
     def _clear(self, slot: int) -> None:

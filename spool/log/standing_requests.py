@@ -43,7 +43,7 @@ def settle(store: Store, slot: int) -> None:
             slots.change(slot, (TAKEN,), DONE if _was_committed(store, slots.number(slot)) else POSTED)
         except CorruptedFile:  # the commit's file was damaged: nobody knows whether the request was in it
             slots.clear(slot)
-    elif state not in (POSTED, DONE):
+    elif state == DAMAGED:  # (the owner may have withdrawn the request, and posts the next one)
         slots.clear(slot)
 
 

@@ -15,9 +15,6 @@ from spool.store.awaited import Awaited
 from spool.store.parts import View
 from spool.transactions.validation import check_timeout
 
-PositionSet = set[tuple[int, int]]
-_NOTHING: Set[int] = frozenset()
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

@@ -131,12 +131,11 @@ def test_a_rollback_of_a_prepared_branch_wakes_a_waiting_get(path: Path, pool: T
 
 def test_queues_that_share_a_bucket_wake_each_other(asked: list[int]) -> None:
     """The kernel could otherwise wake the call that waits for the other queue, and no call takes the message."""
-    with Mapped(-1, 4096) as memory:
-        wakeups = Wakeups(memory, 0, 1)
-        for queue, threads in (("one", 1), ("two", ALL_THREADS), ("one", ALL_THREADS)):
-            wakeups.expect(queue)
-            wakeups.announce({"one": 1})
-            assert asked[-1] == threads
+    wakeups = Wakeups(Mapped(-1, 4096), 0, 1)
+    for queue, threads in (("one", 1), ("two", ALL_THREADS), ("one", ALL_THREADS)):
+        wakeups.expect(queue)
+        wakeups.announce({"one": 1})
+        assert asked[-1] == threads
 
 
 class Unshared(Disk):
@@ -433,14 +432,14 @@ def test_a_get_about_to_sleep_searches_only_for_messages_that_no_woken_get_takes
     messages: int, sleepers: int, searches: bool
 ) -> None:
     """Otherwise each of many waiting processes applies each commit, and finds that the message was taken."""
-    with Sleepers(-1, 4096) as memory:
-        arrivals, memory.sleepers = Wakeups(memory, 0, 1), sleepers
-        waits = arrivals.expect("orders")
-        arrivals.announce({"orders": messages})
-        assert waits(0.0) is searches
-        assert not waits(0.0), "it has searched"
-        arrivals.announce_all()
-        assert waits(0.0)
+    memory = Sleepers(-1, 4096)
+    arrivals, memory.sleepers = Wakeups(memory, 0, 1), sleepers
+    waits = arrivals.expect("orders")
+    arrivals.announce({"orders": messages})
+    assert waits(0.0) is searches
+    assert not waits(0.0), "it has searched"
+    arrivals.announce_all()
+    assert waits(0.0)
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------

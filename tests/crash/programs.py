@@ -185,9 +185,7 @@ def deciding(log: OperationLog, outcome: str, *, told: bool = False, patience: i
             if two_phase.is_prepared(store, XID):
                 break
             store.clock.sleep(0.01)
-        (operation,) = (
-            (operation for operation in log.operations if operation.xid == str(XID)) if _has_branch(log) else (None,)
-        )
+        operation = next((operation for operation in log.operations if operation.xid == str(XID)), None)
         if operation is None:
             return
         target = DONE if outcome == "commit" else NOTHING
@@ -209,10 +207,6 @@ def deciding(log: OperationLog, outcome: str, *, told: bool = False, patience: i
         operation.ended = True
 
     return run
-
-
-def _has_branch(log: OperationLog) -> bool:
-    return any(operation.xid == str(XID) for operation in log.operations)
 
 
 def reclaiming(space: spool.Space) -> None:

@@ -43,15 +43,13 @@ def wait_for(result: Any, status: str) -> None:
     until(lambda: status_of(result) == status)
 
 
-def wait_for_line(log: Path) -> None:
-    until(lambda: log.exists() and log.read_text() != "")
-
-
 def test_the_task_of_a_killed_worker_is_ready_at_once_and_runs_elsewhere(path: Path, tmp_path: Path) -> None:
-    result = jobs.hold.enqueue(str(tmp_path / "log"))
+    log = tmp_path / "log"
+    result = jobs.hold.enqueue(str(log))
     spool.shared(path).change_queue("default", retry_delay=0)
     with worker(path) as first:
-        wait_for_line(tmp_path / "log")  # (a message is claimed a moment before its attempt begins)
+        # (a message is claimed a moment before its attempt begins)
+        until(lambda: log.exists() and log.read_text() != "")
         assert status_of(result) == "RUNNING"
         first.kill()
         first.wait(SECONDS)

@@ -547,10 +547,6 @@ def test_x18_a_time_limit_ends_a_get_that_waits_and_the_space_goes_on(stocked: s
 # -- exceptions that another thread raises ----------------------------------------------------------------------------
 
 
-def raise_in(thread: int, kind: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
-
-
 def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_goes_on(
     stocked: spool.Space, stride: Stride, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,7 +570,7 @@ def test_x18_an_exception_of_another_thread_ends_a_get_that_waits_and_the_space_
         waiting.clear()
         thread.start()
         assert waiting.wait(PATIENT_SECONDS)
-        raise_in(thread.ident or 0, TimeLimit)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TimeLimit))
         thread.join(PATIENT_SECONDS)
         assert not thread.is_alive()
     assert len(raised) == times

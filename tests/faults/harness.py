@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import spool
 from spool.admin.findings import Kind
@@ -18,7 +19,7 @@ from tests.faults.plan import Plan, Spread
 from tests.histories.branches import end_branches
 from tests.histories.contents import AFTER, QUEUES, Contents
 from tests.histories.contents import look as look_now
-from tests.histories.history import Effect, Expectation, History, Unmet
+from tests.histories.history import Effect, Expectation, History, Options, Unmet
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from xa import XA_RBBASE, XA_RBEND, XA_RETRY, XAER_RMERR, XAER_RMFAIL, XAError
@@ -57,33 +58,19 @@ class Trial(Expectation):
     unknown = False
 
     @contextmanager
-    def becoming(
-        self,
-        effect: Contents | Effect,
-        *,
-        surely: bool = True,
-        meanwhile: Iterable[Contents] = (),
-        failing: Callable[[Contents], Iterable[Contents]] = lambda contents: (),
-        unsure: bool = False,
-        decides: bool = False,
-    ) -> Iterator[None]:
-        after = frozenset(self._after(effect, failing))
+    def becoming(self, effect: Contents | Effect, **options: Unpack[Options]) -> Iterator[None]:
+        change = (lambda _: effect) if isinstance(effect, Contents) else effect
+        failing = options.get("failing", lambda contents: ())
+        after = frozenset(each for old in self.allowed for each in (change(old), *failing(old)))
         try:
             yield
         except (SpoolError, XAError) as error:
-            if unsure or is_unknown(error, decides=decides):
+            if options.get("unsure") or is_unknown(error, decides=options.get("decides", False)):
                 self.unknown = True
                 self.allowed |= after
             raise
-        self.contents = effect if isinstance(effect, Contents) else effect(self.contents)
+        self.contents = change(self.contents)
         self.allowed = after
-
-    def _after(
-        self, effect: Contents | Effect, failing: Callable[[Contents], Iterable[Contents]]
-    ) -> Iterator[Contents]:
-        for contents in self.allowed:
-            yield effect if isinstance(effect, Contents) else effect(contents)
-            yield from failing(contents)
 
     def play(self, run: Callable[[], object]) -> None:
         """Make the calls, up to the first error."""

@@ -6,6 +6,7 @@ Before a call the old contents are allowed, during the call the old or the new o
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
 
 import spool
 from spool.disk.disk import FlushFailed
@@ -37,6 +38,25 @@ def housekeeping(space: spool.Space) -> Iterator[None]:
         raise Unmet from None
 
 
+class Options(TypedDict, total=False):
+    """How contents become others.
+
+    meanwhile: contents that are also allowed while the block runs. surely: whether only the new contents are allowed
+    afterwards.
+
+    The others concern a disk that fails. failing: the contents that are also allowed after a block that returned (an
+    attempt that could not be counted). unsure: the block may have had its effect after any error. decides: the block is
+    a second phase, which never raises XAER_RMERR, because that code tells the coordinator that the branch was rolled
+    back.
+    """
+
+    surely: bool
+    meanwhile: Iterable[Contents]
+    failing: Callable[[Contents], Iterable[Contents]]
+    unsure: bool
+    decides: bool
+
+
 class Expectation:
     """The contents that are allowed now. ``kept``: those after a kill without a power cut, if they are fewer."""
 
@@ -50,28 +70,13 @@ class Expectation:
         return self.allowed if self.kept is None else self.kept
 
     @contextmanager
-    def becoming(
-        self,
-        effect: Contents | Effect,
-        *,
-        surely: bool = True,
-        meanwhile: Iterable[Contents] = (),
-        failing: Callable[[Contents], Iterable[Contents]] = lambda contents: (),
-        unsure: bool = False,
-        decides: bool = False,
-    ) -> Iterator[None]:
-        """While the block runs, the old and the new contents are allowed, and those of ``meanwhile``; afterwards only
-        the new ones, unless ``surely`` is False.
-
-        The others concern a disk that fails. ``failing``: the contents that are allowed, too, after a block that
-        returned (an attempt that could not be counted). ``unsure``: the block may have had its effect after any error.
-        ``decides``: the block is a second phase, which never raises XAER_RMERR, because that code tells the coordinator
-        that the branch was rolled back."""
+    def becoming(self, effect: Contents | Effect, **options: Unpack[Options]) -> Iterator[None]:
+        """While the block runs, the old and the new contents are allowed; afterwards only the new ones."""
         contents = effect if isinstance(effect, Contents) else effect(self.contents)
-        self.allowed = frozenset([self.contents, contents, *meanwhile])
+        self.allowed = frozenset([self.contents, contents, *options.get("meanwhile", ())])
         yield
         self.contents = contents
-        if surely:
+        if options.get("surely", True):
             self.allowed = frozenset([contents])
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from spool.intake.intake import Intake
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.children import exit_code_of
+from tests.intake.test_intake import running
 
 
 @pytest.fixture
@@ -304,8 +304,6 @@ def test_files_of_a_queue_that_is_deleted_while_they_wait_are_kept_in_quarantine
 
 def test_an_intake_beside_a_process_that_takes_messages_keeps_the_order(space: spool.Space) -> None:
     drop(space, *numbered(20))
-    intake = Intake(space)
-    thread = threading.Thread(target=intake.run)
     path = space.path
 
     def take() -> None:
@@ -313,12 +311,8 @@ def test_an_intake_beside_a_process_that_takes_messages_keeps_the_order(space: s
             found = [there.get("orders", timeout=60).body for _ in range(20)]
         assert found == numbered(20)
 
-    thread.start()
-    try:
+    with running(space):
         assert exit_code_of(take) == 0
-    finally:
-        intake.stop()
-        thread.join()
 
 
 def test_many_small_streams_are_committed_in_parts(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:

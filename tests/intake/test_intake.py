@@ -5,6 +5,8 @@ import errno
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +25,19 @@ from tests.full import no_room
 from tests.spaces import space_with
 
 space = space_with("orders", defaults={})
+
+
+@contextmanager
+def running(space: spool.Space) -> Iterator[None]:
+    """An intake runs in a thread meanwhile."""
+    intake = Intake(space)
+    thread = threading.Thread(target=intake.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        intake.stop()
+        thread.join()
 
 
 def folder(space: spool.Space, queue: str = "orders") -> Path:
@@ -139,17 +154,11 @@ def test_a_file_that_someone_still_writes_waits_for_its_writer(space: spool.Spac
 
 
 def test_arrivals_wake_a_running_intake(space: spool.Space) -> None:
-    intake = Intake(space)
-    thread = threading.Thread(target=intake.run)
-    thread.start()
-    try:
+    with running(space):
         for turn in range(3):
             (folder(space) / ".new").write_bytes(b"%d" % turn)
             (folder(space) / ".new").rename(folder(space) / "new")
             assert space.get("orders", timeout=30).body == b"%d" % turn, "the same name again is a new file"
-    finally:
-        intake.stop()
-        thread.join()
 
 
 def test_names_of_any_bytes_are_taken(space: spool.Space) -> None:

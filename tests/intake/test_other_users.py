@@ -2,7 +2,6 @@
 
 import grp
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -15,6 +14,7 @@ from spool.intake.intake import Intake, IntakeCounts
 from spool.runtime.clock import Clock
 from tests import door
 from tests.clocks import MovedClock, timed
+from tests.intake.test_intake import running
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
 pytestmark = pytest.mark.root
@@ -124,18 +124,11 @@ def test_a_file_that_was_renamed_into_place_is_taken_at_once(path: Path) -> None
         (folder / ".new").write_bytes(b"whole")
         (folder / ".new").rename(folder / "new")
 
-    with acting_as(OWNER), spool.open(path) as space:
-        intake = Intake(space)
-        thread = threading.Thread(target=intake.run)
-        thread.start()
-        try:
-            (folder / "own").write_bytes(b"it runs")
-            space.get("q", timeout=30)
-            in_a_process_of(DROPPER, dropping)
-            assert space.get("q", timeout=30).body == b"whole"
-        finally:
-            intake.stop()
-            thread.join()
+    with acting_as(OWNER), spool.open(path) as space, running(space):
+        (folder / "own").write_bytes(b"it runs")
+        space.get("q", timeout=30)
+        in_a_process_of(DROPPER, dropping)
+        assert space.get("q", timeout=30).body == b"whole"
     assert (folder / "in place").read_bytes() == b"half"
 
 

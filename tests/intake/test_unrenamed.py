@@ -13,7 +13,7 @@ from spool.intake.intake import Intake
 from spool.model.settings import QUEUE_OPTIONS, QueueConfig
 from spool.policies.dropped_states import MARK, TAKE, Action, Proof, Verdict, by_name, by_writer
 from tests.clocks import MovedClock, timed
-from tests.intake.test_intake import folder, intake_dies_at
+from tests.intake.test_intake import folder, intake_dies_at, running
 from tests.spaces import space_with
 
 space = space_with("orders", defaults={})
@@ -201,17 +201,11 @@ def test_the_log_names_what_a_file_waits_for(marked: spool.Space, caplog: pytest
 
 
 def test_an_arriving_marker_wakes_a_running_intake(marked: spool.Space) -> None:
-    intake = Intake(marked)
-    thread = threading.Thread(target=intake.run)
-    thread.start()
-    try:
+    with running(marked):
         for turn in range(2):
             (folder(marked) / "a").write_bytes(b"%d" % turn)
             (folder(marked) / "a.ok").touch()
             assert marked.get("orders", timeout=30).body == b"%d" % turn, "the same names again are new files"
-    finally:
-        intake.stop()
-        thread.join()
 
 
 def test_a_marked_file_goes_only_once_wherever_the_intake_dies(tmp_path: Path) -> None:

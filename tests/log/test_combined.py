@@ -15,7 +15,7 @@ import spool
 import xa
 from spool.coordination import request_slots
 from spool.coordination.locks import request_slot_byte
-from spool.coordination.request_slots import DONE, EMPTY, POSTED, TAKEN, RequestSlots
+from spool.coordination.request_slots import DONE, EMPTY, JOINED, POSTED, TAKEN, RequestSlots
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import ring
 from spool.log.ring import _APART_COMMITS, _TRIAL_COMMITS
@@ -222,7 +222,7 @@ def test_the_outcome_is_unknown_if_the_leader_does_not_end(
     waits = pool.submit(owner.put, "orders", "unknown")
     posted(leader)
     [slot] = slots_of(leader).standing()
-    assert slots_of(leader).join(slot)
+    assert slots_of(leader).change_posted(slot, JOINED)
     with pytest.raises(CommitUnknown, match="another process"):
         waits.result(PATIENT_SECONDS)
     slots_of(leader).end_lead()
@@ -239,7 +239,7 @@ def test_a_request_whose_leader_failed_is_settled_by_its_owner(
     waits = pool.submit(owner.put, "orders", "once")
     posted(leader)
     [slot] = slots_of(leader).standing()
-    assert slots_of(leader).join(slot)
+    assert slots_of(leader).change_posted(slot, JOINED)
     number = door.counters(leader).issued + 1
     door.store(leader).shared.counters.store_issued(number)
     slots_of(leader).take(slot, number, b"")
@@ -334,7 +334,7 @@ def test_a_call_that_is_interrupted_while_it_waits_gives_up_its_slot(leader: spo
     mark_delivered(error)  # the space remains open
 
     def interrupt() -> None:
-        assert slots.join(*slots.standing())
+        assert slots.change_posted(*slots.standing(), JOINED)
         raise error
 
     assert slots.try_lead()
@@ -429,7 +429,7 @@ def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner
     leader.put("orders", "one")
     number = door.counters(leader).published
     slots.post(slot, b"", span_of([]))
-    slots.join(slot)
+    slots.change_posted(slot, JOINED)
     slots.take(slot, number, b"")
     name = layout.committed(number)
     with door.alone(leader):  # a leader would settle the slot
@@ -516,7 +516,7 @@ def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
     slot = slots.own(A_MOMENT)
     assert slot is not None
     slots.post(slot, *door.posted_put("orders", b"dead"))
-    assert slots.join(slot)
+    assert slots.change_posted(slot, JOINED)
     slots.take(slot, number, b"")
     slots.disown(slot)
     return slot
@@ -646,7 +646,7 @@ def test_slots_are_empty_again_when_no_process_has_the_space_open(tmp_path: Path
     slots = slots_of(leader)
     for slot in (3, 4):
         slots.post(slot, b"", span_of([]))
-        assert slots.join(slot)
+        assert slots.change_posted(slot, JOINED)
     slots.take(4, 1, b"")
     leader.close()
     with spool.open(tmp_path / "space") as again:

@@ -63,10 +63,10 @@ class Ring:
                 pass
         if state == "taken":
             put(self.slots, slot)
-            assert self.slots.join(slot)
+            assert self.slots.change_posted(slot, JOINED)
             self.slots.take(slot, door.counters(space).published, msgpack.packb([(b"", 0)]))
         if state == "joined":
-            assert self.slots.join(slot)
+            assert self.slots.change_posted(slot, JOINED)
         if state == "empty":
             self.slots.clear(slot)
         assert self.slots.state(slot) == STATES[state]

@@ -39,7 +39,7 @@ def test_a_commit_whose_number_cannot_be_stored_as_issued_did_nothing(space: spo
     def cannot() -> None:
         raise OSError(errno.EIO, "it fails")
 
-    disk.before("rename_new", lambda: disk.before("store", cannot, spare=1), layout.ACTIVE)  # (the feed comes first)
+    disk.before("rename_new", lambda: disk.before("store", cannot, spare=2), layout.ACTIVE)  # (the feed comes first)
     with pytest.raises(DiskFailure):
         unlucky.get("orders")
     assert space.get("orders").body == "one"

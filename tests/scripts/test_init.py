@@ -117,12 +117,9 @@ def test_doctor_without_a_directory_is_about_the_current_one(run: Run) -> None:
 @pytest.mark.every(4)
 @pytest.mark.parametrize("program", ["admin", "intake", "recover", "forward"])
 def test_every_program_runs_as_a_module(program: str) -> None:
-    done = execute_module(f"xaspool_scripts.{program}", "--version")
+    words = [sys.executable, "-m", f"xaspool_scripts.{program}", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert done.split()[0] == f"spool-{program}"
-
-
-def execute_module(module: str, *words: str) -> str:
-    return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=True).stdout
 
 
 def test_limits_and_a_mirror_are_options_of_init(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

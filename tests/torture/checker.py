@@ -194,7 +194,8 @@ class History:
 
     def lost(self) -> Iterator[str]:
         """Yield each message of a committed put that no committed get took and that does not remain in its queue."""
-        blind = {p for tx in self.transactions.values() if _died_unseen(tx) for p in tx.touched}
+        # (a plain get may have taken a message, and died before it returned)
+        blind = {p for tx in self.transactions.values() if tx.outcome is Outcome.MAYBE for p in tx.touched}
         blind -= {d.position for d in [*self.gots(), *self.left] if d.tx is None or d.tx.outcome is Outcome.COMMITTED}
         unknown = []
         for place, position, tx in self.committed_puts():
@@ -276,11 +277,6 @@ END_OF_TIME = 2**63
 def _range(record: Record) -> Iterator[Position]:
     first = record["first"]
     return ((record["number"], ordinal) for ordinal in range(first, first + record["count"]))
-
-
-def _died_unseen(tx: Tx) -> bool:
-    """A plain get that may have taken a message and died before it returned."""
-    return tx.outcome is Outcome.MAYBE
 
 
 def _overlaps(deliveries: list[Delivery]) -> Iterator[str]:

@@ -298,11 +298,6 @@ def hold(window: str) -> None:
     sys.stdin.readline()
 
 
-def told_to_stop() -> bool:
-    """Standard input has ended."""
-    return bool(select.select([sys.stdin], [], [], 0)[0])
-
-
 def main(root: str, log_path: str, name: str, kind: str, incarnation: str, seed: str, odds: str) -> None:
     past = list(history.read(log_path))
     log = Log(log_path, name)
@@ -310,7 +305,7 @@ def main(root: str, log_path: str, name: str, kind: str, incarnation: str, seed:
     options = {"past": past} if issubclass(KINDS[kind], XaWorker) else {}
     with spool.open(WindowDisk(root, log, rng, json.loads(odds), hold)) as space:
         worker = KINDS[kind](space, log, int(incarnation), rng, **options)
-        while not told_to_stop():
+        while not select.select([sys.stdin], [], [], 0)[0]:  # until standard input ends
             worker.step()
             if rng.random() < RECLAIMS:
                 log.tx = ""

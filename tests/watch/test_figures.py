@@ -92,13 +92,9 @@ def test_x13_a_damaged_record_of_a_recovery_counts_as_none(space: spool.Space, d
 # -- for users who may only look --------------------------------------------------------------------------------------
 
 
-def group_name() -> str:
-    return grp.getgrgid(os.getegid()).gr_name
-
-
 @pytest.fixture
 def published(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "published", monitor_group=group_name()) as space:
+    with spool.create(tmp_path / "published", monitor_group=grp.getgrgid(os.getegid()).gr_name) as space:
         space.create_queue("orders")
         yield space
 

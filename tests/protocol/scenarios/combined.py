@@ -76,6 +76,8 @@ class Together:
     """A damaged slot may have a request that stands; its owner cannot know the outcome."""
     own: Literal["asks", "takes", "asks at any time"] = "asks"
     """How a process looks for a slot without an owner: it asks for the owners' bytes, one process at a time."""
+    stores: Literal[1, 2] = 1
+    """How often a process stores the word of its request: the C library copies a few bytes by two stores."""
     disowns: bool = True
     """A process that gives up a request gives up its slot, too."""
 
@@ -359,7 +361,8 @@ def _commit_together(rules: Rules, together: Together, work: _Work) -> Steps[Non
 
 
 def _post(rules: Rules, together: Together, work: _Work) -> Steps[None]:
-    yield Store(f"request {work.slot}", Request("posted", work.puts, work.removes))
+    for _ in range(together.stores):
+        yield Store(f"request {work.slot}", Request("posted", work.puts, work.removes))
     while True:
         if together.patient or not (yield Choose((True, False))):
             yield Await(_answered_or_no_leader(work.slot))
@@ -582,6 +585,7 @@ SCENARIOS = (
                 "requests are marked as taken after the stamp": Setting(
                     2, options=_options(together=Together(mark="after stamp"))
                 ),
+                "the word of a posted request is stored twice": Setting(options=_options(together=Together(stores=2))),
                 "a taken request is posted again without a look at its number": Setting(
                     2, options=_options(together=Together(resolve=False))
                 ),
