@@ -53,17 +53,17 @@ class MovedClock(Clock):
 class SimulatedClock(Clock):
     """Time passes only where a program sleeps.
 
-    step: seconds by which the wall clock is ahead.
+    later: seconds by which the wall clock is ahead.
     least_sleep: seconds that a sleep takes at least.
     """
 
     def __init__(self, now: float = 1_700_000_000.0, *, least_sleep: float = 0.0) -> None:
         self.time = now
-        self.step = 0.0
+        self.later = 0.0
         self.least_sleep = least_sleep
 
     def now(self) -> float:
-        return self.time + self.step
+        return self.time + self.later
 
     def monotonic(self) -> float:
         return self.time

@@ -98,12 +98,14 @@ def next_check(arrivals: spool.QueueArrivals) -> float:
 
 def reclaim(owner: Owner, *args: Any, **options: Any) -> int:
     """Remove the files that the space no longer needs. Return their number."""
-    return reclaiming.reclaim(owner._store, *args, **options)
+    with owner._store.guard.step:
+        return reclaiming.reclaim(owner._store, *args, **options)
 
 
 def compact(space: spool.Space) -> int:
     """Compact the queues. Return the number of written files."""
-    return space._housekeeper.compact()
+    with space._store.guard.step:
+        return space._housekeeper.compact()
 
 
 def housekeeper(space: spool.Space) -> Housekeeper:

@@ -4,20 +4,29 @@ afterwards."""
 import gc
 import inspect
 import os
+import random
 import re
+import shutil
 import signal
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Unpack
+
+import pytest
 
 import spool
-import xa
 from spool.disk import Disk
-from spool.intake import Intake
 from tests.at_once import AT_ONCE
+from tests.clocks import MovedClock
+from tests.histories.branches import end_branches
+from tests.histories.contents import AFTER, QUEUES, Contents, look
+from tests.histories.history import Effect, Expectation, History, Options
+from tests.histories.messages import THREE
+from tests.histories.table import BY_NAME
+from tests.strides import Stride
 
 _NO_CALLS = {"path", "close_all", "disown", "boot_id", "network_file_system", "exclusively"}
 CALLS = [name for name, found in inspect.getmembers(Disk, inspect.isfunction) if name[0] != "_"]
@@ -25,9 +34,13 @@ CALLS = [name for name in CALLS if name not in _NO_CALLS]
 _HOUSEKEEPING = "xaspool housekeeping"
 _NUMBERS = re.compile(r"[0-9][0-9A-Za-z_.-]*")
 
-OLD = ["old 1", "old 2", "old 3"]
 NEW = ["new 1", "new 2"]
-DROPPED = ["dropped"]
+WITH_NEW = THREE.put("a", *NEW)
+PLAIN = BY_NAME["get"]  # it begins with three messages
+
+# The close of a space has tests of its own.
+HISTORIES = [history for name, history in BY_NAME.items() if name != "close"]
+EACH_HISTORY = pytest.mark.parametrize("history", HISTORIES, ids=str)
 
 
 class Unflushed(Disk):
@@ -45,12 +58,20 @@ class PressedDisk(Unflushed):
     """
 
     def __init__(self, root: str, press: Callable[[], None] = lambda: signal.raise_signal(signal.SIGINT)) -> None:
+        self.counted = self
         self.left = 0
         self.after = False
         self.every = False
         self.calls: list[str] = []
         self.press = press
+        self.clock = MovedClock()
         super().__init__(root)
+
+    def __copy__(self) -> "PressedDisk":
+        """Return the disk of a task in this process, whose calls count as calls of this disk."""
+        found = type(self)(self.root)
+        found.counted = self.counted
+        return found
 
     def arm(self, n: int, *, after: bool = False) -> None:
         self.left, self.after, self.calls = n, after, []
@@ -68,14 +89,15 @@ def _pressing(name: str) -> Callable[..., Any]:
     def call(self: PressedDisk, *args: Any, **options: Any) -> Any:
         if threading.current_thread().name == _HOUSEKEEPING:
             return getattr(Unflushed, name)(self, *args, **options)
-        self.calls.append(f"{name} {_NUMBERS.sub('#', args[0]) if args and isinstance(args[0], str) else ''}")
-        self.left -= 1
-        now = self.left == 0 or self.every
-        if now and not self.after:
-            self.press()
+        counted = self.counted
+        counted.calls.append(f"{name} {_NUMBERS.sub('#', args[0]) if args and isinstance(args[0], str) else ''}")
+        counted.left -= 1
+        now = counted.left == 0 or counted.every
+        if now and not counted.after:
+            counted.press()
         result = getattr(Unflushed, name)(self, *args, **options)
-        if now and self.after:
-            self.press()
+        if now and counted.after:
+            counted.press()
         return result
 
     return call
@@ -85,32 +107,42 @@ for _name in CALLS:
     setattr(PressedDisk, _name, _pressing(_name))
 
 
-def furnish(path: Path, consumed: int = 1) -> None:
-    """Make a space with the messages ``OLD``, some that were consumed, and one file in ``drop/``."""
-    with spool.create(PressedDisk(_made(path)), defaults=AT_ONCE) as space:
-        space.create_queue("orders", retries=100)
-        for n in range(consumed):
-            space.put("orders", f"gone {n}")
-            space.get("orders")
-        space.put_many("orders", OLD)
-    (path / "drop" / "orders" / "file").write_text(DROPPED[0])
+def begin(path: Path, history: History = PLAIN) -> None:
+    """Make a space in which the history begins: a copy of the first one that was made beside it."""
+    template = path.with_name(f"{history} begins")
+    if not template.exists():
+        template.mkdir(parents=True)
+        with spool.create(PressedDisk(str(template)), defaults=AT_ONCE) as space:
+            for queue in QUEUES:
+                space.create_queue(queue)
+            history.setup(space)
+    shutil.copytree(template, path)
 
 
-def telling(calls: list[str], *, all_: bool) -> Iterator[int]:
-    """Return the numbers of the calls to press at, from 1 on: all calls, or the first occurrence of each pair of
-    consecutive calls. The last number is that after the last call."""
-    seen: Counter[tuple[str, ...]] = Counter()
-    for n in range(1, len(calls) + 1):
-        pair = tuple(calls[max(0, n - 2) : n])
-        seen[pair] += 1
-        if all_ or seen[pair] == 1:
-            yield n
-    yield len(calls) + 1
+def calls_of(history: History, path: Path) -> list[str]:
+    """Return the calls that the history makes of the disk."""
+    begin(path, history)
+    space, disk = opened(path)
+    with space:
+        disk.arm(0)
+        history.run(space, Expectation(history.begin))
+        return disk.calls.copy()
 
 
-def _made(path: Path) -> str:
-    path.mkdir(parents=True)
-    return str(path)
+class Interrupted(Expectation):
+    """The contents that are allowed after calls of which one was interrupted, e.g. between two of its commits."""
+
+    @contextmanager
+    def becoming(self, effect: Contents | Effect, **options: Unpack[Options]) -> Iterator[None]:
+        partly = options.get("failing", lambda contents: ())(self.contents)
+        with super().becoming(effect, **{**options, "meanwhile": [*options.get("meanwhile", ()), *partly]}):
+            yield
+
+
+def some_of(count: int, *, few: int, stride: Stride) -> list[int]:
+    """Return so few of the numbers from 1 on, but all with --long, and the number after the last one."""
+    numbers = range(1, count + 1)
+    return [*(numbers if stride(2) == 1 else sorted(random.Random(count).sample(numbers, min(few, count)))), count + 1]
 
 
 def opened(path: Path) -> tuple[spool.Space, PressedDisk]:
@@ -134,42 +166,29 @@ def descriptors(*, collect: bool = False) -> set[str]:
     return found
 
 
-def text(message: spool.Message) -> str:
-    return message.body.decode() if isinstance(message.body, bytes) else str(message.body)
+def expect_whole(path: Path, space: spool.Space, allowed: Collection[Contents], history: History = PLAIN) -> None:
+    """Expect one of these contents, in this space and in the next opener's. The next opener is the first opener, so no
+    lock remained.
 
-
-def roll_back_branches_in_doubt(space: spool.Space) -> None:
-    rm = xa.ResourceManager(space)
-    for xid in rm.space.engine.in_doubt():
-        rm.rollback(xid)
-
-
-def contents(space: spool.Space) -> list[str]:
-    """Roll back the branches in doubt, take in the dropped files, and return the messages of the queue, each of which
-    can be taken."""
-    roll_back_branches_in_doubt(space)
-    Intake(space).run(once=True)
-    found = []
-    for message in list(space.browse("orders")):
-        with space.transaction() as transaction:
-            assert transaction.get("orders", message_id=message.id).id == message.id, "it is free to be taken"
-            transaction.set_rollback_only()
-        found.append(text(message))
-    return sorted(found)
-
-
-def expect_whole(path: Path, space: spool.Space, *allowed: list[str]) -> None:
-    """Expect one of these states, in this space and in the next opener's. The next opener is the first opener, so no
-    lock remained."""
+    The work of the history is finished first, and its coordinator decides the branch in doubt. Each message can be
+    taken."""
     with space:
         assert [f for f in space.check() if f.kind != "in doubt"] == []
-        found = contents(space)
-        assert found in [sorted([*state, *DROPPED]) for state in allowed]
+        history.finish(space)
+        shown = look(space)
+        assert shown in allowed
+        end_branches(space, history.outcome)
+        found = look(space)
+        assert found == history.decided.get(shown, {}).get(history.outcome, shown)
+        with space.claims() as claims:
+            for queue, bodies in zip(QUEUES, found.queues, strict=True):
+                taken = claims.take(queue, 100) if bodies else []
+                assert tuple(str(message.body) for message in taken) == bodies, "each is free to be taken"
     with spool.open(PressedDisk(str(path))) as again:
         assert again.recovery.alone
         assert again.recovery.findings == []
-        assert contents(again) == found
-        again.put("orders", "goes on")
+        assert look(again) == found
+        again.put(AFTER, "goes on")
         assert again.check() == []
 
 

@@ -55,7 +55,7 @@ class User:
     def moment(self) -> None:
         """Step the clock if this moment between two calls is the chosen one."""
         if next(self._moments) == self._at:
-            self.clock.step += self._step
+            self.clock.later += self._step
 
     def put(self, **options: float) -> None:
         body = f"m{next(self._names)}"
@@ -134,7 +134,7 @@ class User:
     def finish(self) -> None:
         """Move the clock past every due time, and expect each message once."""
         last = max((one.due for one in self.waiting), default=0.0)
-        self.clock.step += max(0.0, last - self.clock.now()) + 1
+        self.clock.later += max(0.0, last - self.clock.now()) + 1
         self.reopen()
         while self.waiting:
             self.get()
@@ -189,7 +189,7 @@ def test_a_due_message_waits_again_when_the_clock_is_put_back(late: bool) -> Non
     if late:
         user.put(not_before=user.clock.now() - YEAR)
         user.get()
-    user.clock.step -= DAY
+    user.clock.later -= DAY
     user.get()
     user.get()
     assert "m2" not in user.taken

@@ -1,9 +1,11 @@
 """A space that is closed while threads are inside it: their calls end first, and no descriptor is used after."""
 
 import itertools
+import shutil
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,24 @@ import pytest
 import spool
 from spool.coordination.locks import NUMBER
 from tests import door
-from tests.environment.pressed import CALLS, NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, telling
-from tests.environment.test_interrupts import HISTORIES, History, calls_of
+from tests.environment.pressed import (
+    CALLS,
+    EACH_HISTORY,
+    NEW,
+    PLAIN,
+    WITH_NEW,
+    Interrupted,
+    PressedDisk,
+    begin,
+    calls_of,
+    descriptors,
+    expect_whole,
+    opened,
+    some_of,
+)
+from tests.histories.contents import AFTER
+from tests.histories.history import History
+from tests.histories.messages import THREE
 from tests.strides import Stride
 
 
@@ -57,17 +75,18 @@ class Waiting(threading.Event):
 
 
 class Inside(threading.Thread):
-    """A history in a separate thread, and its result or error."""
+    """A history in a separate thread, and its error."""
 
-    def __init__(self, history: Callable[[spool.Space], None], space: spool.Space) -> None:
+    def __init__(self, history: History, space: spool.Space) -> None:
         super().__init__()
+        self.expected = Interrupted(history.begin)
         self.error: BaseException | None = None
         self.arrived = threading.Event()  # where it is held, or at its end
         self._history, self._space = history, space
 
     def run(self) -> None:
         try:
-            self._history(self._space)
+            self._history.run(self._space, self.expected)
         except BaseException as error:
             self.error = error
         finally:
@@ -79,21 +98,20 @@ def hold(arrived: threading.Event, go_on: threading.Event) -> None:
     assert go_on.wait(60)
 
 
-@pytest.mark.every(4)
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
+@pytest.mark.every(13, first=1)
+@EACH_HISTORY
 def test_closing_waits_for_a_call_wherever_it_is(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
-    step = stride(3)
-    calls = list(telling(calls_of(history, memory / "calls"), all_=step == 1))[:: 5 * step]
+    calls = some_of(len(calls_of(history, memory / "calls")), few=3, stride=stride)
     before = descriptors(collect=True)
     for n in calls:
         path = memory / str(n)
-        furnish(path, history.consumed)
+        begin(path, history)
         disk = WatchedDisk(str(path))
         space = spool.open(disk)
         door.store(space).guard._is_shut = waiting = Waiting()
-        inside, go_on = Inside(history.run, space), threading.Event()
+        inside, go_on = Inside(history, space), threading.Event()
         disk.press = partial(hold, inside.arrived, go_on)
         disk.arm(n)
         inside.start()
@@ -115,15 +133,16 @@ def test_closing_waits_for_a_call_wherever_it_is(
         assert disk.late == []
         assert descriptors() == before
         with pytest.raises(spool.NotOpen):
-            space.put("orders", "too late")
-        expect_whole(path, spool.open(PressedDisk(str(path))), *history.allowed)
+            space.put(AFTER, "too late")
+        expect_whole(path, opened(path)[0], inside.expected.after_kill, history)
+        shutil.rmtree(path)
     record_property("closings at a call of the disk", len(calls))
 
 
 @pytest.mark.every(5)
 @pytest.mark.parametrize("round_", range(5))
 def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Path, round_: int) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
@@ -135,7 +154,7 @@ def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Pat
     def put_many(name: str) -> None:
         try:
             for n in itertools.count():
-                space.put("orders", f"{name} {n}")
+                space.put("a", f"{name} {n}")
                 put.append(f"{name} {n}")
                 started.release()
         except spool.NotOpen:
@@ -169,14 +188,14 @@ def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Pat
     assert descriptors() == before
     with spool.open(memory / "space") as again:
         assert again.recovery.alone
-        found = {str(message.body) for message in again.browse("orders")}
+        found = {str(message.body) for message in again.browse("a")}
         assert set(put) <= found, "acknowledged"
         assert again.check() == []
 
 
 def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) -> None:
     """A handler of SIGTERM that interrupts a put closes the space like this."""
-    furnish(memory / "space")
+    begin(memory / "space")
     before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
@@ -184,26 +203,26 @@ def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) ->
     disk.press = lambda: signal.raise_signal(signal.SIGTERM)
     disk.arm(10)
     try:
-        space.put_many("orders", NEW)
+        space.put_many("a", NEW)
     except spool.NotOpen:
         pass
     finally:
         signal.signal(signal.SIGTERM, usual)
     assert disk.late == []
     assert descriptors() == before
-    expect_whole(memory / "space", spool.open(memory / "space"), OLD, [*OLD, *NEW])
+    expect_whole(memory / "space", spool.open(memory / "space"), [THREE, WITH_NEW])
 
 
 def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit waits for an earlier number, but its caller does not get CommitUnknown because the space is closed
     meanwhile."""
     monkeypatch.setattr("spool.log.write_set.SECTION_BYTES", 1)  # the second streams: it has a file of its own
-    furnish(memory / "space")
+    begin(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
     door.store(space).guard._is_shut = waiting = Waiting()
-    first = Inside(lambda space: space.put("orders", NEW[0]) and None, space)
-    second = Inside(lambda space: space.put_many("orders", [NEW[1], "more"]) and None, space)
+    first = Inside(replace(PLAIN, run=lambda space, _: space.put("a", NEW[0])), space)
+    second = Inside(replace(PLAIN, run=lambda space, _: space.put_many("a", [NEW[1], "more"])), space)
     go_on, tries = threading.Event(), threading.Semaphore(0)
 
     def look() -> None:
@@ -235,11 +254,11 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pyt
     for thread in (first, second, closer):
         thread.join(60)
     assert (first.error, second.error, disk.late) == (None, None, [])
-    expect_whole(memory / "space", spool.open(memory / "space"), [*OLD, *NEW, "more"])
+    expect_whole(memory / "space", spool.open(memory / "space"), [WITH_NEW.put("a", "more")])
 
 
 def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
     with spool.open(memory / "space") as other:
@@ -251,7 +270,7 @@ def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(mem
                 waits.set()
 
         disk.press, disk.every = look, True
-        inside = Inside(lambda space: space.put_many("orders", NEW) and None, space)
+        inside = Inside(replace(PLAIN, run=lambda space, _: space.put_many("a", NEW)), space)
         inside.start()
         assert waits.wait(60)
         space.close()
@@ -259,4 +278,4 @@ def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(mem
         assert isinstance(inside.error, spool.NotOpen), "and not a timeout, half a minute later"
         assert disk.late == []
         door.store(other).shared.control.unlock(NUMBER)
-    expect_whole(memory / "space", spool.open(memory / "space"), OLD)
+    expect_whole(memory / "space", spool.open(memory / "space"), [THREE])

@@ -4,6 +4,7 @@ A line may be empty first: it follows the terminal's own ^C.
 """
 
 import io
+import itertools
 import json
 import os
 import signal
@@ -20,7 +21,9 @@ import pytest
 import spool
 from forwarder import Forwarder
 from tests.at_once import AT_ONCE
-from tests.environment.pressed import OLD, Instructions, PressedDisk, expect_whole, furnish
+from tests.environment.pressed import Instructions, PressedDisk, begin, expect_whole
+from tests.histories.contents import EMPTY
+from tests.histories.table import BY_NAME
 from xaspool_scripts import forward
 from xaspool_scripts.terminal import program as common
 from xaspool_scripts.terminal.signals import ENDING
@@ -51,11 +54,17 @@ PROGRAM = """if True:
 
 # (program, arguments, exit code of a clean end, whether Ctrl-C may end it cleanly)
 COMMANDS = {
-    "put": ("admin", ("message", "put", "orders", "--body", "new 1"), False),
+    "put": ("admin", ("message", "put", "a", "--body", "new 1"), False),
     "check": ("admin", ("check",), False),
     "recover": ("recover", (), False),
     "intake": ("intake", ("--once",), True),
 }
+
+
+INTAKE = BY_NAME["intake"]
+ALLOWED = [
+    EMPTY.put("a", *new, *files) for new in ((), ("new 1",)) for files in itertools.permutations(INTAKE.begin.queues[0])
+]
 
 
 def run(program: str, at: int, directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -73,13 +82,13 @@ def test_wherever_it_comes_the_program_ends_in_one_line(
     name: str, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     program, words, cleanly = COMMANDS[name]
-    furnish(memory / "0" / "space")
+    begin(memory / "0" / "space", INTAKE)
     clean = run(program, 0, memory / "0", *words)
     events = int((memory / "0" / "counted").read_text())
     points = 300 if request.config.getoption("--long") else 4
     for at in range(1, events, max(1, events // points)):
         path = memory / str(at) / "space"
-        furnish(path)
+        begin(path, INTAKE)
         done = run(program, at, memory / str(at), *words)
         if (cleanly and done.returncode == 0) or (done.returncode == clean.returncode and done.stdout == clean.stdout):
             assert done.stderr == clean.stderr
@@ -88,12 +97,12 @@ def test_wherever_it_comes_the_program_ends_in_one_line(
             assert done.stderr.lstrip("\n") == f"spool-{program}: interrupted\n", (at, done)
         space = spool.open(PressedDisk(str(path)))
         assert space.recovery.alone
-        expect_whole(path, space, OLD, [*OLD, "new 1"])
+        expect_whole(path, space, ALLOWED, INTAKE)
     record_property("interrupts of a program", len(range(1, events, max(1, events // points))))
 
 
 def test_spool_forward_ends_in_one_line_before_spark_is_there(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space", INTAKE)
     words = ("--route", "orders=http://localhost:1/", "--once")
     for at in (1, 200, 1000):
         done = run("forward", at, memory, *words)

@@ -22,7 +22,8 @@ from spool.runtime import call_guard
 from spool.runtime.call_guard import CallGuard
 from tests import door
 from tests.children import exit_code_of
-from tests.environment.pressed import NEW, OLD, Instructions, descriptors, expect_whole, furnish, opened
+from tests.environment.pressed import NEW, WITH_NEW, Instructions, begin, descriptors, expect_whole, opened
+from tests.histories.messages import THREE
 
 press = partial(signal.raise_signal, signal.SIGINT)
 
@@ -90,7 +91,7 @@ def test_the_systems_own_handling_is_left_alone(handler: signal.Handlers) -> Non
 
 
 def test_a_process_that_dies_by_it_is_recovered(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     code = """if True:
         import signal, sys
         from tests.environment.pressed import opened
@@ -98,13 +99,13 @@ def test_a_process_that_dies_by_it_is_recovered(memory: Path) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         space, disk = opened(Path(sys.argv[1]))
         disk.arm(30)
-        space.put_many("orders", ["new 1", "new 2"])
-        space.get_many("orders", 5)
+        space.put_many("a", ["new 1", "new 2"])
+        space.get_many("a", 5)
     """
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code, memory / "space"], cwd=root, check=False, timeout=60)
     assert done.returncode == -signal.SIGINT
-    expect_whole(memory / "space", opened(memory / "space")[0], OLD, [*OLD, *NEW])
+    expect_whole(memory / "space", opened(memory / "space")[0], [THREE, WITH_NEW])
 
 
 def test_a_handler_that_was_set_inside_a_step_stays() -> None:
@@ -115,13 +116,13 @@ def test_a_handler_that_was_set_inside_a_step_stays() -> None:
 
 
 def test_asyncio_cancels_its_task_and_the_put_was_whole(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     space, disk = opened(memory / "space")
     said: list[str] = []
 
     async def main() -> None:
         disk.arm(10)
-        space.put_many("orders", NEW)
+        space.put_many("a", NEW)
         said.append("put")
         try:
             await asyncio.sleep(60)
@@ -133,11 +134,11 @@ def test_asyncio_cancels_its_task_and_the_put_was_whole(memory: Path) -> None:
         asyncio.run(main())
     assert said == ["put", "cancelled"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    expect_whole(memory / "space", space, [*OLD, *NEW])
+    expect_whole(memory / "space", space, [WITH_NEW])
 
 
 def test_a_handler_of_the_event_loop_is_called_once(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     space, disk = opened(memory / "space")
 
     async def main() -> int:
@@ -145,17 +146,17 @@ def test_a_handler_of_the_event_loop_is_called_once(memory: Path) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, lambda: (calls(2, None), called.set()))
         disk.arm(10)
-        space.put_many("orders", NEW)
+        space.put_many("a", NEW)
         await called.wait()
         await asyncio.sleep(0)
         return calls.calls
 
     assert asyncio.run(main()) == 1
-    expect_whole(memory / "space", space, [*OLD, *NEW])
+    expect_whole(memory / "space", space, [WITH_NEW])
 
 
 def test_the_main_thread_is_not_kept_from_it_by_a_step_of_another(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     space, disk = opened(memory / "space")
     inside, go_on = threading.Event(), threading.Event()
 
@@ -165,20 +166,20 @@ def test_the_main_thread_is_not_kept_from_it_by_a_step_of_another(memory: Path) 
 
     disk.press = hold
     disk.arm(10)
-    thread = threading.Thread(target=space.put_many, args=("orders", NEW))
+    thread = threading.Thread(target=space.put_many, args=("a", NEW))
     thread.start()
     assert inside.wait(60)
     with pytest.raises(KeyboardInterrupt):
         press()
     go_on.set()
     thread.join()
-    expect_whole(memory / "space", space, [*OLD, *NEW])
+    expect_whole(memory / "space", space, [WITH_NEW])
 
 
 def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     space, disk = opened(memory / "space")
-    space.get_many("orders", 3)
+    space.get_many("a", 3)
 
     def calls_until_it_waits() -> None:
         if disk.calls.count("same_file run/control") > 1:
@@ -187,9 +188,9 @@ def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> Non
 
     disk.press, disk.every, disk.calls = calls_until_it_waits, True, []
     with pytest.raises(KeyboardInterrupt):
-        space.get("orders", timeout=None)
+        space.get("a", timeout=None)
     assert not door.store(space).closed
-    expect_whole(memory / "space", space, [])
+    expect_whole(memory / "space", space, [THREE.got("a", 3)])
 
 
 # -- between any two instructions of the mechanism itself -------------------------------------------------------------
@@ -322,7 +323,7 @@ def test_x18_a_signal_that_comes_as_a_call_begins_leaves_the_calls_of_its_handle
 
 
 def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     before = descriptors(collect=True)
     space, _ = opened(memory / "space")
 
@@ -334,7 +335,7 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
         assert exit_code_of(look) == 0
         press_was_held = call_guard._deferral.depth == 1
     assert press_was_held
-    expect_whole(memory / "space", space, OLD)
+    expect_whole(memory / "space", space, [THREE])
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -360,14 +361,14 @@ def test_a_transaction_that_has_ended_runs_no_code_when_it_is_freed(memory: Path
     """Otherwise a handler that raises could be called there, and Python would ignore its exception."""
     xid = xa.Xid(7, b"one", b"")
     with spool.create(memory / "space") as space, xa.TransactionManager(memory / "decisions") as manager:
-        space.create_queue("orders")
+        space.create_queue("a")
         rm = xa.ResourceManager(space)
         begun = space.transaction(), manager.transaction(), rm.branch(xid)
         for transaction in begun:
             with transaction:
                 if transaction is begun[1]:
                     begun[1].enlist(space)
-                space.put("orders", "tea")
+                space.put("a", "tea")
         rm.commit(xid, xa.TMONEPHASE)
         ended = list(begun)
         del begun, transaction

@@ -9,12 +9,14 @@ import gc
 import itertools
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,22 @@ import spool
 import xa
 from spool.runtime import call_guard
 from tests import alarms, door
-from tests.environment.pressed import NEW, OLD, expect_whole, furnish, opened
-from tests.environment.test_interrupts import HISTORIES, History, Lines, get, one_phase, prepare, put, transaction
+from tests.environment.pressed import (
+    EACH_HISTORY,
+    HISTORIES,
+    NEW,
+    WITH_NEW,
+    Interrupted,
+    begin,
+    expect_whole,
+    opened,
+    some_of,
+)
+from tests.environment.test_interrupts import Lines, lines_of, traced
+from tests.histories.contents import AFTER
+from tests.histories.history import Expectation, History
+from tests.histories.messages import THREE
+from tests.histories.table import BY_NAME
 from tests.housekeepers import end_housekeeping
 from tests.simdisk import few_claim_files
 from tests.strides import Stride
@@ -46,16 +62,6 @@ class Shutdown(BaseException):
 def _few_claim_files() -> Iterator[None]:
     with few_claim_files():
         yield
-
-
-@contextmanager
-def traced(lines: Lines) -> Iterator[None]:
-    usual = sys.gettrace()
-    sys.settrace(lines)
-    try:
-        yield
-    finally:
-        sys.settrace(usual)
 
 
 def in_main_thread(function: Callable[[], None]) -> None:
@@ -100,24 +106,17 @@ def locks() -> list[str]:
     return found
 
 
-PLANTED_IN = [history for history in HISTORIES if history.run in (put, get, transaction, prepare, one_phase)]
-
-
 KINDS = [TimeLimit, Shutdown, MemoryError, TimeoutError, RecursionError]
 WHERE = [in_main_thread, in_another_thread]
-
-
-def planted_cases() -> Iterator[Any]:
-    """Yield each history with each exception and thread. Half are slow; the other half has each pair of two."""
-    for (h, history), (k, kind), (w, where) in itertools.product(*map(enumerate, (PLANTED_IN, KINDS, WHERE))):
-        marks = [] if (h + k + w) % 2 == 0 else [pytest.mark.slow]
-        name = f"{history.run.__name__}-{kind.__name__}-{where.__name__}"
-        yield pytest.param(history, kind, where, marks=marks, id=name)
+PLANTED = [
+    pytest.param(history, KINDS[n % len(KINDS)], WHERE[n % len(WHERE)], id=f"{history}")
+    for n, history in enumerate(HISTORIES)
+]
 
 
 @pytest.mark.timeout(1800)  # (with --long, thousands of spaces)
-@pytest.mark.every(3)
-@pytest.mark.parametrize(("history", "kind", "where"), [*planted_cases()])
+@pytest.mark.every(13, first=3)
+@pytest.mark.parametrize(("history", "kind", "where"), PLANTED)
 def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     history: History,
     kind: type[BaseException],
@@ -127,55 +126,50 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     quiet: None,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The exception comes at each line with --long, and at a line in 311 without."""
-    step, planted, torn = stride(311), 0, 0
-    offset = sum(map(ord, f"{history.run.__name__}{kind.__name__}")) % step + 1 if step > 1 else 1
+    """The exception comes at each line with --long, and at a few lines without."""
+    places, torn = some_of(lines_of(history, memory / "lines"), few=5, stride=stride), 0
     before = locks()
-    for at in itertools.count(offset, step):
-        path = memory / str(at)
-        furnish(path, history.consumed)
+    for at in places:
+        path, expected = memory / str(at), Interrupted(history.begin)
+        begin(path, history)
         space, _ = opened(path)
         lines = Lines(at, press=raising(kind))
 
-        def run(space: spool.Space = space, lines: Lines = lines) -> None:
+        def run(space: spool.Space = space, lines: Lines = lines, expected: Expectation = expected) -> None:
             with traced(lines):
-                history.run(space)
+                history.run(space, expected)
 
         with suppress(kind, spool.SpoolError, xa.XAError):
             where(run)
         lines._last.clear()  # (it refers to frames, and so to descriptors)
-        planted += lines.seen >= at
         if door.store(space).closed:
             torn += 1
             with pytest.raises(spool.NotOpen, match="open the space again"):
-                space.put("orders", "x")
+                space.put(AFTER, "x")
             in_another_thread(space.close)
             space, _ = opened(path)
-        in_another_thread(lambda space=space, path=path: expect_whole(path, space, *history.allowed))
+        in_another_thread(partial(expect_whole, path, space, expected.after_kill, history))
         assert locks() == before, at
-        if lines.seen < at:
-            break
-    record_property("interrupts by an exception at a line", planted)
+        shutil.rmtree(path)
+    record_property("interrupts by an exception at a line", len(places))
     record_property("interrupts that closed the space", torn)
 
 
-@pytest.mark.parametrize(
-    "history", [each for each in PLANTED_IN if each.run in (transaction, one_phase)], ids=lambda each: each.run.__name__
-)
+@pytest.mark.parametrize("history", [BY_NAME["transaction"], BY_NAME["one phase"]], ids=str)
 def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread_wait_for_that_lock(
     history: History, memory: Path, quiet: None, stride: Stride, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exception comes at each line of the functions that take locks and turns, or at some of these lines."""
     for at in itertools.count(1, stride(5)):
         path, waits = memory / str(at), []
-        furnish(path, history.consumed)
+        begin(path, history)
         space, _ = opened(path)
         monkeypatch.setattr(door.clock(space), "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
         lines = Lines(at, only=("try_lock", "name", "call"), press=raising(TimeoutError))
 
         def run(space: spool.Space = space, lines: Lines = lines) -> None:
             with traced(lines):
-                history.run(space)
+                history.run(space, Expectation(history.begin))
 
         with suppress(TimeoutError, spool.SpoolError, xa.XAError):
             in_another_thread(run)
@@ -187,17 +181,16 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
 
 
 @pytest.mark.timeout(1800)  # (with --long, hundreds of spaces)
-@pytest.mark.every(2)
-@pytest.mark.parametrize("history", PLANTED_IN, ids=lambda each: each.run.__name__)
+@pytest.mark.every(13, first=4)
+@EACH_HISTORY
 def test_x18_an_exception_of_another_thread_after_each_call_of_the_system_stops_no_other_process(
     history: History, memory: Path, quiet: None, stride: Stride
 ) -> None:
     """A thread is in a call of the system most of the time, so an exception that another thread raises mostly comes
     just after such a call. ``TimeoutError`` is an OSError, but no failure of the disk."""
-    step = stride(13)
-    for at in itertools.count(1, step):
-        path, left = memory / str(at), [at]
-        furnish(path, history.consumed)
+    for at in itertools.count(1, stride(29)):
+        path, left, expected = memory / str(at), [at], Interrupted(history.begin)
+        begin(path, history)
         space = spool.open(path)  # (on a disk that flushes)
         with spool.open(path) as other:
 
@@ -207,18 +200,20 @@ def test_x18_an_exception_of_another_thread_after_each_call_of_the_system_stops_
                     if left[0] == 0:
                         raise TimeoutError("planted")
 
-            def run(space: spool.Space = space, watch: Any = watch) -> None:
+            def run(space: spool.Space = space, watch: Any = watch, expected: Expectation = expected) -> None:
                 sys.setprofile(watch)
                 try:
-                    history.run(space)
+                    history.run(space, expected)
                 finally:
                     sys.setprofile(None)
 
             with suppress(TimeoutError, spool.SpoolError, xa.XAError):
                 in_another_thread(run)
             in_another_thread(space.close)
-            assert other.get("orders", message_id=other.put("orders", "goes on")).body == "goes on"
-        expect_whole(path, opened(path)[0], *history.allowed)
+            other.create_queue("others")
+            assert other.get("others", message_id=other.put("others", "goes on")).body == "goes on"
+        expect_whole(path, opened(path)[0], expected.after_kill, history)
+        shutil.rmtree(path)
         if left[0] > 0:
             break
     assert at > 20
@@ -259,7 +254,7 @@ def commit_two(space: spool.Space) -> None:
 STEPS = [put_one, get_one, commit_two]
 
 
-def lines_of(step: Callable[[spool.Space], None], space: spool.Space) -> int:
+def lines_of_step(step: Callable[[spool.Space], None], space: spool.Space) -> int:
     for _ in range(3):  # (so that later steps take the usual ways)
         step(space)
     lines = Lines(0)
@@ -298,7 +293,7 @@ def test_x18_a_call_by_a_finalizer_at_each_line_is_refused_at_once(
             call(stocked)
             refused.append(1)
 
-    lines, space = lines_of(step, stocked), stocked
+    lines, space = lines_of_step(step, stocked), stocked
     for at in range(1, lines + 1, stride(58)):
 
         def run(at: int = at) -> None:
@@ -326,7 +321,7 @@ def test_x18_a_message_submitted_by_a_finalizer_at_each_line_is_put_when_the_cal
             refused += 1
 
     for step in STEPS:
-        for at in range(1, lines_of(step, stocked) + 1, stride(58)):
+        for at in range(1, lines_of_step(step, stocked) + 1, stride(58)):
             with traced(Lines(at, press=plant)):
                 step(stocked)
     ids = [future.result(PATIENT_SECONDS) for future in futures]
@@ -349,16 +344,16 @@ def test_x18_a_space_closed_by_a_finalizer_is_closed_when_the_call_has_ended(mem
     before = locks()
     for at in itertools.count(1, 40 * stride(3)):
         path = memory / str(at)
-        furnish(path)
+        begin(path)
         space, _ = opened(path)
         lines = Lines(at, press=space.close)
         with traced(lines), suppress(spool.NotOpen):  # (it was closed before the call began)
-            space.put_many("orders", NEW)
+            space.put_many("a", NEW)
         lines._last.clear()
         if lines.seen < at:
             space.close()
         assert locks() == before
-        expect_whole(path, opened(path)[0], [*OLD, *NEW], *([OLD] if at == 1 else []))
+        expect_whole(path, opened(path)[0], [WITH_NEW, *([THREE] if at == 1 else [])])
         if lines.seen < at:
             break
     assert at > 200
@@ -486,7 +481,7 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
         assert call_guard.get_ident() not in call_guard._busy
         raise TimeLimit
 
-    lines = lines_of(step, stocked)
+    lines = lines_of_step(step, stocked)
     for at in range(1, lines + 1, stride(58)):
         with handled(handler, number):
             try:
@@ -510,7 +505,7 @@ def test_x18_a_handler_that_puts_a_last_message_puts_it_after_the_call(stocked: 
             signal.raise_signal(signal.SIGUSR1)
 
         for step in STEPS:
-            for at in range(1, lines_of(step, stocked) + 1, stride(58)):
+            for at in range(1, lines_of_step(step, stocked) + 1, stride(58)):
                 with traced(Lines(at, press=press)):
                     step(stocked)
     assert len(put) == len(pressed) > 20
@@ -585,7 +580,7 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
     before = locks()
     for at in itertools.count(1):
         path = memory / str(at)
-        furnish(path)
+        begin(path)
         space, _ = opened(path)
         left = [at]
 
@@ -598,21 +593,21 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
         def run(space: spool.Space = space, watch: Any = watch) -> None:
             sys.setprofile(watch)
             try:
-                space.put_many("orders", NEW)
+                space.put_many("a", NEW)
             finally:
                 sys.setprofile(None)
 
-        states = [OLD, [*OLD, *NEW]]
+        states = [THREE, WITH_NEW]
         with suppress(kind, spool.NotOpen):
             in_another_thread(run)
         if not door.store(space).closed:
             with suppress(spool.NotOpen):
-                in_another_thread(lambda space=space: space.put("orders", "goes on"))
-                states = [[*state, "goes on"] for state in states]
+                in_another_thread(lambda space=space: space.put("a", "goes on"))
+                states = [state.put("a", "goes on") for state in states]
         in_another_thread(space.close)
         assert not door.store(space).guard._inside
         assert locks() == before, at
-        expect_whole(path, opened(path)[0], *states)
+        expect_whole(path, opened(path)[0], states)
         if left[0] > 0:
             break
     assert at > 5

@@ -3,11 +3,12 @@
 import dis
 import itertools
 import linecache
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,27 +17,40 @@ import pytest
 
 import spool
 import xa
-from spool.intake import Intake
 from spool.runtime import call_guard
 from spool.runtime.context import associated
-from spool.workers.outcome import Replied
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
-from tests.forwarder.rounds import forward
+from tests.environment.pressed import (
+    EACH_HISTORY,
+    NEW,
+    PLAIN,
+    WITH_NEW,
+    Interrupted,
+    PressedDisk,
+    begin,
+    calls_of,
+    descriptors,
+    expect_whole,
+    opened,
+    some_of,
+)
+from tests.histories.contents import AFTER
+from tests.histories.history import Expectation, History
+from tests.histories.messages import THREE
 from tests.simdisk import few_claim_files
 from tests.strides import Stride
-from xa.codes import TMONEPHASE
 
 ENGINE = (str(Path(spool.__file__).parent), str(Path(xa.__file__).parent))
-XID = xa.Xid(7, b"global", b"branch")
 NOP = dis.opmap["NOP"]
 
 
 @pytest.fixture(autouse=True)
 def _the_usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     yield
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     assert call_guard._deferral.depth == 0
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
@@ -53,177 +67,6 @@ def _same_consumed_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spool.disk.recycler._chance", lambda: 0)
 
 
-# -- the interrupted calls --------------------------------------------------------------------------------------------
-
-
-def put(space: spool.Space) -> None:
-    space.put_many("orders", NEW)
-
-
-def get(space: spool.Space) -> None:
-    space.get_many("orders", 2)
-
-
-def transaction(space: spool.Space) -> None:
-    with space.transaction() as tx:
-        tx.get("orders")
-        tx.put_many("orders", NEW)
-
-
-def rollback(space: spool.Space) -> None:
-    with space.transaction() as tx:
-        tx.get("orders")
-        tx.put_many("orders", NEW)
-        tx.set_rollback_only()
-
-
-def look(space: spool.Space) -> None:
-    found = list(space.browse("orders"))
-    space.show(found[0].id)
-    space.stats()
-    space.check()
-
-
-def create_queue(space: spool.Space) -> None:
-    if "more" not in space.queues():
-        space.create_queue("more")
-
-
-@contextmanager
-def transaction_manager(space: spool.Space) -> Iterator[xa.ResourceManager]:
-    """A transaction manager with the work of a branch. It rolls back an interrupted branch, as all managers do."""
-    rm = xa.ResourceManager(space)
-    try:
-        rm.start(XID)
-        space.get("orders")
-        space.put_many("orders", NEW)
-        rm.end(XID)
-        yield rm
-    except BaseException:
-        for call in (rm.end, rm.rollback):
-            with suppress(xa.XAError):
-                call(XID)
-        raise
-
-
-def prepare(space: spool.Space) -> None:
-    with transaction_manager(space) as rm:
-        rm.prepare(XID)
-
-
-def two_phases(space: spool.Space) -> None:
-    with transaction_manager(space) as rm:
-        rm.prepare(XID)
-        rm.commit(XID)
-
-
-def one_phase(space: spool.Space) -> None:
-    with transaction_manager(space) as rm:
-        rm.commit(XID, TMONEPHASE)
-
-
-def undo_a_vote(space: spool.Space) -> None:
-    with transaction_manager(space) as rm:
-        rm.prepare(XID)
-        rm.rollback(XID)
-
-
-def decide_by_hand(space: spool.Space) -> None:
-    with transaction_manager(space) as rm:
-        rm.prepare(XID)
-        rm.recover()
-        rm.decide_heuristically(XID, commit=True)
-        rm.forget(XID)
-
-
-def take_in(space: spool.Space) -> None:
-    Intake(space).run(once=True)
-
-
-def forward_a_round(space: spool.Space) -> None:
-    """Forward a round with tasks in this process, each with a separate disk."""
-    forward(space, lambda request: Replied(b"", "text/plain", None), queue="orders")
-
-
-def remove(space: spool.Space) -> None:
-    with door.store(space).guard:
-        door.reclaim(space)
-
-
-@dataclass(frozen=True)
-class History:
-    """The interrupted calls, and the states that an interrupt may leave: all of the calls happened, or none did."""
-
-    run: Callable[[spool.Space], None]
-    after: tuple[str, ...] = tuple(OLD)
-    consumed: int = 1
-
-    @property
-    def allowed(self) -> list[list[str]]:
-        return [OLD, list(self.after)]
-
-
-MOVED = (*OLD[1:], *NEW)
-HISTORIES = [
-    History(put, (*OLD, *NEW)), History(get, (OLD[2],)), History(transaction, MOVED), History(rollback),
-    History(look), History(create_queue), History(prepare), History(two_phases, MOVED), History(one_phase, MOVED),
-    History(undo_a_vote), History(decide_by_hand, MOVED), History(take_in), History(forward_a_round, ()),
-    History(remove, consumed=4),
-]  # fmt: skip
-
-
-def calls_of(history: History, path: Path) -> list[str]:
-    furnish(path, history.consumed)
-    space, disk = opened(path)
-    with space:
-        disk.arm(0)
-        history.run(space)
-        return disk.calls.copy()
-
-
-def interrupted(history: History, path: Path, n: int, press: Callable[[], None] | None = None) -> tuple[bool, bool]:
-    """Press at the n-th call of the disk. Returns (the call was there, KeyboardInterrupt came out)."""
-    space, disk = opened(path)
-    if press is not None:
-        disk.press = press
-    disk.arm(n)
-    came = False
-    try:
-        history.run(space)
-    except KeyboardInterrupt:
-        came = True
-    pressed = not disk.is_armed
-    disk.disarm()
-    if press is None:
-        assert not door.store(space).closed, "one signal tears no step"
-    elif door.store(space).closed:
-        with pytest.raises(spool.NotOpen, match="open the space again"):
-            space.put("orders", "x")
-        space, _ = opened(path)
-    expect_whole(path, space, *history.allowed)
-    return pressed, came
-
-
-@pytest.mark.every(4)
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
-def test_an_interrupt_at_each_call_of_the_disk_leaves_a_whole_space(
-    history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
-) -> None:
-    step = stride(5)
-    *calls, after_the_last = telling(calls_of(history, memory / "calls"), all_=step == 1)
-    calls = [*calls[::step], after_the_last]
-    before = descriptors(collect=True)
-    for n in calls:
-        path = memory / str(n)
-        furnish(path, history.consumed)
-        pressed, came = interrupted(history, path, n)
-        assert pressed == came, "every signal comes through"
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert descriptors() == before
-    assert not pressed, "that was the last one"
-    record_property("interrupts at a call of the disk", len(calls) - 1)
-
-
 def once() -> None:
     signal.raise_signal(signal.SIGINT)
 
@@ -231,6 +74,60 @@ def once() -> None:
 def twice() -> None:
     once()
     once()
+
+
+def noted() -> None:
+    """Send a signal whose handler raises nothing."""
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def interrupted(history: History, path: Path, n: int, press: Callable[[], None] = once) -> bool:
+    """Press at the n-th call of the disk. Return whether the history had the call."""
+    space, disk = opened(path)
+    disk.press = press
+    disk.arm(n)
+    came, expected = False, Interrupted(history.begin)
+    try:
+        history.run(space, expected)
+    except KeyboardInterrupt:
+        came = True
+    except (spool.SpoolError, xa.XAError) as error:  # (of the history, when it releases the rest)
+        came = press is twice and isinstance(error.__context__, KeyboardInterrupt)
+        assert came
+    pressed = not disk.is_armed
+    assert came == (pressed and press is not noted), "every signal comes through"
+    disk.disarm()
+    if press is twice and door.store(space).closed:
+        with pytest.raises(spool.NotOpen, match="open the space again"):
+            space.put(AFTER, "x")
+        space, _ = opened(path)
+    assert not door.store(space).closed, "one signal tears no step"
+    expect_whole(path, space, expected.after_kill, history)
+    return pressed
+
+
+@pytest.mark.every(13)
+@EACH_HISTORY
+@pytest.mark.parametrize("press", [once, noted, twice])
+def test_a_signal_at_each_call_of_the_disk_leaves_a_whole_space(
+    history: History,
+    press: Callable[[], None],
+    memory: Path,
+    stride: Stride,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """A second Ctrl-C is not held back: the space closes itself like a process that dies, and is recovered."""
+    places = some_of(len(calls_of(history, memory / "calls")), few=5, stride=stride)
+    before = descriptors(collect=True)
+    for n in places:
+        path = memory / str(n)
+        begin(path, history)
+        pressed = interrupted(history, path, n, press)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert descriptors() == before
+        shutil.rmtree(path)
+    assert not pressed, "that was the last one"
+    record_property("interrupts at a call of the disk", len(places) - 1)
 
 
 class Lines:
@@ -264,19 +161,20 @@ class Lines:
 
 def test_an_interrupted_get_releases_its_message_until_its_commit_begins(memory: Path) -> None:
     """Otherwise the message would be lost, because no caller got it."""
-    calls = calls_of(History(get), memory / "calls")
+    get = replace(PLAIN, run=lambda space, _: space.get("a"))
+    calls = calls_of(get, memory / "calls")
     read = max(n for n, call in enumerate(calls, 1) if call.startswith("open committed/"))
     for n in range(1, read + 1):
         path = memory / str(n)
-        furnish(path)
-        assert interrupted(History(get), path, n) == (True, True)
+        begin(path)
+        assert interrupted(get, path, n)
 
 
 def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> None:
     """The signal comes at each line of entering and leaving the transaction; the next put is a separate commit."""
     for at in itertools.count(1):
         path = memory / str(at)
-        furnish(path)
+        begin(path)
         space, _ = opened(path)
         lines, usual = (
             Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate", "_reset", "_undo")),
@@ -287,36 +185,17 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
             sys.settrace(lines)
             with transaction:
                 sys.settrace(usual)
-                space.put_many("orders", NEW)
+                space.put_many("a", NEW)
                 sys.settrace(lines)
         except KeyboardInterrupt:
             pass
         finally:
             sys.settrace(usual)
         assert associated(door.store(space)) is None
-        expect_whole(path, space, OLD, [*OLD, *NEW])
+        expect_whole(path, space, [THREE, WITH_NEW])
         if lines.seen < at:
             break
     assert at > 3
-
-
-@pytest.mark.every(4, first=2)
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
-def test_two_at_once_are_like_the_death_of_the_process(
-    history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
-) -> None:
-    """The second one is not held back: the space closes itself, and opening it again recovers it."""
-    long = request.config.getoption("--long")
-    calls = list(telling(calls_of(history, memory / "calls"), all_=long))[:: 2 if long else 17]
-    before = descriptors(collect=True)
-    for n in calls:
-        path = memory / str(n)
-        furnish(path, history.consumed)
-        pressed, came = interrupted(history, path, n, twice)
-        assert pressed == came
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert descriptors() == before
-    record_property("second interrupts at a call of the disk", len(calls))
 
 
 # -- opening and closing ----------------------------------------------------------------------------------------------
@@ -348,7 +227,7 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
     for n in itertools.count(1, step):
         path = memory / str(n)
         if way is open_and_close:
-            furnish(path, 2)
+            begin(path)
         else:
             path.mkdir()
         disk = PressedDisk(str(path), press)
@@ -367,9 +246,9 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
         space = spool.open(PressedDisk(str(path)))
         assert space.recovery.alone, "nobody is left who has it open"
         if way is open_and_close:
-            expect_whole(path, space, OLD)
+            expect_whole(path, space, [THREE])
         else:
-            space.create_queue("orders")
+            space.create_queue("a")
             assert space.check() == []
             space.close()
         if not came:
@@ -381,7 +260,7 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
 def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
     press: Callable[[], None], memory: Path, stride: Stride
 ) -> None:
-    furnish(memory / "space")
+    begin(memory / "space")
     before = descriptors(collect=True)
     for at in itertools.count(2, stride(5)):  # the first is outside
         space, _ = opened(memory / "space")
@@ -402,42 +281,55 @@ def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
 def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
     """A close of the space closes the claim journal and the file of an open transaction, however the transaction
     ends."""
-    furnish(memory / "space")
+    begin(memory / "space")
     before = descriptors(collect=True)
     space, _ = opened(memory / "space")
     with pytest.raises(spool.NotOpen), space.transaction() as transaction:
-        transaction.get("orders")
-        transaction.put_many("orders", ["x" * 1000] * 70_000)  # so many stream to the disk
+        transaction.get("a")
+        transaction.put_many("a", ["x" * 1000] * 70_000)  # so many stream to the disk
         space.close()
         assert descriptors() == before
-        transaction.put("orders", "too late")
+        transaction.put("a", "too late")
     again, _ = opened(memory / "space")
-    expect_whole(memory / "space", again, OLD)
+    expect_whole(memory / "space", again, [THREE])
 
 
 # -- between two lines ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("history", [*HISTORIES[:4], *HISTORIES[6:8]], ids=lambda history: history.run.__name__)
+@contextmanager
+def traced(lines: Lines) -> Iterator[None]:
+    usual = sys.gettrace()
+    sys.settrace(lines)
+    try:
+        yield
+    finally:
+        sys.settrace(usual)
+
+
+def lines_of(history: History, path: Path) -> int:
+    """Return the number of lines of the engine that the history runs."""
+    begin(path, history)
+    lines = Lines(0)
+    with opened(path)[0] as space, traced(lines):
+        history.run(space, Expectation(history.begin))
+    return lines.seen
+
+
+@pytest.mark.every(13, first=5)
+@EACH_HISTORY
 def test_an_interrupt_at_each_line_of_the_engine_leaves_a_whole_space(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
-    """The signal comes at each line with --long, and at one line in 311 without."""
-    step = stride(311)
-    for at in itertools.count(1, step):
-        path = memory / str(at)
-        furnish(path, history.consumed)
+    """The signal comes at each line with --long, and at a few lines without."""
+    places = some_of(lines_of(history, memory / "lines"), few=5, stride=stride)
+    for at in places:
+        path, expected = memory / str(at), Interrupted(history.begin)
+        begin(path, history)
         space, _ = opened(path)
-        lines, usual = Lines(at), sys.gettrace()
-        sys.settrace(lines)
-        try:
-            history.run(space)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(usual)
+        with suppress(KeyboardInterrupt), traced(Lines(at)):
+            history.run(space, expected)
         assert not door.store(space).closed
-        expect_whole(path, space, *history.allowed)
-        if lines.seen < at:
-            break
-    record_property("interrupts at a line of the engine", at // step)
+        expect_whole(path, space, expected.after_kill, history)
+        shutil.rmtree(path)
+    record_property("interrupts at a line of the engine", len(places))

@@ -30,7 +30,8 @@ def did(much: int) -> None:
 def housekeeping(space: spool.Space) -> Iterator[None]:
     """Work that no caller waits for: a failed flush stops the space, and another failure is only logged."""
     try:
-        yield
+        with door.store(space).guard.step:
+            yield
     except FlushFailed:
         door.store(space).stop()
         raise Unmet from None

@@ -259,7 +259,7 @@ def _a_schedule(space: spool.Space) -> None:
 
 
 def _due_messages(space: spool.Space) -> None:
-    door.clock(space).step = 20_000.0  # type: ignore[attr-defined]
+    door.clock(space).later = 86_400.0  # type: ignore[attr-defined]
     with housekeeping(space):
         put_due(door.core(space))
 
