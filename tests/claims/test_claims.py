@@ -4,7 +4,7 @@ import pickle
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -507,7 +507,7 @@ def test_x14_dropped_claims_are_released_with_a_warning(space: spool.Space) -> N
 # -- threads and foreign code -----------------------------------------------------------------------------------------
 
 
-def test_x14_many_threads_use_one_object(space: spool.Space, claims: spool.Claims) -> None:
+def test_x14_many_threads_use_one_object(space: spool.Space, claims: spool.Claims, pool: ThreadPoolExecutor) -> None:
     space.put_many("orders", range(2000))
     seen: list[list[int]] = [[] for _ in range(8)]
 
@@ -518,11 +518,7 @@ def test_x14_many_threads_use_one_object(space: spool.Space, claims: spool.Claim
                 claims.begin(message)
             claims.remove(taken[::-1])
 
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in seen]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENT_SECONDS)
+    list(pool.map(work, seen, timeout=PATIENT_SECONDS))
     assert sorted(body for mine in seen for body in mine) == list(range(2000))
     space.put("orders", "last")  # after the removals, which were submitted earlier
     assert bodies(space.browse("orders")) == ["last"]

@@ -5,6 +5,8 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,7 +143,9 @@ def test_closing_waits_for_a_call_wherever_it_is(
 
 @pytest.mark.every(5)
 @pytest.mark.parametrize("round_", range(5))
-def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Path, round_: int) -> None:
+def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(
+    memory: Path, pool: ThreadPoolExecutor, round_: int
+) -> None:
     begin(memory / "space")
     before = descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
@@ -149,41 +153,25 @@ def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(memory: Pat
     space.create_queue("empty")
     put: list[str] = []
     started = threading.Semaphore(0)
-    errors: list[BaseException] = []
 
     def put_many(name: str) -> None:
-        try:
+        with suppress(spool.NotOpen):
             for n in itertools.count():
                 space.put("a", f"{name} {n}")
                 put.append(f"{name} {n}")
                 started.release()
-        except spool.NotOpen:
-            pass
-        except BaseException as error:
-            errors.append(error)
 
     def wait_for_a_message() -> None:
-        try:
-            started.release()
+        started.release()
+        with suppress(spool.NotOpen):
             space.get("empty", timeout=None)
-        except spool.NotOpen:
-            pass
-        except BaseException as error:
-            errors.append(error)
 
-    threads = [threading.Thread(target=put_many, args=(name,)) for name in "abc"]
-    threads += [threading.Thread(target=wait_for_a_message)]
-    for thread in threads:
-        thread.start()
+    calls = [*(pool.submit(put_many, name) for name in "abc"), pool.submit(wait_for_a_message)]
     for _ in range(10 + 7 * round_):
         assert started.acquire(timeout=60)
-    closers = [threading.Thread(target=space.close) for _ in range(2)]
-    for closer in closers:
-        closer.start()
-    for thread in (*threads, *closers):
-        thread.join(60)
-        assert not thread.is_alive()
-    assert errors == []
+    calls += [pool.submit(space.close) for _ in range(2)]
+    for call in calls:
+        call.result(60)
     assert disk.late == []
     assert descriptors() == before
     with spool.open(memory / "space") as again:

@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError
 from tests.celery.tasks import LOG, application
 from tests.celery.workers import SECONDS, Worker, prepared, until, working
 from tests.filesystems.volume import EXT4, Volume, missing
+from tests.threads import beside
 
 TASKS = 40
 
@@ -42,15 +43,10 @@ def kept_full(directory: Path) -> Iterator[None]:
                 full.set()
                 time.sleep(0.002)
 
-    thread = threading.Thread(target=fill)
-    thread.start()
-    try:
+    with beside(fill, ended.set):
         assert full.wait(SECONDS)
         yield
-    finally:
-        ended.set()
-        thread.join()
-        (directory / "filler").unlink()
+    (directory / "filler").unlink()
 
 
 def test_tasks_run_once_while_the_disk_is_full(volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,13 +135,9 @@ def test_a_name_that_is_too_long_is_final(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_two_tasks_that_write_the_same_message_do_not_meet(tmp_path: Path) -> None:
+def test_two_tasks_that_write_the_same_message_do_not_meet(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     caller, body = parse(f"file:{tmp_path}").open(), os.urandom(1 << 20)
-    threads = [threading.Thread(target=caller, args=(request(body),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    list(pool.map(caller, [request(body)] * 4))
     assert names(tmp_path) == [ID]
     assert (tmp_path / ID).read_bytes() == body
 

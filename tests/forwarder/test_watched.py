@@ -11,6 +11,7 @@ from forwarder.pipelines.pipeline import Pipeline
 from forwarder.round import Route
 from forwarder.routes.in_threads import ThreadForwarder
 from forwarder.services import PythonService, parse
+from tests.threads import beside
 
 SEEN: list[dict[tuple[str, ...], int]] = []
 WATCHED: list[spool.Space] = []
@@ -47,18 +48,13 @@ def test_x13_a_route_whose_service_is_down_is_seen(space: spool.Space) -> None:
     forwarder = ThreadForwarder(
         space.path, {"orders": url}, on_event=lambda event: paused.set() if type(event).__name__ == "Paused" else None
     )
-    thread = threading.Thread(target=forwarder.run)
-    thread.start()
-    try:
+    with beside(forwarder.run, forwarder.stop):
         assert paused.wait(60)
         states = space.metrics().states
         assert states["route_down", "orders", "http://127.0.0.1:1/adt"] == 1
         assert ("workers_paused", "orders") not in states
         assert "secret" not in str(states)
         assert "password" not in str(states)
-    finally:
-        forwarder.stop()
-        thread.join()
     assert space.metrics().states == {}
 
 

@@ -5,8 +5,7 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,21 +22,15 @@ from tests import door
 from tests.environment.pressed import descriptors
 from tests.full import no_room
 from tests.spaces import space_with
+from tests.threads import beside
 
 space = space_with("orders", defaults={})
 
 
-@contextmanager
-def running(space: spool.Space) -> Iterator[None]:
+def running(space: spool.Space) -> AbstractContextManager[None]:
     """An intake runs in a thread meanwhile."""
     intake = Intake(space)
-    thread = threading.Thread(target=intake.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        intake.stop()
-        thread.join()
+    return beside(intake.run, intake.stop)
 
 
 def folder(space: spool.Space, queue: str = "orders") -> Path:

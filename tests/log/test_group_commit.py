@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from itertools import product
 from unittest import mock
 
@@ -346,15 +346,10 @@ def test_a02_each_future_is_done_exactly_once_and_all_counts_add_up(calls: list[
                         made[-1][0].add_done_callback(told.append)
             return made
 
-        results: list[list[tuple[Future, bool]]] = []
-        threads = [threading.Thread(target=lambda name=name: results.append(run(name))) for name in "ab"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENT_SECONDS)
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(run, "ab", timeout=PATIENT_SECONDS))
         made = [pair for result in results for pair in result]
         wait([future for future, _ in made], PATIENT_SECONDS)
-        assert len(results) == 2
         assert all(future.cancelled() == cancelled for future, cancelled in made)
         assert all(future.exception() is None for future, cancelled in made if not cancelled)
         cancelled = sum(cancelled for _, cancelled in made)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.pipelines import hooks
 from tests.pipelines.conftest import HOOKS, Run, declared
 from tests.ports import free_port
 from tests.shown import bodies
+from tests.threads import beside
 from xaspool_scripts.forward import main
 
 
@@ -37,13 +39,8 @@ def listening(port: int) -> Iterator[list[bytes]]:
             pass
 
     with HTTPServer(("127.0.0.1", port), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
+        with beside(partial(server.serve_forever, 0.01), server.shutdown):
             yield got
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def with_web(port: int, **options: object) -> Pipeline:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import spool
 from spool.watch.published import publish
 from tests import door
 from tests.scripts.exporters import parsed, serving, value
+from tests.threads import beside
 from xaspool_scripts.watch import metrics as program
 
 
@@ -153,13 +155,8 @@ def test_figures_of_the_wrong_form_do_not_end_the_server(readings: Readings) -> 
 def server(readings: Readings) -> Iterator[int]:
     """A server in this process; yields its port."""
     with program._Server(program.Exporter("/space", readings), "127.0.0.1", 0) as found:
-        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
-        thread.start()
-        try:
+        with beside(partial(found.serve_forever, 0.01), found.shutdown):
             yield found.port
-        finally:
-            found.shutdown()
-            thread.join()
 
 
 def is_served(port: int) -> bool:

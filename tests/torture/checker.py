@@ -46,6 +46,7 @@ class Tx:
     began_at: int
     noted: bool = False
     ordered: bool = True
+    joined: bool = False
     puts: list[Place] = field(default_factory=list)
     gots: list[Delivery] = field(default_factory=list)
     claimed: set[Position] = field(default_factory=set)
@@ -66,7 +67,8 @@ class Tx:
 
     def position_of(self, place: int) -> Position | None:
         """Return the position of the transaction's n-th put, if the commit number is known."""
-        return (self.number, place) if self.number is not None and self.ordered else None
+        known = self.number is not None and self.ordered and not self.joined
+        return (self.number, place) if known else None
 
 
 def check(records: Iterable[Record], left: Iterable[Left], *, count_attempts: bool = True) -> list[str]:
@@ -143,6 +145,8 @@ class History:
                 )
             elif tx.last_decision == "numbered" and tx.number is None and tx.file == record.get("file"):
                 tx.number = record["number"]
+        elif event == "joined":
+            tx.joined = True
         elif event in ("commit", "rollback"):
             tx.last_decision = event
         if event in ("ack", "rollback"):

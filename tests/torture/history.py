@@ -14,7 +14,8 @@ puts in
 ``put``                ``queue``, ``keys``, and ``priority`` if it is not 50: are put in this transaction
 ``got``                ``queue``, ``messages``: [[key, position, attempts], …] were delivered in it
 ``try``, ``claimed``   ``number``, ``first``, ``count``: are about to be locked; were locked (seen at the disk)
-``number``             ``number``: its file is about to get that number (seen at the disk)
+``number``             ``number``: its file is about to get that number (seen at the disk); None: it may get one
+``joined``             puts of other workers are about to be committed before its own, in its file
 ``prepare``            its vote is about to be asked for; ``prepared``: it was told
 ``commit``             commit was decided, and is about to be asked for; ``ack``: it was acknowledged
 ``rollback``           rollback was decided, and is about to be asked for

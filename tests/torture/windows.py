@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spool.coordination import counters
+from spool.coordination.request_slots import EMPTY, JOINED, POSTED
 from spool.disk import Disk
-from spool.disk.memory import ByCalls, SharedBytes
+from spool.disk.memory import SharedBytes
 from spool.model import layout
 from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS
 from tests.torture.history import Log
@@ -22,11 +23,14 @@ CLAIM_TO_SECOND_LOOK = "claim to second look"
 PREPARE_TO_UNLOCK = "prepare to unlock"
 DECISION_TO_MOVE = "decision to move"
 COMMIT_TO_REMOVAL = "commit to removal of the dropped file"
+POST_TO_ANSWER = "post to answer"
+JOIN_TO_RENAME = "join to rename"
 WINDOWS = (
     RENAME_TO_PUBLICATION, FLUSH_TO_PUBLICATION, CLAIM_TO_SECOND_LOOK, PREPARE_TO_UNLOCK, DECISION_TO_MOVE,
-    COMMIT_TO_REMOVAL,
+    COMMIT_TO_REMOVAL, POST_TO_ANSWER, JOIN_TO_RENAME,
 )  # fmt: skip
 
+_SHARED = {POSTED: POST_TO_ANSWER, JOINED: JOIN_TO_RENAME}
 _MAX_STEP = 6
 _STAMP = b"\xa6number\xcf"  # the beginning of a stamp; the number follows
 _LAST_PUBLISHED_COPY = counters._PUBLISHED.stop - counters._PAIR.size // 2
@@ -56,6 +60,11 @@ class Recogniser:
     def after(self, method: str, result: Any, *args: Any) -> None:
         if self.window in (DECISION_TO_MOVE, COMMIT_TO_REMOVAL):
             self.window = None
+        elif method == "store" and args[0] == layout.REQUESTS:
+            if args[2][0] in _SHARED:
+                self.window = _SHARED[args[2][0]]
+            elif args[2][0] == EMPTY and self.window == POST_TO_ANSWER:
+                self.window = None
         elif method == "rename_new":
             self._renamed(args[1])
         elif method == "lock" and is_claim(args[0], args[1]):
@@ -121,6 +130,29 @@ def _watched(method: str) -> Callable[..., Any]:
     return call
 
 
+class WatchedMemory:
+    """Memory that processes share; its disk sees the reads, and the stores of words."""
+
+    def __init__(self, disk: "WindowDisk", name: str, memory: SharedBytes) -> None:
+        self._disk, self._name, self._memory = disk, name, memory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._memory, name)
+
+    def __getitem__(self, place: slice) -> bytes:
+        found = self._memory[place]
+        self._disk.has_done("read_at", found, self._name, place.start)
+        return found
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        self._memory[place] = data
+
+    def store(self, at: int, word: bytes) -> None:
+        self._disk.is_about_to("store", self._name, at, word)
+        self._memory.store(at, word)
+        self._disk.has_done("store", None, self._name, at, word)
+
+
 class WindowDisk(Disk):
     """The real disk, watched. ``odds``: for each window, how likely the process is held in it; ``hold`` holds it."""
 
@@ -148,9 +180,8 @@ class WindowDisk(Disk):
     unlock = _watched("unlock")
     write_at = _watched("write_at")
 
-    def map(self, handle: int, length: int) -> SharedBytes:
-        """Return a memory that works by calls, so that the recogniser sees them."""
-        return ByCalls(self, handle)
+    def map(self, handle: int, length: int) -> "WatchedMemory":
+        return WatchedMemory(self, self.names_of[handle], super().map(handle, length))
 
     def create(self, name: str) -> int:
         handle = super().create(name)
@@ -177,6 +208,11 @@ class WindowDisk(Disk):
         elif method == "rename_new" and args[0].startswith(layout.ACTIVE) and number_of(args[1]) and _is_worker():
             # From now on it may be committed; if it is not stamped, a branch may be committed later, by another number.
             self._log.write("number", number=None, file=args[0])
+        elif method == "store" and args[0] == layout.REQUESTS and _is_worker():
+            if args[2][0] == POSTED:  # from now on, another process may commit it
+                self._log.write("number", number=None, file=None)
+            elif args[2][0] == JOINED:
+                self._log.write("joined")
         self._recogniser.before(method, *args)
         self._step()
 

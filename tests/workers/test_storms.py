@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from spool.workers.outcome import Outcome, Rejected, Replied, Retried
 from spool.workers.pauses import Streak
 from tests.forwarder.rounds import Scripted, answers, in_process
 from tests.spaces import path_with
+from tests.threads import beside
 from tests.workers.conftest import WAIT
 
 pytestmark = pytest.mark.timeout(120)
@@ -110,11 +112,8 @@ def test_x21_a_route_pauses_at_a_storm_of_failures_and_one_message_shows_that_it
                 stopped=stop, attempted=set(), count=lambda queue, result: None, tell=tell,
             )  # fmt: skip
             run, end = loop.run, stop.set
-        thread = threading.Thread(target=run)
-        thread.start()
-        wait_until_empty(space)
-        end()
-        thread.join()
+        with beside(run, end):
+            wait_until_empty(space)
         check(space, service, failed=2 * 10 + 2 if kind == "rounds" else 10 + 1 + 2)  # (a round has two chunks)
         assert (
             kind == "threads" or was_shown_down == [False] + [True] * (len(was_shown_down) - 1) or all(was_shown_down)
@@ -137,11 +136,8 @@ def handled(path: Path, function: Callable[[spool.Message], object], most: int =
         space.put_many("work", range(MANY))
         handler, stop = spool.Handler(function), threading.Event()
         handler.paused = lambda queue, reason, seconds: reasons.append(reason)  # type: ignore[method-assign]
-        thread = threading.Thread(target=space.work, args=("work", handler), kwargs={"stop": stop, "pause_after": most})
-        thread.start()
-        wait_until_empty(space)
-        stop.set()
-        thread.join()
+        with beside(partial(space.work, "work", handler, stop=stop, pause_after=most), stop.set):
+            wait_until_empty(space)
     return reasons
 
 
@@ -203,9 +199,6 @@ def test_x21_an_outcome_of_another_kind_ends_the_streak_of_a_route(path: Path) -
             space.path, [Route("work", Scripted("it"))],
             on_event=lambda event: reasons.append(event.reason) if isinstance(event, Paused) else None,
         )  # fmt: skip
-        thread = threading.Thread(target=forwarder.run)
-        thread.start()
-        wait_until_empty(space)
-        forwarder.stop()
-        thread.join()
+        with beside(forwarder.run, forwarder.stop):
+            wait_until_empty(space)
         assert reasons == []

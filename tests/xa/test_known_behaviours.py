@@ -34,6 +34,7 @@ from tests.clocks import SimulatedClock, timed
 from tests.full import no_room
 from tests.shown import bodies as bodies_of
 from tests.spaces import space_with
+from tests.threads import beside
 
 LIMIT_SECONDS = 10.0
 UNKNOWN = xid(b"unknown")
@@ -220,13 +221,10 @@ def test_a_branch_in_which_two_threads_work_ends_when_both_have_ended(rm: xa.Res
 
     rm.start(xid())
     rm.space.put("replies", "first thread")
-    thread = threading.Thread(target=join)
-    thread.start()
-    assert joined.wait(60)
-    rm.end(xid())
-    assert code_of(rm.prepare, xid()) == xa.XAER_PROTO
-    may_end.set()
-    thread.join()
+    with beside(join, may_end.set):
+        assert joined.wait(60)
+        rm.end(xid())
+        assert code_of(rm.prepare, xid()) == xa.XAER_PROTO
     assert code_of(rm.end, xid()) == xa.XAER_PROTO, "no association is left"
 
 
