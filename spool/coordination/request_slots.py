@@ -311,11 +311,14 @@ class RequestSlots:
             self._disk.unlock(handle, byte)
 
     @_while_open
-    def take(self, slot: int, number: int, answer: bytes) -> None:
+    def take(self, slot: int, number: int, answer: bytes, become: int = TAKEN) -> None:
         """Mark a joined request as taken by the commit with this number. The number is issued, but no file has it yet.
         Rule 18.
 
         A slot that was damaged meanwhile remains damaged.
+
+        Args:
+            become: the new state: TAKEN; or DONE, for an answer that leaves the request to its owner.
         """
         state, row = self._read(slot)
         if state != JOINED:
@@ -325,7 +328,16 @@ class RequestSlots:
         taken = _TAKEN_ROW.pack(len(answer), zlib.crc32(answer), number)
         memory[at : at + len(answer)] = answer
         memory[row_at : row_at + len(taken)] = taken
-        self._store(slot, TAKEN, row[:_TAKEN_ROW_AT] + taken)
+        self._store(slot, become, row[:_TAKEN_ROW_AT] + taken)
+
+    def end(self, slot: int, number: int | None, no_answer: bytes) -> None:
+        """Mark a request as done, if the commit with this number has taken it. If no commit has taken it, store
+        ``no_answer``. The caller leads."""
+        state, row = self._read(slot)
+        if state == TAKEN and number == _TAKEN_ROW.unpack_from(row, _TAKEN_ROW_AT)[2]:
+            self._store(slot, DONE, row)
+        elif state == JOINED:
+            self.take(slot, 0, no_answer, DONE)
 
     def change(self, slot: int, states: Collection[int], state: int) -> bool:
         """Store a state if the slot has one of ``states``, and return whether it had. The call wakes no thread."""

@@ -16,7 +16,7 @@ from functools import partial
 import msgpack
 
 from spool.coordination.counters import CounterPage
-from spool.coordination.request_slots import ANSWER_BYTES, BODY_BYTES, DONE, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan
+from spool.coordination.request_slots import ANSWER_BYTES, BODY_BYTES, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan
 from spool.errors import CommitUnknown, SpaceStopped
 from spool.format.header import UNREADABLE
 from spool.log.adoption import find_adopted, move_adopted
@@ -217,11 +217,7 @@ class Ring(Alone):
             if self._leads:
                 joined, self.joined, self._leads = [slot for slot, _ in self.joined], [], False
                 for slot in joined:
-                    if number is not None and self._slots.number(slot) == number:
-                        self._slots.change(slot, (TAKEN,), DONE)
-                    if self._slots.state(slot) == JOINED:
-                        self._slots.take(slot, 0, msgpack.packb(()))
-                        self._slots.change(slot, (TAKEN,), DONE)
+                    self._slots.end(slot, number, msgpack.packb(()))
                 self._slots.end_lead(joined)
         except BaseException as error:
             self._store.guard.tear(error)
@@ -232,8 +228,7 @@ class Ring(Alone):
 
     def _wait(self, slot: int, requests: list[WriteSet], led: bool) -> list[WriteSet]:
         """Wait until the requests are answered; return the requests that this process has to commit itself."""
-        store, slots, raised = self._store, self._slots, None
-        begun = store.clock.monotonic()
+        store, slots, raised, begun = self._store, self._slots, None, self._store.clock.monotonic()
         while True:
             if not led and self._try_lead():
                 settle(store, slot)  # an earlier leader has ended or died
@@ -245,23 +240,23 @@ class Ring(Alone):
                     return requests
                 self.end(None)
                 raise raised
-            word, state = slots.word(slot), slots.state(slot)
-            if state not in (POSTED, JOINED, TAKEN):
+            word = slots.word(slot)
+            if word[0] not in (POSTED, JOINED, TAKEN):
                 break
             waited = store.clock.monotonic() - begun
-            if state == POSTED and (raised is not None or waited > _PATIENCE_SECONDS) and self._withdraw(slot):
+            if word[0] == POSTED and (raised is not None or waited > _PATIENCE_SECONDS) and self._withdraw(slot):
                 if raised is None:
                     return requests
                 raise raised
             if waited > WAIT_SECONDS:
                 break
             woken = store.clock.wait(partial(slots.wait, slot, word), _LOOK_SECONDS)
-            led = woken and slots.state(slot) != POSTED
+            led = woken and slots.word(slot)[0] != POSTED
             try:
                 self._check()
             except BaseException as error:
                 raised = raised or error
-        left = self._read_answer(slot, requests) if slots.state(slot) == DONE else self._give_up(slot, requests)
+        left = self._read_answer(slot, requests)
         if raised is not None and not isinstance(raised, Exception):
             raise raised
         return left
@@ -278,7 +273,7 @@ class Ring(Alone):
         """Give their number to the requests that another process committed; return the others. An empty answer leaves
         all requests to this process."""
         answered = self._slots.answer(slot)
-        if answered is None:  # other programs have overwritten the slot
+        if answered is None:  # the slot was settled without an answer, or other programs have overwritten it
             return self._give_up(slot, requests)
         number, answer = answered
         self.last = max(number, self.last)
