@@ -5,7 +5,7 @@ message, or has locked a key, looks at the standing requests first. A request th
 a dead process, because a live process keeps its claims and its keys until it knows the outcome.
 """
 
-from spool.coordination.request_slots import DAMAGED, DONE, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
+from spool.coordination.request_slots import DAMAGED, DONE, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan, RequestSlots
 from spool.errors import CorruptedFile
 from spool.format.reader import contents_of
 from spool.log.sequence import settle_to
@@ -43,7 +43,7 @@ def settle(store: Store, slot: int) -> None:
             slots.change(slot, (TAKEN,), DONE if _was_committed(store, slots.number(slot)) else POSTED)
         except CorruptedFile:  # the commit's file was damaged: nobody knows whether the request was in it
             slots.clear(slot)
-    elif state == DAMAGED:  # (the owner may have withdrawn the request, and posts the next one)
+    elif state not in (EMPTY, POSTED, DONE):  # (the owner of an empty slot may post its next request meanwhile)
         slots.clear(slot)
 
 

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,7 +21,7 @@ from spool.coordination.request_slots import DONE, EMPTY, JOINED, POSTED, TAKEN,
 from spool.errors import CommitUnknown, Full, NotOpen, QueueNotFound, SpaceStopped
 from spool.log import ring
 from spool.log.ring import _APART_COMMITS, _TRIAL_COMMITS
-from spool.log.standing_requests import look_at_standing, span_of
+from spool.log.standing_requests import look_at_standing, settle, span_of
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.async_exceptions import mark_delivered
@@ -65,12 +67,20 @@ def posted(space: spool.Space, count: int = 1) -> None:
     until(lambda: len(slots_of(space).standing()) == count)
 
 
+@contextmanager
+def posting(leader: spool.Space, pool: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Iterator[Future]:
+    """The leader leads, and finds the request of this call."""
+    with door.leading(leader):
+        waits = pool.submit(call, *args)
+        posted(leader)
+        yield waits
+
+
 def test_a_leader_commits_the_request_of_another_process(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
-    with door.leading(leader):
-        waits = pool.submit(owner.put, "orders", "posted")
-        posted(leader)
+    with posting(leader, pool, owner.put, "orders", "posted") as waits:
+        pass
     name = waits.result(PATIENT_SECONDS)
     assert owner.show(name).body == leader.show(name).body == "posted"
     assert slots_of(leader).none_stand
@@ -100,9 +110,7 @@ def test_a_transaction_and_a_get_are_posted(
     tx = owner.transaction()
     tx.put("orders", f"reply to {tx.get('orders').body}", priority=7)
     with spool.open(tmp_path / "space") as third:
-        with door.leading(leader):
-            commits = pool.submit(tx.commit)
-            posted(leader)
+        with posting(leader, pool, tx.commit) as commits:
             gets = pool.submit(third.get, "orders")
             posted(leader, 2)
         commits.result(PATIENT_SECONDS)
@@ -157,9 +165,7 @@ def test_a_process_that_meets_two_others_commits_together(
 def test_threads_of_one_process_are_posted_in_one_slot(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
-    with door.leading(leader):
-        first = pool.submit(owner.put, "orders", 0)
-        posted(leader)
+    with posting(leader, pool, owner.put, "orders", 0) as first:
         waits = [pool.submit(owner.put, "orders", n) for n in range(1, 6)]
         until(lambda: door.waiting(owner) == 5)
     ids = [one.result(PATIENT_SECONDS) for one in (first, *waits)]
@@ -172,9 +178,7 @@ def test_the_owner_of_a_request_that_fails_gets_the_error(
     """The other requests of the commit succeed."""
     leader.put("small", "there")
     with spool.open(tmp_path / "space") as third, spool.open(tmp_path / "space") as fourth:
-        with door.leading(leader):
-            fits = pool.submit(owner.put, "small", "fits")
-            posted(leader)
+        with posting(leader, pool, owner.put, "small", "fits") as fits:
             full = pool.submit(third.put, "small", "too much")
             gone = pool.submit(fourth.put, "orders", "lost")
             posted(leader, 3)
@@ -362,9 +366,7 @@ def test_decisions_of_several_processes_share_a_head(
 ) -> None:
     """The owner gives its branch the committed name, because this leader ends before it does so."""
     manager = prepared(owner, b"one", b"two")
-    with door.leading(leader):
-        decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
-        posted(leader)
+    with posting(leader, pool, manager.commit, xa.Xid(7, b"one", b"")) as decides:
         again = pool.submit(manager.commit, xa.Xid(7, b"two", b""))
         until(lambda: door.waiting_requests(owner))
     assert decides.result(PATIENT_SECONDS) == again.result(PATIENT_SECONDS) == xa.XA_OK
@@ -395,9 +397,7 @@ def test_a_branch_that_was_rolled_back_meanwhile_is_refused_by_its_owner(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
     manager = prepared(owner, b"one")
-    with door.leading(leader):
-        decides = pool.submit(manager.commit, xa.Xid(7, b"one", b""))
-        posted(leader)
+    with posting(leader, pool, manager.commit, xa.Xid(7, b"one", b"")) as decides:
         xa.ResourceManager(leader).rollback(xa.Xid(7, b"one", b""))
     with pytest.raises(xa.XAError) as refused:
         decides.result(PATIENT_SECONDS)
@@ -409,9 +409,7 @@ def test_a_decision_about_a_branch_commits_no_later_branch_of_the_same_xid(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
 ) -> None:
     manager, later, xid = prepared(owner, b"one"), xa.ResourceManager(leader), xa.Xid(7, b"one", b"")
-    with door.leading(leader):
-        decides = pool.submit(manager.commit, xid)
-        posted(leader)
+    with posting(leader, pool, manager.commit, xid) as decides:
         later.rollback(xid)
         with voting(later, xid):
             leader.put("orders", b"later")
@@ -474,9 +472,7 @@ def test_reclaim_keeps_all_of_the_newest_numbers_that_it_shall_keep(leader: spoo
 def test_a_damaged_request_is_left_to_its_owner(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, damaged: bytes
 ) -> None:
-    with door.leading(leader):
-        waits = pool.submit(owner.put, "orders", "whole")
-        posted(leader)
+    with posting(leader, pool, owner.put, "orders", "whole") as waits:
         [slot] = slots_of(leader).standing()
         slots_of(leader).post(slot, damaged, span_of([]))
     waits.result(PATIENT_SECONDS)
@@ -487,9 +483,8 @@ def test_an_answer_that_was_overwritten_leaves_the_outcome_unknown(
     leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RequestSlots, "answer", lambda *_: None)
-    with door.leading(leader):
-        waits = pool.submit(owner.put, "orders", "once")
-        posted(leader)
+    with posting(leader, pool, owner.put, "orders", "once") as waits:
+        pass
     with pytest.raises(CommitUnknown):
         waits.result(PATIENT_SECONDS)
     assert bodies(leader) == ["once"]
@@ -502,12 +497,26 @@ def test_a_commit_that_its_leader_could_not_publish_is_published_before_its_owne
 
     fail = mock.Mock(side_effect=OSError(5, "planted"))
 
-    with door.leading(leader):
-        waits = pool.submit(owner.put, "orders", "once")
-        posted(leader)
+    with posting(leader, pool, owner.put, "orders", "once") as waits:
         monkeypatch.setattr(door.store(leader).shared.counters, "publish_next", fail)
     waits.result(PATIENT_SECONDS)
     assert bodies(leader) == ["once"]
+
+
+def test_a_leader_that_finds_a_withdrawn_request_leaves_the_next_one(leader: spool.Space) -> None:
+    """Otherwise the owner would not know the outcome of a request that is in no commit."""
+    slots, state = slots_of(leader), RequestSlots.state
+    slot = slots.own(A_MOMENT)
+    assert slot is not None
+
+    def state_before_a_post(slots: RequestSlots, slot: int) -> int:
+        found = state(slots, slot)
+        slots.post(slot, *door.posted_put("orders", b"next"))
+        return found
+
+    with mock.patch.object(RequestSlots, "state", state_before_a_post):
+        settle(door.store(leader), slot)
+    assert slots.state(slot) == POSTED
 
 
 def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
@@ -581,9 +590,8 @@ def test_a_request_of_an_unknown_outcome_tells_that_run_was_deleted(
 ) -> None:
     monkeypatch.setattr(RequestSlots, "answer", lambda *_: None)
     with door.before_step(owner, "read", lambda: door.disk(owner).unlink(layout.CONTROL)):
-        with door.leading(leader):
-            waits = pool.submit(owner.put, "orders", "once")
-            posted(leader)
+        with posting(leader, pool, owner.put, "orders", "once") as waits:
+            pass
         with pytest.raises(CommitUnknown, match="run/control was deleted"):
             waits.result(PATIENT_SECONDS)
 
