@@ -106,17 +106,19 @@ def locks() -> list[str]:
     return found
 
 
+def run_traced(lines: Lines, history: History, space: spool.Space, expected: Expectation) -> None:
+    with traced(lines):
+        history.run(space, expected)
+
+
 KINDS = [TimeLimit, Shutdown, MemoryError, TimeoutError, RecursionError]
 WHERE = [in_main_thread, in_another_thread]
-PLANTED = [
-    pytest.param(history, KINDS[n % len(KINDS)], WHERE[n % len(WHERE)], id=f"{history}")
-    for n, history in enumerate(HISTORIES)
-]
+PLANTED = [*zip(HISTORIES, itertools.cycle(KINDS), itertools.cycle(WHERE))]
 
 
 @pytest.mark.timeout(1800)  # (with --long, thousands of spaces)
 @pytest.mark.every(13, first=3)
-@pytest.mark.parametrize(("history", "kind", "where"), PLANTED)
+@pytest.mark.parametrize(("history", "kind", "where"), PLANTED, ids=[*map(str, HISTORIES)])
 def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     history: History,
     kind: type[BaseException],
@@ -134,13 +136,8 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
         begin(path, history)
         space, _ = opened(path)
         lines = Lines(at, press=raising(kind))
-
-        def run(space: spool.Space = space, lines: Lines = lines, expected: Expectation = expected) -> None:
-            with traced(lines):
-                history.run(space, expected)
-
         with suppress(kind, spool.SpoolError, xa.XAError):
-            where(run)
+            where(partial(run_traced, lines, history, space, expected))
         lines._last.clear()  # (it refers to frames, and so to descriptors)
         if door.store(space).closed:
             torn += 1
@@ -166,13 +163,8 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
         space, _ = opened(path)
         monkeypatch.setattr(door.clock(space), "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
         lines = Lines(at, only=("try_lock", "name", "call"), press=raising(TimeoutError))
-
-        def run(space: spool.Space = space, lines: Lines = lines) -> None:
-            with traced(lines):
-                history.run(space, Expectation(history.begin))
-
         with suppress(TimeoutError, spool.SpoolError, xa.XAError):
-            in_another_thread(run)
+            in_another_thread(partial(run_traced, lines, history, space, Expectation(history.begin)))
         assert waits == [], at
         in_another_thread(space.close)
         if lines.seen < at:

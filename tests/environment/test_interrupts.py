@@ -6,17 +6,23 @@ import linecache
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import spool
 import xa
+from spool.coordination.locks import coordinator_byte
+from spool.disk import Disk
+from spool.model.xid import FORMAT_ROUND
+from spool.remote.remote_branch import RemoteBranch
 from spool.runtime import call_guard
 from spool.runtime.context import associated
 from tests import door
@@ -92,7 +98,7 @@ def interrupted(history: History, path: Path, n: int, press: Callable[[], None] 
     except KeyboardInterrupt:
         came = True
     except (spool.SpoolError, xa.XAError) as error:  # (of the history, when it releases the rest)
-        came = press is twice and isinstance(error.__context__, KeyboardInterrupt)
+        came = press is twice and "KeyboardInterrupt" in "".join(traceback.format_exception(error))
         assert came
     pressed = not disk.is_armed
     assert came == (pressed and press is not noted), "every signal comes through"
@@ -159,6 +165,16 @@ class Lines:
         return self.line
 
 
+@contextmanager
+def traced(lines: Lines) -> Iterator[None]:
+    usual = sys.gettrace()
+    sys.settrace(lines)
+    try:
+        yield
+    finally:
+        sys.settrace(usual)
+
+
 def test_an_interrupted_get_releases_its_message_until_its_commit_begins(memory: Path) -> None:
     """Otherwise the message would be lost, because no caller got it."""
     get = replace(PLAIN, run=lambda space, _: space.get("a"))
@@ -176,21 +192,9 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
         path = memory / str(at)
         begin(path)
         space, _ = opened(path)
-        lines, usual = (
-            Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate", "_reset", "_undo")),
-            sys.gettrace(),
-        )
-        try:
-            transaction = space.transaction()
-            sys.settrace(lines)
-            with transaction:
-                sys.settrace(usual)
-                space.put_many("a", NEW)
-                sys.settrace(lines)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(usual)
+        lines = Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate", "_reset", "_undo"))
+        with suppress(KeyboardInterrupt), traced(lines), space.transaction():
+            space.put_many("a", NEW)
         assert associated(door.store(space)) is None
         expect_whole(path, space, [THREE, WITH_NEW])
         if lines.seen < at:
@@ -241,9 +245,8 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert came != disk.is_armed
         disk.disarm()
-        again = PressedDisk(str(path))
-        create_and_close(path, again)
-        space = spool.open(PressedDisk(str(path)))
+        create_and_close(path, PressedDisk(str(path)))
+        space, _ = opened(path)
         assert space.recovery.alone, "nobody is left who has it open"
         if way is open_and_close:
             expect_whole(path, space, [THREE])
@@ -264,14 +267,9 @@ def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
     before = descriptors(collect=True)
     for at in itertools.count(2, stride(5)):  # the first is outside
         space, _ = opened(memory / "space")
-        lines, usual = Lines(at, press=press), sys.gettrace()
-        try:
-            sys.settrace(lines)
+        lines = Lines(at, press=press)
+        with suppress(KeyboardInterrupt), traced(lines):
             space.close()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(usual)
         assert descriptors() == before, at
         if lines.seen < at:
             break
@@ -294,17 +292,24 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
     expect_whole(memory / "space", again, [THREE])
 
 
+@pytest.mark.xfail(strict=True, reason="the close of a task's branch defers no signals, so descriptors remain open")
+def test_a_task_s_branch_that_was_to_be_closed_is_closed(memory: Path) -> None:
+    begin(memory / "space")
+    close_all = Disk.close_all
+    with opened(memory / "space")[0] as space:
+        assert door.store(space).shared.xids.try_lock(coordinator_byte(b"round"))
+        before, task = descriptors(), RemoteBranch(space.path, xa.Xid(FORMAT_ROUND, b"round", b"1"))
+        with (
+            pytest.raises(KeyboardInterrupt),
+            mock.patch.object(Disk, "close_all", lambda disk: (once(), close_all(disk))),
+        ):
+            task.close()
+        left = descriptors() - before
+        close_all(door.disk(task))
+    assert not left
+
+
 # -- between two lines ------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def traced(lines: Lines) -> Iterator[None]:
-    usual = sys.gettrace()
-    sys.settrace(lines)
-    try:
-        yield
-    finally:
-        sys.settrace(usual)
 
 
 def lines_of(history: History, path: Path) -> int:

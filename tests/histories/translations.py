@@ -16,6 +16,8 @@ from spool.errors import DiskFailure
 from spool.model.message import Message
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote import remote_branch as remote
+from spool.runtime import call_guard
+from spool.transactions.two_phase import resolve_orphans
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
 from spool.workers.worker_run import WorkerRun
@@ -67,7 +69,7 @@ def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
         assert attempt.begin()
         with expected.becoming(_translate):
             assert attempt.conclude(outcome)[0] is Effect.DELIVERED
-    except Exception:
+    except BaseException:
         attempt.release()
         raise
 
@@ -109,11 +111,17 @@ def _round(space: spool.Space, expected: Expectation, disk: Disk) -> None:
         policy = OutcomePolicy.of(store.settings.known.config, "a")
         record(door.batch(task), policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
         assert task.prepare() is not None
-        task.close()
+        with call_guard.deferred():  # (the close of a branch does not defer signals)
+            task.close()
         transaction.commit(adopt=[_ROUND])
+
+
+def _end_vote(space: spool.Space) -> None:
+    """The next get or commit rolls back the branch of a round that has ended without its commit."""
+    resolve_orphans(door.store(space), door.deadline(space))
 
 
 TRANSLATIONS = (
     History("translation by a worker", _two_messages, TWO, _by_a_worker, survivors=2),
-    History("translation in a round", _two_messages, TWO, _in_a_round, survivors=2, by_task=True),
+    History("translation in a round", _two_messages, TWO, _in_a_round, finish=_end_vote, survivors=2, by_task=True),
 )
