@@ -124,7 +124,7 @@ def test_closing_waits_for_a_call_wherever_it_is(
         closer.start()
         if is_held:
             waiting.is_waited_for.wait(1)  # (the close may wait for a mutex of the call instead)
-            assert not disk.is_closed
+            assert not disk.is_closed or history.by_task  # (the task has a separate opening)
         go_on.set()
         inside.join(60)
         closer.join(60)

@@ -40,7 +40,7 @@ from tests.environment.pressed import (
 )
 from tests.environment.test_interrupts import Lines, lines_of, traced
 from tests.histories.contents import AFTER
-from tests.histories.history import Expectation, History
+from tests.histories.history import Expectation, History, Unmet
 from tests.histories.messages import THREE
 from tests.histories.table import BY_NAME
 from tests.housekeepers import end_housekeeping
@@ -136,7 +136,7 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
         begin(path, history)
         space, _ = opened(path)
         lines = Lines(at, press=raising(kind))
-        with suppress(kind, spool.SpoolError, xa.XAError):
+        with suppress(kind, spool.SpoolError, xa.XAError, Unmet):
             where(partial(run_traced, lines, history, space, expected))
         lines._last.clear()  # (it refers to frames, and so to descriptors)
         if door.store(space).closed:
@@ -163,7 +163,7 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
         space, _ = opened(path)
         monkeypatch.setattr(door.clock(space), "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
         lines = Lines(at, only=("try_lock", "name", "call"), press=raising(TimeoutError))
-        with suppress(TimeoutError, spool.SpoolError, xa.XAError):
+        with suppress(TimeoutError, spool.SpoolError, xa.XAError, Unmet):
             in_another_thread(partial(run_traced, lines, history, space, Expectation(history.begin)))
         assert waits == [], at
         in_another_thread(space.close)
@@ -199,7 +199,7 @@ def test_x18_an_exception_of_another_thread_after_each_call_of_the_system_stops_
                 finally:
                     sys.setprofile(None)
 
-            with suppress(TimeoutError, spool.SpoolError, xa.XAError):
+            with suppress(TimeoutError, spool.SpoolError, xa.XAError, Unmet):
                 in_another_thread(run)
             in_another_thread(space.close)
             other.create_queue("others")

@@ -24,7 +24,7 @@ from spool.workers.worker_run import WorkerRun
 from tests import door
 from tests.histories.branches import abandoned
 from tests.histories.contents import EMPTY, Contents
-from tests.histories.history import Expectation, History
+from tests.histories.history import Expectation, History, did
 from tests.machine import PowerCut
 
 _ROUND = Xid(FORMAT_ROUND, b"round-of-translations", b"1")
@@ -64,11 +64,11 @@ def _by_a_worker(space: spool.Space, expected: Expectation) -> None:
     attempt = Attempt(door.core(space), WorkerRun(door.store(space), "a", print, once=True))
     try:
         attempt.take("a", 0.0)
-        assert attempt.message is not None
+        did(attempt.message is not None)
         outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))
         assert attempt.begin()
         with expected.becoming(_translate):
-            assert attempt.conclude(outcome)[0] is Effect.DELIVERED
+            did(attempt.conclude(outcome)[0] is Effect.DELIVERED)
     except BaseException:
         attempt.release()
         raise
