@@ -134,7 +134,7 @@ class Interrupted(Expectation):
 
     @contextmanager
     def becoming(self, effect: Contents | Effect, **options: Unpack[Options]) -> Iterator[None]:
-        partly = options.get("failing", lambda contents: ())(self.contents)
+        partly = [*options.get("partly", ()), *options.get("failing", lambda contents: ())(self.contents)]
         with super().becoming(effect, **{**options, "meanwhile": [*options.get("meanwhile", ()), *partly]}):
             yield
 

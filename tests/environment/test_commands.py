@@ -4,7 +4,6 @@ A line may be empty first: it follows the terminal's own ^C.
 """
 
 import io
-import itertools
 import json
 import os
 import signal
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -62,9 +62,7 @@ COMMANDS = {
 
 
 INTAKE = BY_NAME["intake"]
-ALLOWED = [
-    EMPTY.put("a", *new, *files) for new in ((), ("new 1",)) for files in itertools.permutations(INTAKE.begin.queues[0])
-]
+ALLOWED = [EMPTY.put("a", *new, *files) for new in ((), ("new 1",)) for files in permutations(INTAKE.begin.queues[0])]
 
 
 def run(program: str, at: int, directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -42,7 +42,8 @@ def housekeeping(space: spool.Space) -> Iterator[None]:
 class Options(TypedDict, total=False):
     """How contents become others.
 
-    meanwhile: contents that are also allowed while the block runs. surely: whether only the new contents are allowed
+    meanwhile: contents that are also allowed while the block runs. partly: contents that are also allowed after an
+    exception that came between two requests of the block. surely: whether only the new contents are allowed
     afterwards.
 
     The others concern a disk that fails. failing: the contents that are also allowed after a block that returned (an
@@ -53,6 +54,7 @@ class Options(TypedDict, total=False):
 
     surely: bool
     meanwhile: Iterable[Contents]
+    partly: Iterable[Contents]
     failing: Callable[[Contents], Iterable[Contents]]
     unsure: bool
     decides: bool

@@ -164,7 +164,7 @@ def _group_and_next_commit(space: spool.Space, expected: Expectation) -> None:
 
 
 def _put_together(space: spool.Space, expected: Expectation, *bodies: str) -> None:
-    with expected.becoming(expected.contents.put("b", *bodies)):
+    with expected.becoming(expected.contents.put("b", *bodies), partly=[expected.contents.put("b", bodies[0])]):
         with committed_here(space):
             futures = [space.submit("b", body) for body in bodies]
         for future in futures:
@@ -177,7 +177,8 @@ def _claims(space: spool.Space, expected: Expectation) -> None:
     with space.claims() as claims:
         one, two, three = claims.take("a", 3)
         claims.begin(one)
-        with expected.becoming(expected.contents.got("a", 2)):
+        second = THREE.ordered("a", "two", "one", "three").got("a")
+        with expected.becoming(expected.contents.got("a", 2), partly=[second]):
             with committed_here(space):
                 futures = [claims.remove([two]), claims.remove([one])]
             for future in futures:
