@@ -7,6 +7,7 @@ the next process that meets the branch rolls the branch back.
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple, Unpack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
@@ -116,8 +117,7 @@ def check_place(path: str) -> None:
     """Check that this process can write branches of this space; raises the errors of ``RemoteBranch``."""
     disk = Disk(path)
     with call_guard.deferred(disk.close_all):
-        store = _attached(disk)
-    store.guard.close()
+        _attached(disk).guard.close()
 
 
 def _attached(disk: Disk) -> Store:
@@ -294,7 +294,6 @@ class RemoteBranch:
 
     def close(self) -> None:
         """Release the lock on the xid, and remove the branch's file unless the branch has voted."""
-        try:
+        guard = self._store.guard
+        with call_guard.deferred(guard.end), closing(guard):  # (a signal would leave descriptors and the lock)
             self._file.abandon()
-        finally:
-            self._store.guard.close()

@@ -292,7 +292,6 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
     expect_whole(memory / "space", again, [THREE])
 
 
-@pytest.mark.xfail(strict=True, reason="the close of a task's branch defers no signals, so descriptors remain open")
 def test_a_task_s_branch_that_was_to_be_closed_is_closed(memory: Path) -> None:
     begin(memory / "space")
     close_all = Disk.close_all

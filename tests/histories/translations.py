@@ -16,7 +16,6 @@ from spool.errors import DiskFailure
 from spool.model.message import Message
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote import remote_branch as remote
-from spool.runtime import call_guard
 from spool.transactions.two_phase import resolve_orphans
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect, OutcomePolicy, record
@@ -111,8 +110,7 @@ def _round(space: spool.Space, expected: Expectation, disk: Disk) -> None:
         policy = OutcomePolicy.of(store.settings.known.config, "a")
         record(door.batch(task), policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
         assert task.prepare() is not None
-        with call_guard.deferred():  # (the close of a branch does not defer signals)
-            task.close()
+        task.close()
         transaction.commit(adopt=[_ROUND])
 
 

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_312,
+    "spool": 23_311,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 4_889,
     "scripts": 9_357,
-    "tests": 70_278,
+    "tests": 70_275,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
