@@ -421,6 +421,10 @@ def posted_put(queue: str, body: bytes) -> tuple[bytes, Any]:
     return posted([put_of(queue, body)])  # type: ignore[return-value]
 
 
+def posted_adoption(space: spool.Space, xid: Xid) -> tuple[bytes, Any]:
+    return posted([adoption(None, space._store.view.prepared.branches[xid])])  # type: ignore[arg-type, return-value]
+
+
 def posted_removal(*ranges: tuple[int, int, int]) -> tuple[bytes, Any]:
     return posted([removal(None, list(ranges))])  # type: ignore[return-value]
 

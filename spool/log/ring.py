@@ -127,8 +127,9 @@ class Ring(Alone):
 
     def exchange(self, write_sets: list[WriteSet]) -> list[WriteSet]:
         left = self._lead_or_post(write_sets)
-        if self._leads:
-            return [*self._join(), *left]
+        if self._leads:  # (an own decision goes instead of one that a dead process has posted about the same branch)
+            decided = {adopted.xid for one in left for adopted in one.adopts}
+            return [*(one for one in self._join() if decided.isdisjoint(each.xid for each in one.adopts)), *left]
         done = [one for one in write_sets if one.adopts and one.number is not None]
         if done and done[0].number is not None:  # (usually that process has moved the branches)
             moves = [(place, adopted.xid) for one in done for place, adopted in enumerate(one.adopts, one.first)]
@@ -192,8 +193,7 @@ class Ring(Alone):
                 settle(self._store, slot)
             if slots.change_posted(slot, JOINED):
                 self.joined.append((slot, _requests_in(slots.request(slot))))
-        if len(self.joined) > 1:
-            self.expected = _COMPANY_COMMITS
+        self.expected = _COMPANY_COMMITS if len(self.joined) > 1 else self.expected
         self._before = self._before[1], len(self.joined)
         return [request for _, requests in self.joined for request in requests if find_adopted(self._store, request)]
 

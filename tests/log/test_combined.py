@@ -67,6 +67,13 @@ def posted(space: spool.Space, count: int = 1) -> None:
     until(lambda: len(slots_of(space).standing()) == count)
 
 
+def posted_by_a_dead_process(slots: RequestSlots, *request: Any) -> int:
+    slot = slots.own(A_MOMENT)
+    slots.post(slot, *(request or (b"", span_of([]))))
+    slots.disown(slot)
+    return slot
+
+
 @contextmanager
 def posting(leader: spool.Space, pool: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Iterator[Future]:
     """The leader leads, and finds the request of this call."""
@@ -257,10 +264,8 @@ def test_a_claim_cancels_the_request_of_a_dead_process(leader: spool.Space, owne
     leader.put_many("orders", ["one", "two"])
     assert bodies(leader) == ["one", "two"]
     slots = slots_of(owner)
-    slot = slots.own(A_MOMENT)
     run = next(iter(door.index(leader).messages.queues["orders"].in_order(time.time())))
-    slots.post(slot, *door.posted_removal((run.number, run.first, 1)))
-    slots.disown(slot)
+    slot = posted_by_a_dead_process(slots, *door.posted_removal((run.number, run.first, 1)))
     assert leader.get("orders").body == "one"
     assert slots.state(slot) == EMPTY
     assert bodies(leader) == ["two"]
@@ -419,11 +424,18 @@ def test_a_decision_about_a_branch_commits_no_later_branch_of_the_same_xid(
     assert (bodies(leader), later.recover()) == ([], [xid])
 
 
+def test_a_decision_that_a_dead_process_has_posted_does_not_refuse_the_next_call(owner: spool.Space) -> None:
+    """A coordinator decides again after a death of its process."""
+    manager, xid, slots = prepared(owner, b"one"), xa.Xid(7, b"one", b""), slots_of(owner)
+    posted_by_a_dead_process(slots, *door.posted_adoption(owner, xid))
+    assert manager.commit(xid) == xa.XA_OK
+    assert (bodies(owner), slots.none_stand) == ([b"one"], True)
+
+
 def test_a_number_that_a_request_is_taken_for_is_kept(leader: spool.Space, owner: spool.Space) -> None:
     """Rule 21."""
     slots = slots_of(owner)
     slot = slots.own(A_MOMENT)
-    assert slot is not None
     leader.put("orders", "one")
     number = door.counters(leader).published
     slots.post(slot, b"", span_of([]))
@@ -445,10 +457,7 @@ def test_reclaim_cancels_the_requests_of_dead_processes_and_waits_for_no_leader(
 ) -> None:
     """A leader whose disk is full reclaims in the middle of its commit, so a wait for the lead would never end."""
     slots = slots_of(owner)
-    slot = slots.own(A_MOMENT)
-    assert slot is not None
-    slots.post(slot, b"", span_of([]))
-    slots.disown(slot)
+    slot = posted_by_a_dead_process(slots)
     monkeypatch.setattr(RequestSlots, "lead", lambda *_: pytest.fail("reclaim waits for the lead"))
     assert slots_of(leader).try_lead()
     door.reclaim(leader)
@@ -507,7 +516,6 @@ def test_a_leader_that_finds_a_withdrawn_request_leaves_the_next_one(leader: spo
     """Otherwise the owner would not know the outcome of a request that is in no commit."""
     slots, state = slots_of(leader), RequestSlots.state
     slot = slots.own(A_MOMENT)
-    assert slot is not None
 
     def state_before_a_post(slots: RequestSlots, slot: int) -> int:
         found = state(slots, slot)
@@ -523,7 +531,6 @@ def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
     """A dead leader took the request of a dead process for a number. Return the slot."""
     slots = slots_of(space)
     slot = slots.own(A_MOMENT)
-    assert slot is not None
     slots.post(slot, *door.posted_put("orders", b"dead"))
     assert slots.change_posted(slot, JOINED)
     slots.take(slot, number, b"")
@@ -563,10 +570,7 @@ def test_a_claim_waits_for_the_leader_that_may_commit_a_request(
     leader: spool.Space, owner: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 20."""
-    slot = slots_of(leader).own(A_MOMENT)
-    assert slot is not None
-    slots_of(leader).post(slot, b"", span_of([]))
-    slots_of(leader).disown(slot)
+    slot = posted_by_a_dead_process(slots_of(leader))
     assert slots_of(leader).try_lead()
     clock = Clock()
     monkeypatch.setattr(door.store(owner), "deadline", lambda: Deadline(clock, 0.01, clock.monotonic() + 0.01))

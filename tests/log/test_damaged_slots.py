@@ -54,7 +54,6 @@ class Ring:
     def __init__(self, space: spool.Space, state: str) -> None:
         self.space, self.slots, self.state = space, slots_of(space), state
         slot = self.slots.own(A_MOMENT)
-        assert slot is not None
         self.slot = slot
         self.slots.disown(slot)
         put(self.slots, slot)

@@ -262,18 +262,18 @@ class XaMover(XaWorker):
         return True
 
 
-def finish(core: Core, log: Log, xid: Xid, *, commit: bool, told: bool) -> None:
-    """Phase two, either way."""
-    store = core.store
+def finish(core: Core, log: Log, xid: Xid, *, commit: bool, told: bool, again: bool = False) -> None:
+    """Phase two, either way. ``again``: an earlier process of the worker decided to commit."""
     log.write("commit" if commit else "rollback")
     try:
         if commit:
             two_phase.commit_prepared(core, xid, vote_known=told)
             log.write("ack")
         else:
-            two_phase.rollback_prepared(store, xid, store.deadline())
+            two_phase.rollback_prepared(core.store, xid, core.store.deadline())
     except two_phase.UnknownBranch as error:
-        log.write("broken", what=f"{xid} was in doubt, and is gone though nobody decided it: {error}")
+        event = "ack" if again and error.committed_by else "broken"  # (a leader commits what the dead process posted)
+        log.write(event, what=f"{xid} was in doubt, and is gone though nobody decided it: {error}")
 
 
 def resolve(core: Core, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
@@ -282,8 +282,8 @@ def resolve(core: Core, log: Log, past: list[Record], rng: random.Random, *, min
     for xid in two_phase.in_doubt(core.store, core.store.deadline()):
         if xid.gtrid.startswith(mine):
             log.tx = xid.gtrid.decode()
-            was = decided.get(log.tx)
-            finish(core, log, xid, commit=rng.random() < 0.5 if was is None else was == "commit", told=False)
+            was = decided.get(log.tx, rng.choice(("will commit", "rollback")))
+            finish(core, log, xid, commit="commit" in was, told=False, again=was == "commit")
 
 
 KINDS: dict[str, Callable[..., Worker]] = {
