@@ -86,7 +86,7 @@ def test_the_figures_move_while_the_page_is_visible_and_only_then(reading: Serve
     reading.space.put_many("oven", ["more bread"] * 100)
     reading.console.samples.forget()
     page.evaluate("window.seen = 'visible'; document.dispatchEvent(new Event('visibilitychange'))")
-    page.locator("dd", has_text="107").wait_for()
+    page.locator("dl.figures > div:first-child > dd", has_text="107").wait_for()
     page.locator("html[data-refreshed='1']").wait_for()
     page.clock.fast_forward(5_500)
     page.locator("html[data-refreshed='2']").wait_for()
