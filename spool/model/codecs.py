@@ -103,7 +103,9 @@ CODECS: dict[str, Codec] = {
         MSGPACK_TYPE, lambda value: msgpack.packb(value, datetime=True, default=_replace_in_msgpack), _unpack
     ),
 }
-_OWN = frozenset(CODECS)
+# The exceptions of each codec of the library for bytes that it cannot decode. Any other exception comes from elsewhere,
+# e.g. from the handler of a time limit, and says nothing of the bytes.
+_UNREADABLE = dict.fromkeys(CODECS, (ValueError, TypeError, OverflowError, RecursionError))
 
 
 class Encoded(NamedTuple):
@@ -238,10 +240,10 @@ def decode(raw: bytes, name: str | None) -> Any:
         raise UnknownCodec(f"its body was written by the codec {name!r}, which this process lacks: register it")
     try:
         return codec.decode(raw)
-    except MemoryError:
-        raise
     except Exception as error:
-        if name in _OWN:
+        if isinstance(error, MemoryError) or not isinstance(error, _UNREADABLE.get(name, Exception)):
+            raise
+        if name in _UNREADABLE:
             raise CorruptedFile(f"the body is not {name}: {error}") from None
         raise UnknownCodec(
             f"the codec {name!r}, as it is registered here, cannot read its body: {shown(error)}"

@@ -540,11 +540,11 @@ class DropGuard:
 
     def __init__(self, hold: Hold) -> None:
         """``hold``: None disarms the guard, because the transaction has ended."""
-        self.hold: Hold | None = hold
         self.promises: Promises | None = None
+        self.hold: Hold | None = hold  # the last assignment: ``__del__`` may come after an exception inside this method
 
     def __del__(self) -> None:
-        hold = getattr(self, "hold", None)  # (it is missing after an exception inside ``__init__``)
+        hold = getattr(self, "hold", None)
         if hold is not None:
             hold.store.drop(
                 partial(_undo, hold, self.promises),

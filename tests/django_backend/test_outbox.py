@@ -46,6 +46,13 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], object]]:
     monkeypatch.undo()
 
 
+def leave_a_row(dying: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enqueue a task whose process dies before the put."""
+    dying("_put_new")
+    jobs.add.enqueue(1)
+    monkeypatch.undo()
+
+
 def outbox() -> Outbox:
     found = task_backends["default"].outbox
     assert isinstance(found, Outbox)
@@ -151,9 +158,7 @@ def test_a_mover_that_stood_still_since_it_read_the_row_puts_nothing(
 ) -> None:
     """Meanwhile the window ended, and the task ran: only the row shows that it was moved."""
     space.change_queue("default", deduplication_window=0)
-    dying("_put_new")
-    jobs.add.enqueue(1)
-    monkeypatch.undo()
+    leave_a_row(dying, monkeypatch)
     read = list(OutboxTask.objects.all())
     work()
     outbox()._move_together(read)
@@ -163,9 +168,7 @@ def test_a_mover_that_stood_still_since_it_read_the_row_puts_nothing(
 def test_two_movers_of_one_row_put_it_once_and_the_second_waits_for_the_first(
     space: spool.Space, dying: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dying("_put_new")
-    jobs.add.enqueue(1)
-    monkeypatch.undo()
+    leave_a_row(dying, monkeypatch)
     [row] = OutboxTask.objects.all()
     backend = task_backends["default"]
     with space.transaction() as first:
@@ -200,9 +203,7 @@ def test_a_task_that_cannot_be_put_remains_and_fails_no_request(
 
 
 def test_one_row_that_no_queue_accepts_stops_no_other(space: spool.Space, dying: Any, monkeypatch: Any) -> None:
-    dying("_put_new")
-    jobs.add.enqueue(1)
-    monkeypatch.undo()
+    leave_a_row(dying, monkeypatch)
     OutboxTask.objects.create(id="0", backend="default", queue="no queue/", body='{"task": "a"}')
     OutboxTask.objects.create(id="1", backend="default", queue="default", body="no json")
     outbox().move_all()
@@ -219,9 +220,7 @@ def test_a_task_that_no_put_would_accept_is_refused_in_the_transaction(space: sp
 def test_rows_of_dead_processes_are_moved_after_a_later_enqueue(
     space: spool.Space, dying: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dying("_put_new")
-    jobs.add.enqueue(1)
-    monkeypatch.undo()
+    leave_a_row(dying, monkeypatch)
     monkeypatch.setattr("django_xaspool.outbox._OTHERS_SECONDS", -1.0)
     jobs.add.enqueue(2)
     assert (sorted(arguments(space)), rows()) == ([1, 2], 0)

@@ -4,7 +4,6 @@ space."""
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.remote.remote_branch import RemoteBranch
 from tests import door
 from tests.children import exit_code_of
+from tests.users import directory_of
 
 NOBODY = 65534
 DROPPED_MODE = 0o644
@@ -25,11 +25,9 @@ DROPPED_MODE = 0o644
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory in which any user may create a space."""
-    made = Path(tempfile.mkdtemp(prefix="xaspool-modes-"))
-    made.chmod(0o777)
-    yield made
-    shutil.rmtree(made)
+    """A directory in which root and an ordinary user may create a space."""
+    with directory_of(NOBODY) as made:
+        yield made
 
 
 def live(root: Path, flush: str, look: Callable[[], None]) -> None:

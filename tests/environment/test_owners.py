@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from spool.watch.published import read_metrics
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.spaces import fail_one
+from tests.users import directory_of
 
 OWNER, GROUP = 1234, 65534
 
@@ -32,10 +32,8 @@ def of_owner(root: Path) -> Path:
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A directory that every user may enter."""
-    made = Path(tempfile.mkdtemp(prefix="xaspool-owners-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    with directory_of(0) as made:
+        yield made
 
 
 class Child:

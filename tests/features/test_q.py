@@ -6,6 +6,7 @@ import time
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -340,10 +341,7 @@ def test_q17_values_of_a_type_of_ones_own_are_written_by_its_codec(space: spool.
 @pytest.mark.usefixtures("codecs_of_its_own")
 def test_q17_a_codec_that_fails_loses_nothing(space: spool.Space) -> None:
     space.create_queue("q", order="priority")
-
-    def broken(value: object) -> bytes:
-        raise KeyError(value)
-
+    broken = Mock(side_effect=KeyError)
     spool.register_codec("good", spool.Codec("text/x", lambda _: b"1", broken), Decimal)
     spool.register_codec("mute", spool.Codec("text/x", broken, broken), complex)
     spool.register_codec("wrong", spool.Codec("text/x", str, broken), Fraction)
@@ -361,6 +359,17 @@ def test_q17_a_codec_that_fails_loses_nothing(space: spool.Space) -> None:
     space.create_queue("other")
     assert space.move(id_, "other").body == b"1"
     assert space.delete(id_).body == b"1"
+
+
+def test_q17_a_time_limit_harms_no_body(space: spool.Space, again: Reopen, monkeypatch: pytest.MonkeyPatch) -> None:
+    space.create_queue("q")
+    space.put("q", "text")
+    interrupted = codecs.CODECS["text"]._replace(decode=Mock(side_effect=[TimeoutError, "text"]))
+    monkeypatch.setitem(codecs.CODECS, "text", interrupted)
+    with pytest.raises(TimeoutError):
+        space.get("q")
+    reopened = again()
+    assert (drained(reopened, "q"), reopened.quarantined()) == (["text"], [])
 
 
 def test_q14_nothing_moves_into_a_queue_that_is_gone(space: spool.Space, again: Reopen) -> None:

@@ -14,6 +14,7 @@ from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.text import LONGEST_REASON
 from spool.workers.outcome import Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
+from tests.unspeakable import Unspeakable
 
 
 def request(body: Any = b"hello", **attributes: Any) -> Request:
@@ -162,14 +163,10 @@ class TestPythonFunction:
         assert (outcome.delay, outcome.counted) == (None, True)
 
     def test_an_exception_that_cannot_be_printed_is_still_an_outcome(self) -> None:
-        class Mute(Exception):
-            def __str__(self) -> str:
-                raise RuntimeError
-
         def service(message: Message) -> None:
-            raise Mute
+            raise Unspeakable
 
-        assert self.call(service) == Retried("Mute")
+        assert self.call(service) == Retried("Unspeakable")
 
     def test_a_reason_can_be_stored(self) -> None:
         def service(message: Message) -> None:

@@ -16,6 +16,7 @@ from spool import tracing
 from spool.tracing.calls import begin_put
 from spool.tracing.methods import METHODS, replace_methods
 from tests.tracing.spans import Recorder, run
+from tests.unspeakable import Unspeakable
 
 PROGRAM = """
 import sys
@@ -197,13 +198,8 @@ def test_a_faulty_tracer_loses_nothing_and_is_logged_once(
     assert failures == ["OpenTelemetry failed, so spans may be missing: RuntimeError: a faulty tracer"]
 
 
-class WithoutText(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
 @pytest.mark.parametrize("broken", ["attach", "get_current"])
-@pytest.mark.parametrize("error", [RuntimeError("a faulty tracer"), WithoutText()])
+@pytest.mark.parametrize("error", [RuntimeError("a faulty tracer"), Unspeakable()])
 def test_a_faulty_context_loses_nothing(
     broken: str, space: spool.Space, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

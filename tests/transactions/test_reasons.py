@@ -12,13 +12,9 @@ import xa
 from spool.model.text import LONGEST_REASON, class_name
 from tests.branches import xid
 from tests.spaces import space_with
+from tests.unspeakable import Unspeakable
 
 FILE = os.fsdecode(b"caf\xe9.txt")
-
-
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("it cannot be said")
 
 
 class NoText(Exception):
