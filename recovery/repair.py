@@ -63,7 +63,7 @@ def _repair(store: Store) -> list[Finding]:
     for _ in range(_MAX_ROUNDS):
         settle_all(store, store.deadline())  # otherwise the check would report the unpublished commit of a dead writer
         rebuild(store)  # read the files again: they may have changed since the last reading
-        finish_moves(store)
+        finish_moves(store, reclaim_locked=True)
         problems = find_problems(store, reclaim_locked=True)
         done = [(problem, _carry_out(store, problem)) for problem in problems]
         changed = [problem.finding(action) for problem, action in done if action != not_done(problem)]

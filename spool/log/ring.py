@@ -19,7 +19,7 @@ from spool.coordination.counters import CounterPage
 from spool.coordination.request_slots import ANSWER_BYTES, BODY_BYTES, EMPTY, JOINED, POSTED, TAKEN, RemovedSpan
 from spool.errors import CommitUnknown, SpaceStopped
 from spool.format.header import UNREADABLE
-from spool.log.adoption import find_adopted, move_adopted
+from spool.log.adoption import find_adopted
 from spool.log.standing_requests import settle, span_of
 from spool.log.write_set import WriteSet, destinations_of
 from spool.runtime.async_exceptions import raise_if_torn
@@ -130,10 +130,6 @@ class Ring(Alone):
         if self._leads:  # (an own decision goes instead of one that a dead process has posted about the same branch)
             decided = {adopted.xid for one in left for adopted in one.adopts}
             return [*(one for one in self._join() if decided.isdisjoint(each.xid for each in one.adopts)), *left]
-        done = [one for one in write_sets if one.adopts and one.number is not None]
-        if done and done[0].number is not None:  # (usually that process has moved the branches)
-            moves = [(place, adopted.xid) for one in done for place, adopted in enumerate(one.adopts, one.first)]
-            move_adopted(self._store, done[0].number, moves)
         return left
 
     def _lead_or_post(self, requests: list[WriteSet]) -> list[WriteSet]:

@@ -406,7 +406,6 @@ class Committed:
             # (other processes wait for this number, so a close of the space does not end the wait)
             settle_to(store, number - 1, store.deadline(write.seconds)._replace(check=None))
             store.shared.counters.publish_next(number, durable=flush, arrived=arrived)
-        write.release()
         # 9. Keep the commit in memory: the index of this process applies the commit after all earlier ones.
         keep(store, number, write.contents, whole)
         store.meters.note_commit((len(write.write_sets), perf_counter() - write.begun, flush_seconds))
@@ -414,6 +413,7 @@ class Committed:
             one.number = number
         if whole.adopts:
             move_adopted(store, number, [(place, one.xid) for place, one in enumerate(whole.adopts, 1)])
+        write.release()  # (rule 9: reclaim keeps the files of a number whose byte is held)
 
     def failed(self, write: Write, error: BaseException, *, expected: bool) -> Exception:
         text = f"{type(error).__name__} interrupted commit {write.file.number}; {_LOOK}"

@@ -203,13 +203,15 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
     """Return the numbers of a batch whose files can be removed, level by level. ``newest``: as in ``_remove_idle``.
 
     If a commit has taken a request, the commit's file remains, because a process may still check whether the commit
-    happened (rule 21).
+    happened (rule 21). While a process holds the byte of a number, the process may still give adopted branches their
+    committed names, so these files remain (rule 9).
     """
     durable = shared.counters.read().durable
     with view.mutex:
         index = view.index
         index.forget_expired(clock.now())
         idle = [number for number in batch if number in index.idle]
+        idle = [one for one in idle if not index.files[one].adopted or shared.numbers.is_free(one)]
         superseded = [number for number in idle if index.files[number].superseded_by]
         claimed = shared.claims.numbers() if superseded else set()
         for number in superseded:

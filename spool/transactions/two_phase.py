@@ -16,7 +16,7 @@ Invariants ("rule" means a rule of docs/architecture.md, "The rules that keep pr
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import chunks, opened, replacement
@@ -194,17 +194,25 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     return done
 
 
-def finish_moves(store: Store) -> list[Xid]:
-    """Move each adopted branch whose committing process died between the commit and the move; returns their xids."""
-    catch_up(store)
-    adopted = dict(store.view.index.adopted)
+def finish_moves(store: Store, *, reclaim_locked: bool = False) -> list[Xid]:
+    """Move each adopted branch whose committing process died between the commit and the move; returns their xids.
+
+    A reclaimed branch's xid may be used again, so no branch is moved while another process reclaims.
+
+    Args:
+        reclaim_locked: whether the caller holds the reclaim lock.
+    """
     moved = []
-    for name in store.files.disk.names(layout.PREPARED):
-        xid = layout.parse_xid(name)
-        if xid is not None and xid in adopted and not is_prepared(store, xid):
-            number, place, _ = adopted[xid]
-            move_adopted(store, number, [(place, xid)])
-            moved.append(xid)
+    disk = store.files.disk
+    with nullcontext(True) if reclaim_locked else disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        catch_up(store)
+        adopted = dict(store.view.index.adopted)
+        for name in disk.names(layout.PREPARED) if ours else ():
+            xid = layout.parse_xid(name)
+            if xid is not None and xid in adopted and not is_prepared(store, xid):
+                number, place, _ = adopted[xid]
+                move_adopted(store, number, [(place, xid)])
+                moved.append(xid)
     return moved
 
 

@@ -5,21 +5,9 @@ from contextlib import suppress
 import spool
 from spool.errors import TransactionTimeout
 from spool.model import layout
+from tests.crash import programs
 from tests.crash.interleave import Scenario, Simulation
 from tests.crash.operations import OperationLog
-from tests.crash.programs import (
-    Program,
-    deciding,
-    getting,
-    looking,
-    one_after_the_other,
-    prepare,
-    putting,
-    reclaiming,
-    replying,
-    unjournaled,
-    until_stopped,
-)
 from tests.crash.schedule import ScheduledDisk
 
 # The places of the actors. The process that opens the space first expects no others, so its program does nothing.
@@ -40,14 +28,14 @@ class Visited(ScheduledDisk):
         super().make_durable(handle, directory, new=new, stamped=stamped)
 
 
-def patiently(program: Program) -> Program:
+def patiently(program: programs.Program) -> programs.Program:
     """Let the program end early, because a process that is stopped may hold up the others for too long."""
 
     def run(space: spool.Space) -> None:
         with suppress(TransactionTimeout):
             program(space)
 
-    return until_stopped(run)
+    return programs.until_stopped(run)
 
 
 def _nothing(_: spool.Space) -> None:
@@ -57,41 +45,41 @@ def _nothing(_: spool.Space) -> None:
 def _posted_commits(simulation: Simulation) -> None:
     log = simulation.log
     simulation.process("F", _nothing)
-    simulation.process("A", patiently(putting(log, "A")))
-    simulation.process("B", patiently(putting(log, "B", 2)))
-    simulation.process("C", patiently(replying(log, "C", begin=unjournaled)))
-    simulation.process("L", patiently(one_after_the_other(getting(log, "L", 2), reclaiming)))
+    simulation.process("A", patiently(programs.putting(log, "A")))
+    simulation.process("B", patiently(programs.putting(log, "B", 2)))
+    simulation.process("C", patiently(programs.replying(log, "C", begin=programs.unjournaled)))
+    simulation.process("L", patiently(programs.one_after_the_other(programs.getting(log, "L", 2), programs.reclaiming)))
 
 
 def _posted_beside_a_look(simulation: Simulation) -> None:
     log = simulation.log
     simulation.process("F", _nothing)
-    simulation.process("A", patiently(putting(log, "A")))
-    simulation.process("B", patiently(putting(log, "B")))
-    simulation.process("C", patiently(getting(log, "C")))
-    simulation.process("L", looking(log, 2))
+    simulation.process("A", patiently(programs.putting(log, "A")))
+    simulation.process("B", patiently(programs.putting(log, "B")))
+    simulation.process("C", patiently(programs.getting(log, "C")))
+    simulation.process("L", programs.looking(log, 2))
 
 
 def _posted_decision(simulation: Simulation) -> None:
     _decide_beside_puts(simulation)
-    simulation.process("T", patiently(getting(simulation.log, "T", 2)))
+    simulation.process("T", patiently(programs.getting(simulation.log, "T", 2)))
 
 
 def _posted_decision_and_rollback(simulation: Simulation) -> None:
     _decide_beside_puts(simulation)
-    simulation.process("R", patiently(deciding(simulation.log, "rollback")))
+    simulation.process("R", patiently(programs.deciding(simulation.log, "rollback")))
 
 
 def _decide_beside_puts(simulation: Simulation) -> None:
     log = simulation.log
     simulation.process("F", _nothing)
-    simulation.process("A", patiently(putting(log, "A")))
-    simulation.process("B", patiently(putting(log, "B")))
-    simulation.process("D", patiently(deciding(log, "commit", told=True)))
+    simulation.process("A", patiently(programs.putting(log, "A")))
+    simulation.process("B", patiently(programs.putting(log, "B")))
+    simulation.process("D", patiently(programs.deciding(log, "commit", told=True)))
 
 
 def _in_doubt(space: spool.Space, log: OperationLog) -> None:
-    prepare(log, space)
+    programs.prepare(log, space)
 
 
 POSTED = (

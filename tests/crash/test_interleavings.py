@@ -50,9 +50,10 @@ def _record(count: Count, record_property) -> None:
 
 
 def test_every_scenario_of_the_model_runs_with_the_engine() -> None:
-    """Except power cuts at an opening and names that follow, which have crash tests, and calls that sleep."""
+    """Except those that have tests of their own: power cuts at an opening, names that follow, processes that commit
+    together, calls that sleep, and an xid that is used again."""
     elsewhere = {"open-after-power-cut", "data-flushes", "votes-by-data", "puts-together", "get-together", "one-key"}
-    elsewhere |= {"waiting"}  # tests/coordination/test_waiting.py
+    elsewhere |= {"waiting", "xid-used-again"}
     here = {part for scenario in SCENARIOS if scenario.model for part in scenario.model.split(" and ")}
     assert here | elsewhere == {scenario.name for scenario in MODEL}
 

@@ -6,19 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from spool.decisions import LogDirectory
-from tests.decisions.machines import (
-    Coordinator,
-    Logs,
-    Program,
-    Told,
-    check,
-    check_identity,
-    check_kept,
-    new_machine,
-    overwritten_in_place,
-    read_logs,
-    simulation,
-)
+from tests.decisions import machines
 from tests.machine import Machine, PowerCut
 from tests.simdisk import CHANGES, SimulatedDisk
 from tests.survivors import Rules, survivors
@@ -34,9 +22,9 @@ class Cuts:
     disks: the number of disks that were read.
     """
 
-    program: Program
+    program: machines.Program
     rules: Rules
-    successor: Program
+    successor: machines.Program
     every: int = 1
     per_cut: int = 100
     per_recovery_cut: int = 20
@@ -48,7 +36,7 @@ class Cuts:
     _story: list[str] = field(default_factory=list)
 
     def explore(self) -> None:
-        with overwritten_in_place():
+        with machines.overwritten_in_place():
             for step in self._steps():
                 machine, told, call = self._cut_at(step)
                 with self._telling(f"the program ended before {call}"):
@@ -61,12 +49,12 @@ class Cuts:
         machine, _, _ = self._cut_at(None)
         return [*_changing(machine)[:: self.every], len(machine.trace) + 1]
 
-    def _cut_at(self, step: int | None) -> tuple[Machine, Told, str]:
-        machine = new_machine(self.rules)
+    def _cut_at(self, step: int | None) -> tuple[Machine, machines.Told, str]:
+        machine = machines.new_machine(self.rules)
         machine.crash_at(step)
-        process = Coordinator(self.disk(machine))
+        process = machines.Coordinator(self.disk(machine))
         call = "its end"
-        with simulation(1):
+        with machines.simulation(1):
             try:
                 self.program(process)
             except PowerCut:
@@ -77,7 +65,7 @@ class Cuts:
     # -- after the end -----------------------------------------------------------------------------------------------
 
     def _after_a_power_cut(
-        self, machine: Machine, before: Logs, *programs: Told, limit: int, deep: bool = False
+        self, machine: Machine, before: machines.Logs, *programs: machines.Told, limit: int, deep: bool = False
     ) -> None:
         """``before``: the logs that an earlier recovery has read. ``deep``: whether recoveries are cut, too."""
         self.cuts += 1
@@ -88,12 +76,12 @@ class Cuts:
                 continue
             self._seen.add(key)
             with self._telling(f"power cut: {survivor.story}"):
-                boot = partial(new_machine, self.rules, survivor.image, machine.boot + 1)
+                boot = partial(machines.new_machine, self.rules, survivor.image, machine.boot + 1)
                 self._recover(boot, before, *programs)
                 if deep:
                     self._cut_recoveries(boot, *programs)
 
-    def _after_a_kill(self, machine: Machine, *programs: Told) -> None:
+    def _after_a_kill(self, machine: Machine, *programs: machines.Told) -> None:
         """The page cache remains, and a recovery must not trust it."""
         with self._telling("killed, no power cut"):
             twin = machine.copy()
@@ -102,31 +90,31 @@ class Cuts:
                 self._after_a_power_cut(twin, logs, *programs, limit=self.per_recovery_cut)
             self._cut_recoveries(machine.copy, *programs)
 
-    def _with_a_successor(self, machine: Machine, told: Told) -> None:
+    def _with_a_successor(self, machine: Machine, told: machines.Told) -> None:
         twin = machine.copy()
-        process = Coordinator(self.later_disk(twin))
-        with self._telling("killed, and another program went on"), simulation(2):
+        process = machines.Coordinator(self.later_disk(twin))
+        with self._telling("killed, and another program went on"), machines.simulation(2):
             self.successor(process)
-            check(process.logs, told)
+            machines.check(process.logs, told)
             end(twin, process.disk)
             self._after_a_power_cut(twin, process.logs, told, process.told, limit=self.per_cut)
 
-    def _recover(self, boot: Callable[[], Machine], before: Logs, *programs: Told) -> Logs:
+    def _recover(self, boot: Callable[[], Machine], before: machines.Logs, *programs: machines.Told) -> machines.Logs:
         """Run a whole recovery."""
         self.disks += 1
-        logs: Logs = {}
-        check_identity(recover(self.later_disk(boot()), logs), *programs)
-        check(logs, *programs)
-        check_kept(before, logs, *programs)
+        logs: machines.Logs = {}
+        machines.check_identity(recover(self.later_disk(boot()), logs), *programs)
+        machines.check(logs, *programs)
+        machines.check_kept(before, logs, *programs)
         return logs
 
-    def _cut_recoveries(self, boot: Callable[[], Machine], *programs: Told) -> None:
+    def _cut_recoveries(self, boot: Callable[[], Machine], *programs: machines.Told) -> None:
         """Cut a recovery at each step. The logs that it has read by then may have been acted on."""
         whole = boot()
         begin = len(whole.trace)
         recover(self.later_disk(whole), {})
         for step in _changing(whole, begin):
-            machine, logs = boot(), Logs()
+            machine, logs = boot(), machines.Logs()
             assert len(machine.trace) == begin
             machine.crash_at(step)
             with suppress(PowerCut):
@@ -152,11 +140,11 @@ class Cuts:
                 self._story.pop()
 
 
-def recover(process: SimulatedDisk, logs: Logs) -> LogDirectory:
+def recover(process: SimulatedDisk, logs: machines.Logs) -> LogDirectory:
     """Read the logs of dead coordinators in a process that then ends."""
-    with simulation(3):
+    with machines.simulation(3):
         directory = LogDirectory(process)
-        read_logs(directory, logs)
+        machines.read_logs(directory, logs)
     end(process.machine, process)
     return directory
 

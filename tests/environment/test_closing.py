@@ -16,27 +16,14 @@ import pytest
 import spool
 from spool.coordination.locks import NUMBER
 from tests import door
-from tests.environment.pressed import (
-    CALLS,
-    EACH_HISTORY,
-    NEW,
-    WITH_NEW,
-    Interrupted,
-    PressedDisk,
-    begin,
-    calls_of,
-    descriptors,
-    expect_whole,
-    opened,
-    some_of,
-)
+from tests.environment import pressed
 from tests.histories.contents import AFTER, Contents
 from tests.histories.history import Expectation, History, Unmet
 from tests.histories.messages import THREE
 from tests.strides import Stride
 
 
-class WatchedDisk(PressedDisk):
+class WatchedDisk(pressed.PressedDisk):
     """A disk that records the calls that it gets after its files were closed."""
 
     def __init__(self, root: str) -> None:
@@ -53,12 +40,12 @@ def _watched(name: str) -> Callable[..., Any]:
     def call(self: WatchedDisk, *args: Any, **options: Any) -> Any:
         if self.is_closed:
             self.late.append(name)
-        return getattr(PressedDisk, name)(self, *args, **options)
+        return getattr(pressed.PressedDisk, name)(self, *args, **options)
 
     return call
 
 
-for _name in CALLS:
+for _name in pressed.CALLS:
     setattr(WatchedDisk, _name, _watched(_name))
 
 
@@ -81,7 +68,7 @@ class Inside(threading.Thread):
         self, run: Callable[[spool.Space, Expectation], object], space: spool.Space, begin: Contents = THREE
     ) -> None:
         super().__init__()
-        self.expected = Interrupted(begin)
+        self.expected = pressed.Interrupted(begin)
         self.error: BaseException | None = None
         self.arrived = threading.Event()  # where it is held, or at its end
         self._run, self._space = run, space
@@ -101,15 +88,15 @@ def hold(arrived: threading.Event, go_on: threading.Event) -> None:
 
 
 @pytest.mark.every(13, first=1)
-@EACH_HISTORY
+@pressed.EACH_HISTORY
 def test_closing_waits_for_a_call_wherever_it_is(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
-    calls = some_of(len(calls_of(history, memory / "calls")), few=3, stride=stride)
-    before = descriptors(collect=True)
+    calls = pressed.some_of(len(pressed.calls_of(history, memory / "calls")), few=3, stride=stride)
+    before = pressed.descriptors(collect=True)
     for n in calls:
         path = memory / str(n)
-        begin(path, history)
+        pressed.begin(path, history)
         disk = WatchedDisk(str(path))
         space = spool.open(disk)
         door.store(space).guard._is_shut = waiting = Waiting()
@@ -132,10 +119,10 @@ def test_closing_waits_for_a_call_wherever_it_is(
         assert isinstance(inside.error, errors) or "space is closed" in str(inside.error), inside.error
         assert disk.is_closed
         assert disk.late == [] or history.by_task
-        assert descriptors() == before
+        assert pressed.descriptors() == before
         with pytest.raises(spool.NotOpen):
             space.put(AFTER, "too late")
-        expect_whole(path, opened(path)[0], inside.expected.after_kill, history)
+        pressed.expect_whole(path, pressed.opened(path)[0], inside.expected.after_kill, history)
         shutil.rmtree(path)
     record_property("closings at a call of the disk", len(calls))
 
@@ -145,8 +132,8 @@ def test_closing_waits_for_a_call_wherever_it_is(
 def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(
     memory: Path, pool: ThreadPoolExecutor, round_: int
 ) -> None:
-    begin(memory / "space")
-    before = descriptors(collect=True)
+    pressed.begin(memory / "space")
+    before = pressed.descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
     space.create_queue("empty")
@@ -172,7 +159,7 @@ def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(
     for call in calls:
         call.result(60)
     assert disk.late == []
-    assert descriptors() == before
+    assert pressed.descriptors() == before
     with spool.open(memory / "space") as again:
         assert again.recovery.alone
         found = {str(message.body) for message in again.browse("a")}
@@ -182,8 +169,8 @@ def test_a_close_ends_many_threads_and_keeps_their_acknowledged_puts(
 
 def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) -> None:
     """A handler of SIGTERM that interrupts a put closes the space like this."""
-    begin(memory / "space")
-    before = descriptors(collect=True)
+    pressed.begin(memory / "space")
+    before = pressed.descriptors(collect=True)
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
     usual = signal.signal(signal.SIGTERM, lambda *_: space.close())
@@ -191,24 +178,24 @@ def test_a_close_from_inside_a_call_does_not_wait_for_that_call(memory: Path) ->
     disk.arm(10)
     try:
         with suppress(spool.NotOpen):
-            space.put_many("a", NEW)
+            space.put_many("a", pressed.NEW)
     finally:
         signal.signal(signal.SIGTERM, usual)
     assert disk.late == []
-    assert descriptors() == before
-    expect_whole(memory / "space", spool.open(memory / "space"), [THREE, WITH_NEW])
+    assert pressed.descriptors() == before
+    pressed.expect_whole(memory / "space", spool.open(memory / "space"), [THREE, pressed.WITH_NEW])
 
 
 def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit waits for an earlier number, but its caller does not get CommitUnknown because the space is closed
     meanwhile."""
     monkeypatch.setattr("spool.log.write_set.SECTION_BYTES", 1)  # the second streams: it has a file of its own
-    begin(memory / "space")
+    pressed.begin(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
     door.store(space).guard._is_shut = waiting = Waiting()
-    first = Inside(lambda space, _: space.put("a", NEW[0]), space)
-    second = Inside(lambda space, _: space.put_many("a", [NEW[1], "more"]), space)
+    first = Inside(lambda space, _: space.put("a", pressed.NEW[0]), space)
+    second = Inside(lambda space, _: space.put_many("a", [pressed.NEW[1], "more"]), space)
     go_on, tries = threading.Event(), threading.Semaphore(0)
 
     def look() -> None:
@@ -240,11 +227,11 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pyt
     for thread in (first, second, closer):
         thread.join(60)
     assert (first.error, second.error, disk.late) == (None, None, [])
-    expect_whole(memory / "space", spool.open(memory / "space"), [WITH_NEW.put("a", "more")])
+    pressed.expect_whole(memory / "space", spool.open(memory / "space"), [pressed.WITH_NEW.put("a", "more")])
 
 
 def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(memory: Path) -> None:
-    begin(memory / "space")
+    pressed.begin(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(disk)
     with spool.open(memory / "space") as other:
@@ -256,7 +243,7 @@ def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(mem
                 waits.set()
 
         disk.press, disk.every = look, True
-        inside = Inside(lambda space, _: space.put_many("a", NEW), space)
+        inside = Inside(lambda space, _: space.put_many("a", pressed.NEW), space)
         inside.start()
         assert waits.wait(60)
         space.close()
@@ -264,4 +251,4 @@ def test_a_put_that_waits_for_a_lock_raises_at_once_when_the_space_is_closed(mem
         assert isinstance(inside.error, spool.NotOpen), "and not a timeout, half a minute later"
         assert disk.late == []
         door.store(other).shared.control.unlock(NUMBER)
-    expect_whole(memory / "space", spool.open(memory / "space"), [THREE])
+    pressed.expect_whole(memory / "space", spool.open(memory / "space"), [THREE])

@@ -27,17 +27,7 @@ import spool
 import xa
 from spool.runtime import call_guard
 from tests import alarms, door
-from tests.environment.pressed import (
-    EACH_HISTORY,
-    HISTORIES,
-    NEW,
-    WITH_NEW,
-    Interrupted,
-    begin,
-    expect_whole,
-    opened,
-    some_of,
-)
+from tests.environment import pressed
 from tests.environment.test_interrupts import Lines, lines_of, traced
 from tests.histories.contents import AFTER
 from tests.histories.history import Expectation, History, Unmet
@@ -113,12 +103,12 @@ def run_traced(lines: Lines, history: History, space: spool.Space, expected: Exp
 
 KINDS = [TimeLimit, Shutdown, MemoryError, TimeoutError, RecursionError]
 WHERE = [in_main_thread, in_another_thread]
-PLANTED = [*zip(HISTORIES, itertools.cycle(KINDS), itertools.cycle(WHERE))]
+PLANTED = [*zip(pressed.HISTORIES, itertools.cycle(KINDS), itertools.cycle(WHERE))]
 
 
 @pytest.mark.timeout(1800)  # (with --long, thousands of spaces)
 @pytest.mark.every(13, first=3)
-@pytest.mark.parametrize(("history", "kind", "where"), PLANTED, ids=[*map(str, HISTORIES)])
+@pytest.mark.parametrize(("history", "kind", "where"), PLANTED, ids=[*map(str, pressed.HISTORIES)])
 def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     history: History,
     kind: type[BaseException],
@@ -129,12 +119,12 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
     record_property: Callable[[str, object], None],
 ) -> None:
     """The exception comes at each line with --long, and at a few lines without."""
-    places, torn = some_of(lines_of(history, memory / "lines"), few=5, stride=stride), 0
+    places, torn = pressed.some_of(lines_of(history, memory / "lines"), few=5, stride=stride), 0
     before = locks()
     for at in places:
-        path, expected = memory / str(at), Interrupted(history.begin)
-        begin(path, history)
-        space, _ = opened(path)
+        path, expected = memory / str(at), pressed.Interrupted(history.begin)
+        pressed.begin(path, history)
+        space, _ = pressed.opened(path)
         lines = Lines(at, press=raising(kind))
         with suppress(kind, spool.SpoolError, xa.XAError, Unmet):
             where(partial(run_traced, lines, history, space, expected))
@@ -144,8 +134,8 @@ def test_x18_an_exception_at_each_line_leaves_no_lock_and_no_half_message(
             with pytest.raises(spool.NotOpen, match="open the space again"):
                 space.put(AFTER, "x")
             in_another_thread(space.close)
-            space, _ = opened(path)
-        in_another_thread(partial(expect_whole, path, space, expected.after_kill, history))
+            space, _ = pressed.opened(path)
+        in_another_thread(partial(pressed.expect_whole, path, space, expected.after_kill, history))
         assert locks() == before, at
         shutil.rmtree(path)
     record_property("interrupts by an exception at a line", len(places))
@@ -159,8 +149,8 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
     """The exception comes at each line of the functions that take locks and turns, or at some of these lines."""
     for at in itertools.count(1, stride(5)):
         path, waits = memory / str(at), []
-        begin(path, history)
-        space, _ = opened(path)
+        pressed.begin(path, history)
+        space, _ = pressed.opened(path)
         monkeypatch.setattr(door.clock(space), "wait", lambda woken, seconds, waits=waits: waits.append(seconds))
         lines = Lines(at, only=("try_lock", "name", "call"), press=raising(TimeoutError))
         with suppress(TimeoutError, spool.SpoolError, xa.XAError, Unmet):
@@ -174,15 +164,15 @@ def test_x18_an_exception_just_after_a_lock_is_taken_makes_no_call_of_its_thread
 
 @pytest.mark.timeout(1800)  # (with --long, hundreds of spaces)
 @pytest.mark.every(13, first=4)
-@EACH_HISTORY
+@pressed.EACH_HISTORY
 def test_x18_an_exception_of_another_thread_after_each_call_of_the_system_stops_no_other_process(
     history: History, memory: Path, quiet: None, stride: Stride
 ) -> None:
     """A thread is in a call of the system most of the time, so an exception that another thread raises mostly comes
     just after such a call. ``TimeoutError`` is an OSError, but no failure of the disk."""
     for at in itertools.count(1, stride(29)):
-        path, left, expected = memory / str(at), [at], Interrupted(history.begin)
-        begin(path, history)
+        path, left, expected = memory / str(at), [at], pressed.Interrupted(history.begin)
+        pressed.begin(path, history)
         space = spool.open(path)  # (on a disk that flushes)
         with spool.open(path) as other:
 
@@ -204,7 +194,7 @@ def test_x18_an_exception_of_another_thread_after_each_call_of_the_system_stops_
             in_another_thread(space.close)
             other.create_queue("others")
             assert other.get("others", message_id=other.put("others", "goes on")).body == "goes on"
-        expect_whole(path, opened(path)[0], expected.after_kill, history)
+        pressed.expect_whole(path, pressed.opened(path)[0], expected.after_kill, history)
         shutil.rmtree(path)
         if left[0] > 0:
             break
@@ -336,16 +326,16 @@ def test_x18_a_space_closed_by_a_finalizer_is_closed_when_the_call_has_ended(mem
     before = locks()
     for at in itertools.count(1, 40 * stride(3)):
         path = memory / str(at)
-        begin(path)
-        space, _ = opened(path)
+        pressed.begin(path)
+        space, _ = pressed.opened(path)
         lines = Lines(at, press=space.close)
         with traced(lines), suppress(spool.NotOpen):  # (it was closed before the call began)
-            space.put_many("a", NEW)
+            space.put_many("a", pressed.NEW)
         lines._last.clear()
         if lines.seen < at:
             space.close()
         assert locks() == before
-        expect_whole(path, opened(path)[0], [WITH_NEW, *([THREE] if at == 1 else [])])
+        pressed.expect_whole(path, pressed.opened(path)[0], [pressed.WITH_NEW, *([THREE] if at == 1 else [])])
         if lines.seen < at:
             break
     assert at > 200
@@ -462,11 +452,11 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
     stride: Stride,
     record_property: Callable[[str, object], None],
 ) -> None:
-    pressed = came = 0
+    presses = came = 0
 
     def press() -> None:
-        nonlocal pressed
-        pressed += 1
+        nonlocal presses
+        presses += 1
         signal.raise_signal(number)
 
     def handler(number: int, frame: object) -> None:
@@ -482,7 +472,7 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
             except TimeLimit:
                 came += 1
         assert not door.store(stocked).closed
-    assert came == pressed > lines // stride(58) // 2
+    assert came == presses > lines // stride(58) // 2
     assert stocked.check() == []
     record_property("interrupts by a handler of a signal at a line", came)
 
@@ -490,18 +480,18 @@ def test_x18_a_handler_that_raises_is_called_after_the_call(
 def test_x18_a_handler_that_puts_a_last_message_puts_it_after_the_call(stocked: spool.Space, stride: Stride) -> None:
     put: list[str] = []
     with handled(lambda *_: put.append(stocked.put("late", "last", transaction=None))):
-        pressed: list[int] = []
+        presses: list[int] = []
 
         def press() -> None:
-            pressed.append(1)
+            presses.append(1)
             signal.raise_signal(signal.SIGUSR1)
 
         for step in STEPS:
             for at in range(1, lines_of_step(step, stocked) + 1, stride(58)):
                 with traced(Lines(at, press=press)):
                     step(stocked)
-    assert len(put) == len(pressed) > 20
-    assert stocked.stats("late").ready == len(pressed)
+    assert len(put) == len(presses) > 20
+    assert stocked.stats("late").ready == len(presses)
 
 
 def test_x18_a_handler_that_puts_and_gets_does_so_while_a_get_waits(stocked: spool.Space) -> None:
@@ -572,8 +562,8 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
     before = locks()
     for at in itertools.count(1):
         path = memory / str(at)
-        begin(path)
-        space, _ = opened(path)
+        pressed.begin(path)
+        space, _ = pressed.opened(path)
         left = [at]
 
         def watch(frame: Any, event: str, argument: object, left: list[int] = left) -> None:
@@ -585,11 +575,11 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
         def run(space: spool.Space = space, watch: Any = watch) -> None:
             sys.setprofile(watch)
             try:
-                space.put_many("a", NEW)
+                space.put_many("a", pressed.NEW)
             finally:
                 sys.setprofile(None)
 
-        states = [THREE, WITH_NEW]
+        states = [THREE, pressed.WITH_NEW]
         with suppress(kind, spool.NotOpen):
             in_another_thread(run)
         if not door.store(space).closed:
@@ -599,7 +589,7 @@ def test_x18_an_exception_of_another_thread_while_a_call_begins_or_ends_hangs_no
         in_another_thread(space.close)
         assert not door.store(space).guard._inside
         assert locks() == before, at
-        expect_whole(path, opened(path)[0], states)
+        pressed.expect_whole(path, pressed.opened(path)[0], states)
         if left[0] > 0:
             break
     assert at > 5

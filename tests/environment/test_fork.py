@@ -11,16 +11,7 @@ import pytest
 import spool
 from tests import door
 from tests.children import living
-from tests.environment.pressed import (
-    EACH_HISTORY,
-    PressedDisk,
-    begin,
-    calls_of,
-    descriptors,
-    expect_whole,
-    opened,
-    some_of,
-)
+from tests.environment import pressed
 from tests.histories.contents import AFTER
 from tests.histories.history import Expectation, History
 from tests.histories.messages import THREE
@@ -116,7 +107,7 @@ def test_a_child_closes_the_copies_of_every_space_although_one_fails(
     for space in spaces:
         with monkeypatch.context() as patch:
             patch.setattr(door.disk(space), "disown", None)
-            left = in_a_child(lambda: "".join(descriptors()))
+            left = in_a_child(lambda: "".join(pressed.descriptors()))
         assert [other.path in left for other in spaces] == [other is space for other in spaces]
     for space in spaces:
         space.close()
@@ -137,7 +128,7 @@ def test_a_child_closes_the_descriptors_of_directories_that_other_threads_were_u
         thread = threading.Thread(target=use)
         thread.start()
         used.wait()
-        left = in_a_child(lambda: sorted(name for name in descriptors() if str(tmp_path) in name))
+        left = in_a_child(lambda: sorted(name for name in pressed.descriptors() if str(tmp_path) in name))
         go_on.set()
         thread.join()
     assert left == "[]"
@@ -174,7 +165,7 @@ class Forked:
 
 def tell_and_end(forked: Forked, space: spool.Space, path: Path, ended: str) -> None:
     """Report the end of the child's call, its open descriptors, and the end of its next call; then exit."""
-    left = {name for name in descriptors() if str(path) in name}
+    left = {name for name in pressed.descriptors() if str(path) in name}
     try:
         space.put(AFTER, "from the child")
         following = "returned"
@@ -189,18 +180,18 @@ ERRORS = (f"NotOpen: {TOLD}", f"XAError: XAER_RMFAIL: {TOLD}")
 
 
 @pytest.mark.every(13, first=2)
-@EACH_HISTORY
+@pressed.EACH_HISTORY
 def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
     """The child closes its copies, unlocks and moves nothing, and gets one clear error, at whichever call it was
     forked."""
-    *calls, _ = some_of(len(calls_of(history, memory / "calls")), few=4, stride=stride)
-    before = descriptors(collect=True)
+    *calls, _ = pressed.some_of(len(pressed.calls_of(history, memory / "calls")), few=4, stride=stride)
+    before = pressed.descriptors(collect=True)
     for n in calls:
         path = memory / str(n)
-        begin(path, history)
-        space, disk = opened(path)
+        pressed.begin(path, history)
+        space, disk = pressed.opened(path)
         disk.press = forked = Forked()
         disk.arm(n)
         ended, expected = "returned", Expectation(history.begin)
@@ -217,8 +208,8 @@ def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
         assert left == "[]"
         assert following == f"NotOpen: {TOLD}"
         assert ended == "returned", "the parent noticed nothing"
-        expect_whole(path, space, expected.after_kill, history)
-        assert descriptors() == before
+        pressed.expect_whole(path, space, expected.after_kill, history)
+        assert pressed.descriptors() == before
         shutil.rmtree(path)
     record_property("forks at a call of the disk", len(calls))
 
@@ -226,15 +217,15 @@ def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
 def test_while_the_space_is_opened_the_child_does_not_get_it(
     memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
-    begin(memory / "calls")
-    probe = PressedDisk(str(memory / "calls"))
+    pressed.begin(memory / "calls")
+    probe = pressed.PressedDisk(str(memory / "calls"))
     spool.open(probe).close()
-    before = descriptors(collect=True)
+    before = pressed.descriptors(collect=True)
     calls = range(5, len(probe.calls) - 5, stride(29))
     for n in calls:
         path = memory / str(n)
-        begin(path)
-        disk = PressedDisk(str(path))
+        pressed.begin(path)
+        disk = pressed.PressedDisk(str(path))
         disk.press = forked = Forked()
         disk.arm(n)
         try:
@@ -243,13 +234,13 @@ def test_while_the_space_is_opened_the_child_does_not_get_it(
         except BaseException as error:
             ended = f"{type(error).__name__}: {error}"
         if forked.is_child:
-            forked.say(f"{ended}\n{sorted(name for name in descriptors() if str(path) in name)}")
+            forked.say(f"{ended}\n{sorted(name for name in pressed.descriptors() if str(path) in name)}")
             os._exit(0)
         told, left = forked.said().splitlines()
         assert "opened" in told
         assert told.startswith(("NotOpen: ", "DiskFailure: "))
         assert left == "[]"
         assert ended == "returned"
-        expect_whole(path, space, [THREE])
-        assert descriptors() == before
+        pressed.expect_whole(path, space, [THREE])
+        assert pressed.descriptors() == before
     record_property("forks at a call of opening", len(calls))

@@ -27,20 +27,7 @@ from spool.runtime import call_guard
 from spool.runtime.context import associated
 from tests import door
 from tests.at_once import AT_ONCE
-from tests.environment.pressed import (
-    EACH_HISTORY,
-    NEW,
-    PLAIN,
-    WITH_NEW,
-    Interrupted,
-    PressedDisk,
-    begin,
-    calls_of,
-    descriptors,
-    expect_whole,
-    opened,
-    some_of,
-)
+from tests.environment import pressed
 from tests.histories.contents import AFTER
 from tests.histories.history import Expectation, History
 from tests.histories.messages import THREE
@@ -89,10 +76,10 @@ def noted() -> None:
 
 def interrupted(history: History, path: Path, n: int, press: Callable[[], None] = once) -> bool:
     """Press at the n-th call of the disk. Return whether the history had the call."""
-    space, disk = opened(path)
+    space, disk = pressed.opened(path)
     disk.press = press
     disk.arm(n)
-    came, expected = False, Interrupted(history.begin)
+    came, expected = False, pressed.Interrupted(history.begin)
     try:
         history.run(space, expected)
     except KeyboardInterrupt:
@@ -100,20 +87,20 @@ def interrupted(history: History, path: Path, n: int, press: Callable[[], None] 
     except (spool.SpoolError, xa.XAError) as error:  # (of the history, when it releases the rest)
         came = press is twice and "KeyboardInterrupt" in "".join(traceback.format_exception(error))
         assert came
-    pressed = not disk.is_armed
-    assert came == (pressed and press is not noted), "every signal comes through"
+    was_pressed = not disk.is_armed
+    assert came == (was_pressed and press is not noted), "every signal comes through"
     disk.disarm()
     if press is twice and door.store(space).closed:
         with pytest.raises(spool.NotOpen, match="open the space again"):
             space.put(AFTER, "x")
-        space, _ = opened(path)
+        space, _ = pressed.opened(path)
     assert not door.store(space).closed, "one signal tears no step"
-    expect_whole(path, space, expected.after_kill, history)
-    return pressed
+    pressed.expect_whole(path, space, expected.after_kill, history)
+    return was_pressed
 
 
 @pytest.mark.every(13)
-@EACH_HISTORY
+@pressed.EACH_HISTORY
 @pytest.mark.parametrize("press", [once, noted, twice])
 def test_a_signal_at_each_call_of_the_disk_leaves_a_whole_space(
     history: History,
@@ -123,16 +110,16 @@ def test_a_signal_at_each_call_of_the_disk_leaves_a_whole_space(
     record_property: Callable[[str, object], None],
 ) -> None:
     """A second Ctrl-C is not held back: the space closes itself like a process that dies, and is recovered."""
-    places = some_of(len(calls_of(history, memory / "calls")), few=5, stride=stride)
-    before = descriptors(collect=True)
+    places = pressed.some_of(len(pressed.calls_of(history, memory / "calls")), few=5, stride=stride)
+    before = pressed.descriptors(collect=True)
     for n in places:
         path = memory / str(n)
-        begin(path, history)
-        pressed = interrupted(history, path, n, press)
+        pressed.begin(path, history)
+        was_pressed = interrupted(history, path, n, press)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert descriptors() == before
+        assert pressed.descriptors() == before
         shutil.rmtree(path)
-    assert not pressed, "that was the last one"
+    assert not was_pressed, "that was the last one"
     record_property("interrupts at a call of the disk", len(places) - 1)
 
 
@@ -177,12 +164,12 @@ def traced(lines: Lines) -> Iterator[None]:
 
 def test_an_interrupted_get_releases_its_message_until_its_commit_begins(memory: Path) -> None:
     """Otherwise the message would be lost, because no caller got it."""
-    get = replace(PLAIN, run=lambda space, _: space.get("a"))
-    calls = calls_of(get, memory / "calls")
+    get = replace(pressed.PLAIN, run=lambda space, _: space.get("a"))
+    calls = pressed.calls_of(get, memory / "calls")
     read = max(n for n, call in enumerate(calls, 1) if call.startswith("open committed/"))
     for n in range(1, read + 1):
         path = memory / str(n)
-        begin(path)
+        pressed.begin(path)
         assert interrupted(get, path, n)
 
 
@@ -190,13 +177,13 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
     """The signal comes at each line of entering and leaving the transaction; the next put is a separate commit."""
     for at in itertools.count(1):
         path = memory / str(at)
-        begin(path)
-        space, _ = opened(path)
+        pressed.begin(path)
+        space, _ = pressed.opened(path)
         lines = Lines(at, only=("__enter__", "associate", "enter", "leave", "dissociate", "_reset", "_undo"))
         with suppress(KeyboardInterrupt), traced(lines), space.transaction():
-            space.put_many("a", NEW)
+            space.put_many("a", pressed.NEW)
         assert associated(door.store(space)) is None
-        expect_whole(path, space, [THREE, WITH_NEW])
+        pressed.expect_whole(path, space, [THREE, pressed.WITH_NEW])
         if lines.seen < at:
             break
     assert at > 3
@@ -205,11 +192,11 @@ def test_a_transaction_that_is_entered_or_left_stays_nobodys(memory: Path) -> No
 # -- opening and closing ----------------------------------------------------------------------------------------------
 
 
-def open_and_close(path: Path, disk: PressedDisk) -> None:
+def open_and_close(path: Path, disk: pressed.PressedDisk) -> None:
     spool.open(disk).close()
 
 
-def create_and_close(path: Path, disk: PressedDisk) -> None:
+def create_and_close(path: Path, disk: pressed.PressedDisk) -> None:
     if (path / "space.toml").exists():
         spool.open(disk).close()
     else:
@@ -219,7 +206,7 @@ def create_and_close(path: Path, disk: PressedDisk) -> None:
 @pytest.mark.parametrize("press", [once, pytest.param(twice, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", [open_and_close, create_and_close], ids=["open", "create"])
 def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
-    way: Callable[[Path, PressedDisk], None],
+    way: Callable[[Path, pressed.PressedDisk], None],
     press: Callable[[], None],
     memory: Path,
     stride: Stride,
@@ -227,29 +214,29 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
 ) -> None:
     """The signal comes at each call with --long, and at some calls without."""
     step = stride(13)
-    before = descriptors(collect=True)
+    before = pressed.descriptors(collect=True)
     for n in itertools.count(1, step):
         path = memory / str(n)
         if way is open_and_close:
-            begin(path)
+            pressed.begin(path)
         else:
             path.mkdir()
-        disk = PressedDisk(str(path), press)
+        disk = pressed.PressedDisk(str(path), press)
         disk.arm(n)
         came = False
         try:
             way(path, disk)
         except KeyboardInterrupt:
             came = True
-        assert descriptors() == before
+        assert pressed.descriptors() == before
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert came != disk.is_armed
         disk.disarm()
-        create_and_close(path, PressedDisk(str(path)))
-        space, _ = opened(path)
+        create_and_close(path, pressed.PressedDisk(str(path)))
+        space, _ = pressed.opened(path)
         assert space.recovery.alone, "nobody is left who has it open"
         if way is open_and_close:
-            expect_whole(path, space, [THREE])
+            pressed.expect_whole(path, space, [THREE])
         else:
             space.create_queue("a")
             assert space.check() == []
@@ -263,14 +250,14 @@ def test_an_interrupt_while_a_space_is_opened_or_closed_leaves_a_whole_space(
 def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
     press: Callable[[], None], memory: Path, stride: Stride
 ) -> None:
-    begin(memory / "space")
-    before = descriptors(collect=True)
+    pressed.begin(memory / "space")
+    before = pressed.descriptors(collect=True)
     for at in itertools.count(2, stride(5)):  # the first is outside
-        space, _ = opened(memory / "space")
+        space, _ = pressed.opened(memory / "space")
         lines = Lines(at, press=press)
         with suppress(KeyboardInterrupt), traced(lines):
             space.close()
-        assert descriptors() == before, at
+        assert pressed.descriptors() == before, at
         if lines.seen < at:
             break
     assert at > 20
@@ -279,31 +266,31 @@ def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
 def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
     """A close of the space closes the claim journal and the file of an open transaction, however the transaction
     ends."""
-    begin(memory / "space")
-    before = descriptors(collect=True)
-    space, _ = opened(memory / "space")
+    pressed.begin(memory / "space")
+    before = pressed.descriptors(collect=True)
+    space, _ = pressed.opened(memory / "space")
     with pytest.raises(spool.NotOpen), space.transaction() as transaction:
         transaction.get("a")
         transaction.put_many("a", ["x" * 1000] * 70_000)  # so many stream to the disk
         space.close()
-        assert descriptors() == before
+        assert pressed.descriptors() == before
         transaction.put("a", "too late")
-    again, _ = opened(memory / "space")
-    expect_whole(memory / "space", again, [THREE])
+    again, _ = pressed.opened(memory / "space")
+    pressed.expect_whole(memory / "space", again, [THREE])
 
 
 def test_a_task_s_branch_that_was_to_be_closed_is_closed(memory: Path) -> None:
-    begin(memory / "space")
+    pressed.begin(memory / "space")
     close_all = Disk.close_all
-    with opened(memory / "space")[0] as space:
+    with pressed.opened(memory / "space")[0] as space:
         assert door.store(space).shared.xids.try_lock(coordinator_byte(b"round"))
-        before, task = descriptors(), RemoteBranch(space.path, xa.Xid(FORMAT_ROUND, b"round", b"1"))
+        before, task = pressed.descriptors(), RemoteBranch(space.path, xa.Xid(FORMAT_ROUND, b"round", b"1"))
         with (
             pytest.raises(KeyboardInterrupt),
             mock.patch.object(Disk, "close_all", lambda disk: (once(), close_all(disk))),
         ):
             task.close()
-        left = descriptors() - before
+        left = pressed.descriptors() - before
         close_all(door.disk(task))
     assert not left
 
@@ -313,27 +300,27 @@ def test_a_task_s_branch_that_was_to_be_closed_is_closed(memory: Path) -> None:
 
 def lines_of(history: History, path: Path) -> int:
     """Return the number of lines of the engine that the history runs."""
-    begin(path, history)
+    pressed.begin(path, history)
     lines = Lines(0)
-    with opened(path)[0] as space, traced(lines):
+    with pressed.opened(path)[0] as space, traced(lines):
         history.run(space, Expectation(history.begin))
     return lines.seen
 
 
 @pytest.mark.every(13, first=5)
-@EACH_HISTORY
+@pressed.EACH_HISTORY
 def test_an_interrupt_at_each_line_of_the_engine_leaves_a_whole_space(
     history: History, memory: Path, stride: Stride, record_property: Callable[[str, object], None]
 ) -> None:
     """The signal comes at each line with --long, and at a few lines without."""
-    places = some_of(lines_of(history, memory / "lines"), few=5, stride=stride)
+    places = pressed.some_of(lines_of(history, memory / "lines"), few=5, stride=stride)
     for at in places:
-        path, expected = memory / str(at), Interrupted(history.begin)
-        begin(path, history)
-        space, _ = opened(path)
+        path, expected = memory / str(at), pressed.Interrupted(history.begin)
+        pressed.begin(path, history)
+        space, _ = pressed.opened(path)
         with suppress(KeyboardInterrupt), traced(Lines(at)):
             history.run(space, expected)
         assert not door.store(space).closed
-        expect_whole(path, space, expected.after_kill, history)
+        pressed.expect_whole(path, space, expected.after_kill, history)
         shutil.rmtree(path)
     record_property("interrupts at a line of the engine", len(places))

@@ -18,21 +18,11 @@ from spool.errors import SpaceStopped
 from spool.model import layout
 from tests import door
 from tests.at_once import AT_ONCE
+from tests.crash import programs
 from tests.crash.harness import SEED, Explorer
 from tests.crash.interleave import Interleaver, Simulation
 from tests.crash.operations import Unexplained
 from tests.crash.planted import Bug, planted
-from tests.crash.programs import (
-    Program,
-    deciding,
-    delete,
-    getting,
-    one_after_the_other,
-    opening,
-    preparing,
-    putting,
-    until_stopped,
-)
 from tests.crash.scenarios import Scenario
 from tests.crash.schedule import Switch
 from tests.histories.history import History
@@ -68,7 +58,7 @@ class Forgetful(Explorer):
 
 def _delete_run(machine: Machine) -> None:
     disk = SimulatedDisk(machine)
-    delete(disk, *disk.names(layout.RUN))
+    programs.delete(disk, *disk.names(layout.RUN))
     disk.remove_directory(layout.RUN)
 
 
@@ -96,9 +86,11 @@ def _explorer(file: str, worker: str) -> Interleaver:
 
     def add_processes(simulation: Simulation) -> None:
         simulation.process("W", _telling(WORKERS[worker](simulation)))
-        simulation.newcomer("D", lambda _, disk: delete(disk, *(disk.names(layout.RUN) if file == "all" else [file])))
-        simulation.newcomer("N", _telling(opening(getting(simulation.log, "N"))))
-        simulation.process("I", _telling(getting(simulation.log, "I")))
+        simulation.newcomer(
+            "D", lambda _, disk: programs.delete(disk, *(disk.names(layout.RUN) if file == "all" else [file]))
+        )
+        simulation.newcomer("N", _telling(programs.opening(programs.getting(simulation.log, "N"))))
+        simulation.process("I", _telling(programs.getting(simulation.log, "I")))
 
     return Interleaver(Scenario(f"{file} deleted", add_processes, ("m0", "m1")), Rules.ORDERED, limit=0)
 
@@ -114,14 +106,14 @@ def _telling(program: Callable[..., None]) -> Callable[..., None]:
                 raise AssertionError(f"nobody knows what to do: {error}") from error
             raise
 
-    return until_stopped(run)
+    return programs.until_stopped(run)
 
 
-WORKERS: dict[str, Callable[[Simulation], Program]] = {
-    "puts": lambda simulation: putting(simulation.log, "W", 2),
-    "gets": lambda simulation: getting(simulation.log, "W", 2),
-    "prepares and commits": lambda simulation: one_after_the_other(
-        preparing(simulation.log), deciding(simulation.log, "commit")
+WORKERS: dict[str, Callable[[Simulation], programs.Program]] = {
+    "puts": lambda simulation: programs.putting(simulation.log, "W", 2),
+    "gets": lambda simulation: programs.getting(simulation.log, "W", 2),
+    "prepares and commits": lambda simulation: programs.one_after_the_other(
+        programs.preparing(simulation.log), programs.deciding(simulation.log, "commit")
     ),
 }
 

@@ -17,23 +17,11 @@ from spool.policies.attempt_journal import become_owner
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import timed
+from tests.crash import programs
 from tests.crash.intakes import drop
 from tests.crash.interleave import Interleaver, Scenario, Simulation
 from tests.crash.operations import OperationLog, Unexplained, text
 from tests.crash.planted import OF_NARROW_WINDOWS, planted
-from tests.crash.programs import (
-    Program,
-    deciding,
-    getting,
-    looking,
-    one_after_the_other,
-    opening,
-    preparing,
-    putting,
-    reclaiming,
-    replying,
-    rolling_back,
-)
 from tests.crash.schedule import Stop, Switch
 from tests.strides import Stride
 from tests.survivors import Rules
@@ -48,25 +36,27 @@ from tests.torture.worker import KINDS
 
 THERE = ("m0", "m1", "m2")
 
-STOPPED: dict[str, Callable[[Simulation], Program]] = {
-    "puts": lambda simulation: putting(simulation.log, "V", 2),
-    "gets": lambda simulation: getting(simulation.log, "V", 2),
-    "replies": lambda simulation: replying(simulation.log, "V"),
-    "rolls back": lambda simulation: rolling_back(simulation.log, "V"),
-    "looks": lambda simulation: looking(simulation.log, 2),
-    "votes and commits": lambda simulation: one_after_the_other(
-        preparing(simulation.log), deciding(simulation.log, "commit")
+STOPPED: dict[str, Callable[[Simulation], programs.Program]] = {
+    "puts": lambda simulation: programs.putting(simulation.log, "V", 2),
+    "gets": lambda simulation: programs.getting(simulation.log, "V", 2),
+    "replies": lambda simulation: programs.replying(simulation.log, "V"),
+    "rolls back": lambda simulation: programs.rolling_back(simulation.log, "V"),
+    "looks": lambda simulation: programs.looking(simulation.log, 2),
+    "votes and commits": lambda simulation: programs.one_after_the_other(
+        programs.preparing(simulation.log), programs.deciding(simulation.log, "commit")
     ),
-    "votes and rolls back": lambda simulation: one_after_the_other(
-        preparing(simulation.log), deciding(simulation.log, "rollback")
+    "votes and rolls back": lambda simulation: programs.one_after_the_other(
+        programs.preparing(simulation.log), programs.deciding(simulation.log, "rollback")
     ),
-    "gets and reclaims": lambda simulation: one_after_the_other(getting(simulation.log, "V"), reclaiming),
+    "gets and reclaims": lambda simulation: programs.one_after_the_other(
+        programs.getting(simulation.log, "V"), programs.reclaiming
+    ),
     "takes dropped files": lambda simulation: lambda space: Intake(space).run(once=True) and None,
     "checks": lambda simulation: lambda space: _expect_no_damage(space),
 }
 
 
-def _getting_dropped(log: OperationLog, name: str, queue: str) -> Program:
+def _getting_dropped(log: OperationLog, name: str, queue: str) -> programs.Program:
     """The queue may be empty: the dropped files become messages when another process takes them in."""
 
     def run(space: spool.Space) -> None:
@@ -105,7 +95,7 @@ class Overtaken:
 
 
 def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
-    def consumes(simulation: Simulation) -> Program:
+    def consumes(simulation: Simulation) -> programs.Program:
         """Consume all messages again and again, so that names and files get other contents."""
 
         def run(space: spool.Space) -> None:
@@ -113,11 +103,11 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
             for turn in range(3):
                 for queue in ("a", "b"):
                     for _ in THERE:
-                        gets = _getting_dropped if "dropped" in stopped else getting
+                        gets = _getting_dropped if "dropped" in stopped else programs.getting
                         _patient(gets(simulation.log, f"R{turn}", queue=queue))(space)
                 for letter in "RS":
-                    _patient(putting(simulation.log, f"{letter}{turn}"))(space)
-                _patient(reclaiming)(space)
+                    _patient(programs.putting(simulation.log, f"{letter}{turn}"))(space)
+                _patient(programs.reclaiming)(space)
             overtaken.stops += 1
             overtaken.gone += not before.issubset(door.disk(space).names(layout.COMMITTED))
 
@@ -127,7 +117,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
         simulation.clock.sleep = lambda seconds: simulation.schedule.sleeping(max(seconds, 1.0))  # type: ignore[method-assign]
         program = _patient(STOPPED[stopped](simulation))
         if opens:
-            simulation.newcomer("V", opening(program))
+            simulation.newcomer("V", programs.opening(program))
         else:
             simulation.process("V", program)
             become_owner(door.store(simulation.spaces[-1]))  # or most of its calls would be those of its first claim

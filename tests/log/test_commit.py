@@ -162,7 +162,9 @@ def test_a_failure_of_any_step_means_the_same_for_each_kind_of_write(kind: str, 
     steps = Act(kind, beside).run()
     name = steps.index("rename_new active")
     flush = next(at for at, step in enumerate(steps) if step.startswith("flush"))
-    own = flush if kind == "vote" else steps.index("unlock numbers")
+    own = (
+        flush if kind == "vote" else steps.index("rename_new prepared" if kind == "adoption" else "unlock numbers") - 1
+    )
     for at, step in enumerate(steps):
         if step.startswith("unlock"):
             continue

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_311,
+    "spool": 23_310,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 4_889,
     "scripts": 9_357,
-    "tests": 70_273,
+    "tests": 70_261,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -50,10 +50,10 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_078),
+    "log and format": (("spool/log", "spool/format"), 3_067),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/attempt_journal.py"),
-        2_756,
+        2_753,
     ),
 }
 """The most lines of code of some parts of the engine."""

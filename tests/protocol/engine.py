@@ -122,12 +122,14 @@ def commit(
     yield Flush(file)
     if adopts and rules.move_branch == "flushed":
         yield Move(f"prepared/{adopts[0]}", f"committed/{number}-1")
-    yield from publish(rules, number, who)
+    yield from publish(rules, number, who, is_moved=not (adopts and rules.held_until_moved))
     yield from tell(told)
     if adopts:
         yield Note(note_verdict, adopts[0], "committed")
         if rules.move_branch == "published":
             yield Move(f"prepared/{adopts[0]}", f"committed/{number}-1")
+        if rules.held_until_moved:
+            yield Unlock(f"number {number}")
     return number
 
 
@@ -183,13 +185,14 @@ def rename_to_number(name: str, number: int) -> Steps[None]:
         yield Note(note_number_taken, number)
 
 
-def publish(rules: Rules, number: int, who: str) -> Steps[None]:
-    """Publish a flushed number after all numbers before it, and release its byte."""
+def publish(rules: Rules, number: int, who: str, is_moved: bool = True) -> Steps[None]:
+    """Publish a flushed number after all numbers before it, and release its byte, unless a branch is moved later."""
     if number > 1:
         yield from publish_up_to(rules, number - 1, who)
     yield from store_counter(rules, "published", number)
     yield Note(note_publication, number)
-    yield Unlock(f"number {number}")
+    if is_moved:
+        yield Unlock(f"number {number}")
 
 
 def tell(promises: tuple[Messages, ...]) -> Steps[None]:

@@ -61,6 +61,9 @@ class Rules:
     move_branch: Literal["published", "flushed"] = "published"
     """When an adopted branch gets its committed name. Both are right; the engine moves it after the publication."""
 
+    held_until_moved: bool = True
+    """Rule 9: a writer holds the byte of its number until the adopted branches have their committed names."""
+
 
 WITHOUT_FEED = Rules(second_look="all", feed="none")
 """The rules where there is no ring of slots, and a process reads files by name."""

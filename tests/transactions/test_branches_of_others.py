@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import spool
+import xa
 from spool.coordination.locks import coordinator_byte
 from spool.log.adoption import UnknownBranch
 from spool.model import layout
@@ -89,6 +90,41 @@ def test_a_branch_that_was_rolled_back_and_came_up_again_is_another_branch(
     commit(space)
     assert bodies(committer) == ["new"]
     assert space.check() == []
+
+
+def test_no_xid_is_used_again_while_its_committer_stands_still_before_the_move(
+    space: spool.Space, watched: Watched
+) -> None:
+    """The committer would give the committed name to the file of the second branch."""
+    committer, disk = watched
+    prepare(space)
+
+    def use_again() -> None:
+        for number in range(3):
+            space.get("orders")
+            space.put("orders", number)
+            door.reclaim(space)
+        with pytest.raises(xa.XAError, match="was committed a while ago"):
+            xa.ResourceManager(space).start(XID)
+
+    disk.before("rename_new", use_again, "prepared/")
+    commit(committer)
+    assert not disk.waits_for("rename_new")
+    assert (door.reclaim(space) > 0, space.check()) == (True, [])
+
+
+def test_no_process_reclaims_while_an_opener_moves_the_branch_of_a_dead_committer(
+    processes: Processes, space: spool.Space
+) -> None:
+    prepare(space)
+    committed_and_not_moved(processes)
+    space.get("orders")
+    space.put("orders", "later")
+    reclaimed: list[int] = []
+    opener = processes.disk()
+    opener.before("rename_new", lambda: reclaimed.append(door.reclaim(space)), "prepared/")
+    spool.open(opener).close()
+    assert (reclaimed, door.reclaim(space) > 0) == ([0], True)
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -6,11 +6,13 @@ from tests.protocol.checker import Checks, Process, Steps
 from tests.protocol.engine import claim, commit, publish_up_to, release, rename_to_number
 from tests.protocol.machine import (
     TORN,
+    Await,
     Context,
     Create,
     Exists,
     Flush,
     FlushNames,
+    IsLocked,
     Link,
     Load,
     Lock,
@@ -39,7 +41,7 @@ from tests.protocol.promises import (
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.numbers import note_reclaimed
-from tests.protocol.scenarios.parts import PROMISES, begin, putter
+from tests.protocol.scenarios.parts import PROMISES, begin, committer, exists, putter
 from tests.protocol.view import View, catch_up, empty_view, read_all
 
 
@@ -199,6 +201,50 @@ def _note_branch_reclaimed(state: State, context: Context) -> State:
     return state.note("reclaims").note(("branch reclaimed", "x"))
 
 
+def xid_used_again(rules: Rules, looks: bool = True) -> Case:
+    """B commits x, which takes m. R reclaims both files. Then N votes for another branch, whose xid is x, too.
+
+    ``looks``: R does not reclaim a commit while a process holds the byte of its number.
+    """
+
+    def reclaim() -> Steps[None]:
+        yield Await(_second_is_published)
+        if looks and (yield IsLocked("number 2")):
+            return
+        for name in ("committed/1", "prepared/x", "committed/2-1", "committed/2"):
+            yield Unlink(name)
+
+    def vote_again() -> Steps[None]:
+        yield Await(_second_is_reclaimed)
+        yield Create("active/x", _SECOND)
+        yield Move("active/x", "prepared/x", new=True)
+        yield Note(_note_second_vote)
+
+    processes = [committer(rules, "B", when=exists("prepared/x")), Process("R", reclaim), Process("N", vote_again)]
+    start = begin({"committed/1": Commit(1, ("m",)), "prepared/x": Branch("x", removes=("m",))})
+    return Case(processes, start, Checks(at_end=_second_is_prepared))
+
+
+_SECOND = Branch("x", ("r",))
+
+
+def _second_is_published(state: State, alive: tuple[bool, ...]) -> bool:
+    return bool(state.cell("published") >= 2)
+
+
+def _second_is_reclaimed(state: State, alive: tuple[bool, ...]) -> bool:
+    return not alive[1] and not state.has("committed/2")
+
+
+def _note_second_vote(state: State, context: Context) -> State:
+    return state.note("second vote")
+
+
+def _second_is_prepared(state: State, alive: tuple[bool, ...]) -> None:
+    if "second vote" in state.noted() and state.content("prepared/x") != _SECOND:
+        raise Violation("the vote of the second branch x is lost")
+
+
 def recycled(rules: Rules, flushed: bool = True) -> Case:
     """The file of commit 1 is overwritten by commit 4. ``flushed``: its name in ``free/`` is durable before."""
 
@@ -330,6 +376,19 @@ SCENARIOS = (
                 "where renames are not ordered, removals are not flushed one by one": Setting(
                     power=True, journal=False, options={"move": "link", "flushes": False}
                 ),
+            },
+        },
+    ),
+    Scenario(
+        "xid-used-again",
+        "a branch with the xid of a reclaimed one",
+        (9,),
+        xid_used_again,
+        (Setting(1),),
+        {
+            "the vote of the second branch x is lost": {
+                "the byte of a number is free before its branch is moved": Setting(rules=Rules(held_until_moved=False)),
+                "reclaim does not look at the byte of a number": Setting(options={"looks": False}),
             },
         },
     ),
