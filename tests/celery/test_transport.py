@@ -418,15 +418,15 @@ def test_a_connection_forgets_the_oldest_transient_queues_of_others(
     connect: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that runs for months sees a reply queue for each command, and answers to all of them."""
-    monkeypatch.setattr(transport, "_TRANSIENT_QUEUES", 3)
+    monkeypatch.setattr(transport, "_TRANSIENT_QUEUES", 1)
     worker, news = connect(), Exchange("news", "direct")
-    for number in range(9):
+    for number in range(3):
         client = connect()
         queue = Queue(f"reply {number}", news, routing_key=f"{number}", auto_delete=True)
         queue(client).declare()
         Producer(worker).publish(number, exchange=news, routing_key=f"{number}")
         assert bodies(client, queue) == [number]
-    assert len(worker.default_channel.connection.transient) == 3
+    assert len(worker.default_channel.connection.transient) == 1
 
 
 def test_a_message_expires(connect: Callable[..., Connection], path: Path) -> None:
