@@ -60,6 +60,7 @@ HANDLERS: Sequence[tuple[str, str, Handler]] = (
 
 log = logging.getLogger("spool.server")
 _LARGE = 64 << 10
+_DOCUMENT = json.loads(files(__package__).joinpath("openapi.json").read_bytes())
 _SEE = "GET /openapi.json lists the addresses and their methods"
 _OF_ONE_PROCESS = "receipt"  # the name in addresses that only one process of the server knows
 
@@ -107,10 +108,10 @@ class _Addresses:
         self._table: dict[str, tuple[re.Pattern[str], dict[str, Any]]] = {}
         for method, path, handler in handlers:
             pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
-            self._table.setdefault(path, (pattern, {}))[1][method] = handler
+            self._table.setdefault(path, (pattern, {}))[1][method] = handler, _arguments(path, method)
 
     def find(self, scope: Scope) -> Any:
-        """Return the handler of a call, and note the names in its address. Refusal."""
+        """Return the handler of a call, and note the names in its address, and its arguments. Refusal."""
         path = scope["raw_path"].decode("ascii", "replace")
         if path[:1] != "/":  # (a proxy may send a whole URL)
             path = scope["path"] = re.sub(r"^https?://[^/]*", "", path, flags=re.IGNORECASE) or "/"
@@ -119,10 +120,17 @@ class _Addresses:
             if found := pattern.fullmatch(path):
                 scope["path_params"] = {name: _decoded(text) for name, text in found.groupdict().items()}
                 if method in methods:
-                    return methods[method]
+                    handler, scope["arguments"] = methods[method]
+                    return handler
                 allowed = sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])})
                 raise Refusal(405, f"there is no such method: {_SEE}", ("Allow", ", ".join(allowed)))
         raise Refusal(404, f"there is no such address: {_SEE}")
+
+
+def _arguments(path: str, method: str) -> list[str] | None:
+    """Return the names of the arguments that an address may have; None for a call of Spark."""
+    told = _DOCUMENT["paths"][path][method.lower()].get("parameters", ())
+    return None if "/spark/" in path else [each["name"] for each in told if each.get("in") == "query"]
 
 
 def _decoded(text: str) -> str:
@@ -146,10 +154,6 @@ def _answer_to(server: Server, request: Request, error: Exception) -> Response:
     return answer(status, found.encode("utf-8", "replace"), headers)
 
 
-def _document(server: Server) -> Response:
-    return answer(200, files(__package__).joinpath("openapi.json").read_bytes(), [("Content-Type", "application/json")])
-
-
 def _health(server: Server) -> Response:
     """Answer 200 if every space can be used."""
     status, told = 200, "ok"
@@ -161,5 +165,8 @@ def _health(server: Server) -> Response:
     return json_answer(status, {"status": told, "version": spool.__version__})
 
 
-_OPEN: dict[str, Callable[[Server], Response]] = {"/openapi.json": _document, "/healthz": _health}
+_OPEN: dict[str, Callable[[Server], Response]] = {
+    "/openapi.json": lambda _: json_answer(200, _DOCUMENT),
+    "/healthz": _health,
+}
 """The addresses that need no token."""

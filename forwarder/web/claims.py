@@ -30,7 +30,7 @@ async def claim(call: WebCall) -> Response:
     served = call.served(Right.TAKE, queue)
     wait, lease = call.number("wait", 0.0, _MOST_WAIT), call.number("lease", _LEASE, _MOST_LEASE, _LEAST_LEASE)
     most = int(call.number("max", 1, MOST_AT_ONCE, 1))
-    given = call.request.query_params
+    given = call.query
     wanted = {name: given[name] for name in ("message_id", "correlation_id") if name in given}
     rows = await optional("rows", 406, "parquet") if call.accepts(ARROW) else None
     await call.json_body()

@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -31,29 +32,33 @@ class PutForm(NamedTuple):
 
 
 def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text  # (the check of the option refuses it)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text  # (the check of the option refuses it)
 
 
 def _moment(text: str) -> Any:
-    try:
+    with suppress(ValueError):
         return datetime.fromisoformat(text) if "-" in text[1:] else _number(text)
-    except ValueError:
-        return text
+    return text
 
 
 def _flag(text: str) -> Any:
     return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
 
 
+def _text(value: str) -> str:
+    """Return the text of a header. InvalidArgument, because two texts that are read wrongly could become equal."""
+    with suppress(UnicodeDecodeError):
+        if value.isascii():
+            return unquote(value, errors="strict")
+    raise InvalidArgument(f"a header is percent-encoded UTF-8, e.g. gr%C3%BCn, not {shown(value)}")
+
+
 _PARSED = {"TIME": _number, "MOMENT": _moment, "N": _number}
 _OPTIONS = {
-    name.replace("_", "-"): (name, _flag if option.default is False else _PARSED.get(option.check.metavar, unquote))
+    name.replace("_", "-"): (name, _flag if option.default is False else _PARSED.get(option.check.metavar, _text))
     for name, option in PUT_OPTIONS.items()
     if name not in ("headers", "content_type", "deduplication_key")
 }
@@ -67,14 +72,14 @@ def options_of(headers: Iterable[tuple[str, str]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in headers:
         if name.startswith(_HEADER_PREFIX):
-            found.setdefault("headers", {})[unquote(name.removeprefix(_HEADER_PREFIX))] = unquote(value)
+            found.setdefault("headers", {})[_text(name.removeprefix(_HEADER_PREFIX))] = _text(value)
         elif name.startswith(_PREFIX):
-            option = _OPTIONS.get(name.removeprefix(_PREFIX)) or ((CODEC, unquote) if name == "spool-codec" else None)
+            option = _OPTIONS.get(name.removeprefix(_PREFIX)) or ((CODEC, _text) if name == "spool-codec" else None)
             if option is None:
                 raise InvalidArgument(f"there is no header {shown(name)}; there are {', '.join(ARGUMENTS.values())}")
             found[option[0]] = option[1](value)
         elif name == "idempotency-key":
-            found["deduplication_key"] = unquote(value)
+            found["deduplication_key"] = _text(value)
     return found
 
 
@@ -136,9 +141,7 @@ def headers_of(message: Message) -> list[tuple[str, str]]:
         value = getattr(message, name)
         if value is not None:
             found.append((f"Spool-{name.replace('_', '-').title()}", as_text(value)))
-    for name, value in message.headers.items():
-        found.append((header_name(name), header_value(value)))
-    return found
+    return [*found, *((header_name(name), header_value(value)) for name, value in message.headers.items())]
 
 
 # -- the outcome of a call --------------------------------------------------------------------------------------------

@@ -134,11 +134,9 @@ async def request(call: WebCall) -> Response:
             if not asking.done():
                 return answer(204)
             reply = await asking
-            return (
-                answer(200, _whole(reply), [("Content-Type", NDJSON)])
-                if call.accepts(NDJSON)
-                else message_answer(reply)
-            )
+            if call.accepts(NDJSON):
+                return answer(200, _whole(reply), [("Content-Type", NDJSON)])
+            return message_answer(reply)
         finally:
             gone.cancel()
             asking.cancel()
@@ -177,8 +175,8 @@ async def queue(call: WebCall) -> Response:
 async def browse(call: WebCall) -> Response:
     """Answer with the next messages of a queue; nothing is taken. As lines of JSON or rows: all of the queue."""
     space = call.served(Right.LOOK, call.queue).space.sync
-    filters: dict[str, Any] = {name: value for name, value in call.request.query_params.items() if name in _FILTERS}
-    filters |= json_object(call.request.query_params.get("filters", "").encode())
+    filters: dict[str, Any] = {name: value for name, value in call.query.items() if name in _FILTERS}
+    filters |= json_object(call.query.get("filters", "").encode(), "filters")
     if unknown := filters.keys() - MessageFilters.__annotations__.keys():
         raise InvalidArgument(f"there is no filter {', '.join(sorted(unknown))[:80]}")
     rows = await optional("rows", 406, "parquet") if call.accepts(ARROW) else None
@@ -188,7 +186,7 @@ async def browse(call: WebCall) -> Response:
             return stream(call, ARROW, rows.browsed(found))
         return stream(call, NDJSON, joined(map(_whole, found)))
     limit = int(call.number("limit", _BROWSED, _MOST_BROWSED, 1))
-    after = call.request.query_params.get("after")
+    after = call.query.get("after")
     browse = partial(space.browse, call.queue, **filters)
     return json_answer(200, await asyncio.to_thread(_page, browse, limit, after))
 

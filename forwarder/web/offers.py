@@ -109,7 +109,7 @@ class RoundTransfers(Transfers):
 
     async def write(self, call: WebCall) -> Response:
         """Write the outcomes of a chunk; answer with the vote and the effects."""
-        asked = call.request.query_params
+        asked = call.query
         chunk, xid = self._asked(asked)
 
         def work(rows: Rows) -> dict[str, Any]:

@@ -5,6 +5,7 @@ headers, so the other process checks the token again.
 """
 
 from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
 import httpx
 from starlette.requests import ClientDisconnect, Request
@@ -26,13 +27,8 @@ async def passed_on(request: Request, path: str) -> Response:
     scope["state"][CONNECTION].wait_long()  # (the other process limits the wait)
     client = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path), timeout=None)
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    asked = client.build_request(
-        scope["method"],
-        "http://process/",
-        headers=_kept(scope["headers"]),
-        content=request.stream(),
-        extensions={"target": target},
-    )
+    given: Any = {"headers": _kept(scope["headers"]), "content": request.stream(), "extensions": {"target": target}}
+    asked = client.build_request(scope["method"], "http://process/", **given)
     try:
         answer = await client.send(asked, stream=True)
     except httpx.ConnectError:

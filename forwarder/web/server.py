@@ -63,16 +63,9 @@ class WebServer:
         self._state = Server(tokens or Tokens(), **state)
         for name in sorted(self._state.tokens.spaces - spaces.keys()):
             log.warning("a token has a right to the space %s, and the server serves only %s", name, ", ".join(spaces))
-        self._http = HttpServer(
-            Config(
-                application(self._state),
-                self._state.refuse,
-                most_connections(),
-                ssl_certfile=certificate,
-                ssl_keyfile=key,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
-            )
-        )
+        app, refuse = application(self._state), self._state.refuse
+        options: Any = {"ssl_certfile": certificate, "ssl_keyfile": key, "timeout_graceful_shutdown": _GRACE_SECONDS}
+        self._http = HttpServer(Config(app, refuse, most_connections(), **options))
         self._is_open = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="xaspool web", daemon=True)

@@ -126,7 +126,7 @@ class SpaceTransfers(Transfers):
 
     async def write(self, call: WebCall) -> Response:
         """Write the rows of a task into a branch, and vote."""
-        write, given = self.writes.find(call), call.request.query_params
+        write, given = self.writes.find(call), call.query
         queue, (task, attempt), path = _queue(call, given.get("queue")), attempt_of(given), _space(call).path
 
         def work(rows: Rows) -> dict[str, Any]:

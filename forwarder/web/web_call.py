@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +23,7 @@ from forwarder.web.leases import Leases
 from forwarder.web.tokens import NO_TOKEN, UNKNOWN_TOKEN, Client, Right, Tokens
 from spool.client.problems import TooLarge, TooMany
 from spool.errors import InvalidArgument
+from spool.model.text import shown
 
 MOST_BYTES_AT_ONCE = 256 << 20
 """The most bytes of all bodies that the server has in memory."""
@@ -103,7 +105,7 @@ class Server:
             return self.tokens.known(token.strip() if scheme.lower() == "bearer" else "")
         except KeyError:
             self._strangers.record(f"{address(request)}: " + ("its token is unknown" if given else "it has no token"))
-            text = UNKNOWN_TOKEN if given else NO_TOKEN
+            text = UNKNOWN_TOKEN if scheme.lower() == "bearer" else NO_TOKEN
             raise Refusal(401, text, ("WWW-Authenticate", "Bearer")) from None
 
     def refuse(self, address: str, sentence: str, *, known: bool = False) -> None:
@@ -162,6 +164,7 @@ class WebCall:
     def __init__(self, server: Server, request: Request) -> None:
         self.server, self.request = server, request
         self.client = server.client(request)
+        self.query = _query(request.scope["query_string"], request.scope["arguments"])
         self._headers: list[tuple[bytes, bytes]] = request.scope["headers"]
         self._size, self._has_more = 0, True  # of the body
 
@@ -198,7 +201,7 @@ class WebCall:
 
     def number(self, name: str, default: float, most: float, least: float = 0.0) -> float:
         """Return a number of the query. InvalidArgument if it is none, or beyond its bounds."""
-        text = self.request.query_params.get(name)
+        text = self.query.get(name)
         try:
             found = default if text is None else float(text)
         except ValueError:
@@ -217,10 +220,7 @@ class WebCall:
 
     def header(self, name: bytes) -> str | None:
         """Return the first value of a header, whose name is in lower case."""
-        for each, value in self._headers:
-            if each == name:
-                return value.decode("latin-1")
-        return None
+        return next((value.decode("latin-1") for each, value in self._headers if each == name), None)
 
     @property
     def content_type(self) -> str | None:
@@ -240,11 +240,7 @@ class WebCall:
 
     async def body(self, room: BodyMemory, most: int) -> bytes:
         """Read the whole body. TooLarge; TooMany."""
-        self._check_length(most)
-        parts = list[bytes]()
-        while self._has_more:
-            parts.append(await self._chunk(room, most))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join([chunk async for chunk in self.chunks(room, most)])
 
     def _check_length(self, most: int) -> None:
         told = self.header(b"content-length") or ""
@@ -288,6 +284,18 @@ class WebCall:
         """Return once the client has left. The body was read before."""
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
+
+
+def _query(query: bytes, known: Collection[str] | None) -> dict[str, str]:
+    """Return the arguments of an address. InvalidArgument if one is not ``known``, or not percent-encoded UTF-8."""
+    try:
+        found = dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")) if query else {}
+    except ValueError:
+        raise InvalidArgument("an argument of the address is no percent-encoded UTF-8, as gr%C3%BCn is") from None
+    if known is not None and (unknown := found.keys() - known):
+        told = f"here; there are {', '.join(known)}" if known else "here: options of a put are headers"
+        raise InvalidArgument(f"the address has no argument {shown(unknown.pop())} {told}")
+    return found
 
 
 class Gone(Exception):
@@ -384,11 +392,11 @@ async def optional(name: str, status: int, extra: str) -> Any:
         raise Refusal(status, text) from None
 
 
-def json_object(raw: bytes) -> dict[str, Any]:
+def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
     """Return a JSON object; {} for no bytes. InvalidArgument."""
-    found = json_of(raw, "the body") if raw.strip() else {}
+    found = json_of(raw, what) if raw.strip() else {}
     if not isinstance(found, dict):
-        raise InvalidArgument("the body is a JSON object")
+        raise InvalidArgument(f"{what} is a JSON object")
     return found
 
 

@@ -155,8 +155,7 @@ _UNSIGNED = (
     "certificate_file), a file with the certificate of its authority"
 )
 _ADVICE = (
-    ("hostname mismatch", "its certificate is for another name: use the name in the certificate"),
-    ("ip address mismatch", "its certificate is for another name: use the name in the certificate"),
+    ("mismatch", "its certificate is for another name: use the name in the certificate"),
     ("certificate has expired", "its certificate has expired: give the server a new one"),
     ("certificate verify failed", _UNSIGNED),
     ("wrong version number", "it does not speak TLS: write http:// in the address, or give it --tls-cert"),

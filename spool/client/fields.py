@@ -9,7 +9,6 @@ returns the original text.
 import hashlib
 import json
 import re
-import string
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -29,7 +28,7 @@ MOST_BODY_BYTES: Final = 64 << 20
 MOST_JSON_BYTES: Final = 96 << 20
 """The same, for a body whose messages may be in base64."""
 
-_IN_VALUES = "".join(sorted(set(string.ascii_letters + string.digits + string.punctuation + " ") - {"%"}))
+_IN_VALUES = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _IN_NAMES = "!#$&'*+-.^_`|~"
 
 
@@ -66,7 +65,7 @@ def header_value(text: str) -> str:
 
 def header_name(name: str) -> str:
     """Return the header of one of a message's own headers."""
-    return f"Spool-Header-{quote(name, safe=_IN_NAMES, errors='replace')}"
+    return f"spool-header-{quote(name, safe=_IN_NAMES, errors='replace')}"
 
 
 _HEADERS = {"content_type": "Content-Type", "deduplication_key": "Idempotency-Key", "headers": "Spool-Header-NAME"}
@@ -76,11 +75,16 @@ ARGUMENTS: Mapping[str, str] = {
 """The header of each option of a put, for the texts of errors."""
 
 
+def _with_case(header: str) -> str:
+    return re.sub("(?<!%)(?<!%[0-9A-F])[A-Z]", lambda capital: f"%{ord(capital[0]):X}", header)
+
+
 def headers_of_put(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the headers of a put's checked options."""
+    """Yield the headers of a put's checked options. Capitals in the names of the message's own headers are encoded,
+    because HTTP does not keep the case of names."""
     for name, value in options.items():
         if name == "headers":
-            yield from ((header_name(key), header_value(text)) for key, text in value.items())
+            yield from ((_with_case(header_name(key)), header_value(text)) for key, text in value.items())
         elif value is not None:
             yield ARGUMENTS.get(name, "Spool-Codec"), as_text(value)
 

@@ -58,7 +58,7 @@ def test_all_options_of_a_put_arrive(space: Any) -> None:
         "user_code": -3,
         "client_id": " blank ",
         "application_key": "k",
-        "headers": {"Ü b": "line\r\nbreak", "x": ""},
+        "headers": {"Ü b": "line\r\nbreak", "x": "", "X%4F": "capital"},
         "group": "g",
         "content_type": "text/csv",
         "not_before": datetime(2026, 1, 1, tzinfo=UTC),

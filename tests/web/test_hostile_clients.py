@@ -13,6 +13,7 @@ from tests.web.conftest import Serve, Served, parsed, problem, received, request
 PUT = "/v1/shop/queues/orders/messages"
 CLAIM = "/v1/shop/queues/orders/claims"
 LINES = ("Content-Type", "application/x-ndjson")
+CHUNKED = ("Transfer-Encoding", "chunked")
 TOKEN = "a-token-of-the-tests-0123456789"
 
 MALFORMED = {
@@ -24,18 +25,14 @@ MALFORMED = {
     "a length with a sign": request("POST", PUT, b"abc", ("Content-Length", "+3")),
     "an enormous length": request("POST", PUT, b"abc", ("Content-Length", "9" * 40)),
     "a length that is a word": request("POST", PUT, b"abc", ("Content-Length", "three")),
-    "a length and chunks": request(
-        "POST", PUT, b"0\r\n\r\n", ("Content-Length", "5"), ("Transfer-Encoding", "chunked")
-    ),
-    "chunks and a length": request(
-        "POST", PUT, b"0\r\n\r\n", ("Transfer-Encoding", "chunked"), ("Content-Length", "5")
-    ),
+    "a length and chunks": request("POST", PUT, b"0\r\n\r\n", ("Content-Length", "5"), CHUNKED),
+    "chunks and a length": request("POST", PUT, b"0\r\n\r\n", CHUNKED, ("Content-Length", "5")),
     "an unknown coding": request("POST", PUT, b"abc", ("Transfer-Encoding", "gzip")),
     "a hidden coding": request("POST", PUT, b"0\r\n\r\n", b"Transfer-Encoding: xchunked"),
-    "no size of a chunk": request("POST", PUT, b"x\r\nabc\r\n0\r\n\r\n", ("Transfer-Encoding", "chunked")),
-    "a negative size of a chunk": request("POST", PUT, b"-1\r\nabc\r\n0\r\n\r\n", ("Transfer-Encoding", "chunked")),
-    "an enormous chunk": request("POST", PUT, b"f" * 25 + b"\r\nabc", ("Transfer-Encoding", "chunked")),
-    "a chunk that is longer": request("POST", PUT, b"1\r\nabc\r\n0\r\n\r\n", ("Transfer-Encoding", "chunked")),
+    "no size of a chunk": request("POST", PUT, b"x\r\nabc\r\n0\r\n\r\n", CHUNKED),
+    "a negative size of a chunk": request("POST", PUT, b"-1\r\nabc\r\n0\r\n\r\n", CHUNKED),
+    "an enormous chunk": request("POST", PUT, b"f" * 25 + b"\r\nabc", CHUNKED),
+    "a chunk that is longer": request("POST", PUT, b"1\r\nabc\r\n0\r\n\r\n", CHUNKED),
     "a blank before the colon": request("POST", PUT, b"", b"Spool-Delay : 1"),
     "a folded header": request("POST", PUT, b"", b"Spool-Delay: 1\r\n 2", last=True),
     "a NUL in a header": request("POST", PUT, b"", b"Spool-Delay: \0"),
@@ -87,7 +84,11 @@ WRONG: dict[str, tuple[int, bytes]] = {
     "a wait that is infinite": (400, request("POST", f"{CLAIM}?wait=inf")),
     "an enormous number": (400, request("POST", f"{CLAIM}?max=" + "9" * 5000)),
     "a negative number": (400, request("POST", f"{CLAIM}?lease=-1")),
-    "a query that is no UTF-8": (400, request("POST", f"{CLAIM}?max=%ff%fe%00")),
+    "a query that is no UTF-8": (400, request("POST", f"{CLAIM}?correlation_id=%ff%fe")),
+    "an unknown argument": (400, request("POST", f"{CLAIM}?message-id=" + "0" * 32)),
+    "an option in the address": (400, request("POST", f"{PUT}?priority=5", b"x")),
+    "a key that is no UTF-8": (400, request("POST", PUT, b"x", ("Idempotency-Key", "M%FCller"))),
+    "a text that is not encoded": (400, request("POST", PUT, b"x", ("Spool-Correlation-Id", "gr\xfcn"))),
     "an unknown header": (400, request("POST", PUT, b"x", ("Spool-Colour", "red"))),
     "a priority beyond its bounds": (400, request("POST", PUT, b"x", ("Spool-Priority", "9" * 6000))),
     "a delay that is NaN": (400, request("POST", PUT, b"x", ("Spool-Delay", "nan"))),
@@ -180,8 +181,7 @@ def test_a_client_cannot_let_any_number_of_requests_wait(served: Served) -> None
 
 
 def test_a_trailer_is_no_header(served: Served) -> None:
-    chunked = ("Transfer-Encoding", "chunked")
-    sent = request("POST", PUT, b"1\r\nx\r\n0\r\nSpool-Priority: 7\r\n\r\n", chunked, last=True)
+    sent = request("POST", PUT, b"1\r\nx\r\n0\r\nSpool-Priority: 7\r\n\r\n", CHUNKED, last=True)
     assert [status for status, *_ in served.answers(sent)] == [201]
     [message] = served.space.browse("orders")
     assert message.priority == 50
@@ -250,7 +250,7 @@ SLOW = (
     b"",
     b"POST /v1/shop/queues",
     request("POST", PUT, b"x" * 10, ("Content-Length", "20")),
-    request("POST", PUT, b"5\r\nab", ("Transfer-Encoding", "chunked")),
+    request("POST", PUT, b"5\r\nab", CHUNKED),
 )
 """Nothing, half a head, half a body, and half a chunk."""
 
