@@ -184,7 +184,8 @@ class XaspoolBackend(BaseTaskBackend):
             return None
         reason = f"{failed.origin_attempts} attempts failed; the last one: {failed.failure_reason}"
         errors = [{"exception_class_path": "spool.RequestFailed", "traceback": reason}]
-        return record_of(failed, "FAILED", queue=failed.origin_queue, errors=errors)
+        ids = ["unknown"] * (failed.origin_attempts or 0)
+        return record_of(failed, "FAILED", queue=failed.origin_queue, errors=errors, worker_ids=ids)
 
     def run(self, message: spool.Message) -> None:
         """Run the task of a message, as the function of a worker. Its result and its removal are one commit.
@@ -208,6 +209,7 @@ class XaspoolBackend(BaseTaskBackend):
             raise spool.Reject(f"not a task of Django ({problem}), so {advice}", delay=_FOREIGN_SECONDS)
         if self.outbox is not None and message.correlation_id is not None:
             self.outbox.settle(message.correlation_id)
+        self._check_attempt()
         record = record_of(message, "RUNNING", started_at=time.time())
         record["worker_ids"][-1] = f"{os.uname().nodename}:{os.getpid()}"
         running = task_result(self.alias, message.correlation_id or message.id, record)
@@ -218,15 +220,19 @@ class XaspoolBackend(BaseTaskBackend):
         except spool.Retry:
             raise
         except BaseException as error:
-            path = f"{type(error).__module__}.{type(error).__qualname__}"
+            self._check_attempt()  # the record of a late attempt would hide the result of the next one
+            cause = type(error).__qualname__
             # (UTF-8 has no lone surrogates)
             traceback = "".join(format_exception(error)).encode(errors="backslashreplace").decode()
-            errors = [{"exception_class_path": path, "traceback": traceback}]
+            errors = [{"exception_class_path": f"{type(error).__module__}.{cause}", "traceback": traceback}]
             record |= {"status": "FAILED", "value": None, "errors": errors}
             # The record precedes the move. Until the move, the message shows that the task has not ended.
             self._end(running.id, record, None)
-            cause = type(error).__qualname__
             raise spool.Reject(f"{cause}: {error}" if str(error) else cause) from error
+
+    def _check_attempt(self) -> None:
+        """Raise ProtocolError if the worker has given up the attempt, which took too long."""
+        self.space.put_many(RESULTS, [])
 
     def _end(self, id: str, record: dict[str, Any], joined: Any) -> None:
         """Put the record of a task that has ended. ``joined``: the transaction of the put."""

@@ -36,7 +36,6 @@ log = logging.getLogger("django_xaspool")
 _MOST_ROWS = 100  # that one commit moves
 _LOCK_SECONDS = 5.0  # the longest wait for another process that moves the same row
 _OTHERS_SECONDS = 60.0  # between two looks of a web process for the rows of dead processes
-_PAUSE_SECONDS = 1.0  # between two attempts of a worker to reach the database
 
 _OF_ONE_ROW = (spool.MessageInUse, spool.InvalidArgument, ValueError, TypeError, KeyError)  # other rows can be moved
 
@@ -180,20 +179,17 @@ class Outbox:
     def settle(self, id: str) -> None:
         """Delete the row of a task whose message was taken, if it still exists, before the task runs.
 
-        Without the database, no task can be run: the call waits for the database.
+        Without the database, no task can be run: raises spool.Retry, after which the worker pauses.
         """
-        while True:
-            try:
-                row = self.rows.filter(pk=id)
-                if row.exists():  # (a deletion without rows would lock SQLite's file)
-                    row.delete()
-                return
-            except (InterfaceError, OperationalError) as error:
-                if "no such table" in str(error) or test_spaces.are_used():  # a wait would not help
-                    raise
-                connections[self.database].close()
-                self._log_once("", error)
-                time.sleep(_PAUSE_SECONDS)
+        try:
+            row = self.rows.filter(pk=id)
+            if row.exists():  # (a deletion without rows would lock SQLite's file)
+                row.delete()
+        except (InterfaceError, OperationalError) as error:
+            if "no such table" in str(error) or test_spaces.are_used():  # a pause would not help
+                raise
+            connections[self.database].close()
+            raise spool.Retry(f"the database {self.database!r} cannot be used: {error}", counted=False) from error
 
 
 class _Move:

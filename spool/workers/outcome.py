@@ -132,16 +132,19 @@ class Retry(Exception):
 
     delay: the seconds before the next attempt. None means the queue's own delay. Raises InvalidArgument if the delay is
         negative or not a number.
+    counted: False if the function has not begun, e.g. because a database that it needs cannot be reached: no attempt
+        is counted, and the worker pauses.
     """
 
     # These defaults apply in a subclass whose __init__ does not call this __init__.
     reason: str = ""
     delay: float | None = None
+    counted: bool = True
 
-    def __init__(self, reason: str = "", delay: float | None = None) -> None:
+    def __init__(self, reason: str = "", delay: float | None = None, *, counted: bool = True) -> None:
         super().__init__(reason)
         self.reason = one_line(reason)
-        self.delay = bounded(delay)
+        self.delay, self.counted = bounded(delay), counted
 
 
 class Reject(Exception):
@@ -159,8 +162,7 @@ class Reject(Exception):
     def __init__(self, reason: str = "", reply: object = None, delay: float | None = None) -> None:
         super().__init__(reason)
         self.reason = one_line(reason)
-        self.reply = reply
-        self.delay = bounded(delay)
+        self.reply, self.delay = reply, bounded(delay)
 
 
 def of_value(value: object, max_reply: int) -> Outcome:
@@ -185,7 +187,7 @@ def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:
 def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     """Return the outcome of a function's exception: a failed attempt, unless it is `Retry` or `Reject`."""
     if isinstance(error, Retry):
-        return Retried(error.reason or "the service asks to try again", error.delay)
+        return Retried(error.reason or "the service asks to try again", error.delay, error.counted)
     if not isinstance(error, Reject):
         return Retried(describe(error))
     reason = error.reason or "the service rejects the message"

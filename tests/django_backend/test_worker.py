@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import spool
+from django_xaspool.tasks import task_backends
 from tests.clocks import until
 from tests.django_backend import jobs
 
@@ -97,7 +99,7 @@ def test_a_task_that_kills_its_workers_fails(path: Path, tmp_path: Path) -> None
     with worker(path, "--once") as process:
         assert process.wait(SECONDS) == 0
     wait_for(result, "FAILED")
-    assert result.errors[0].traceback.startswith("2 attempts failed; the last one: ")
+    assert (result.attempts, result.errors[0].traceback[:34]) == (2, "2 attempts failed; the last one: t")
 
 
 def test_a_task_that_takes_too_long_returns(path: Path, tmp_path: Path) -> None:
@@ -107,6 +109,27 @@ def test_a_task_that_takes_too_long_returns(path: Path, tmp_path: Path) -> None:
     assert "default: 0 succeeded, 0 failed, 1 to repeat" in out
     result.refresh()
     assert (result.status, result.attempts) == ("READY", 1)
+
+
+def test_the_late_end_of_a_task_does_not_hide_the_result_of_its_next_run(path: Path, tmp_path: Path) -> None:
+    result, backend = jobs.hold_once.enqueue(str(tmp_path / "log")), task_backends["default"]
+    backend.space.change_queue("default", retry_delay=0)
+    others = {*threading.enumerate()}
+    worker = spool.Worker(backend.space, "default", backend.run, threads=2, timeout=0.5)
+    with ThreadPoolExecutor() as threads:
+        end = threads.submit(worker.run)
+        wait_for(result, "SUCCESSFUL")
+        (tmp_path / "go").touch()
+        worker.stop()
+        end.result()
+    for late in {*threading.enumerate()} - others:
+        late.join(SECONDS)
+    wait_for(result, "SUCCESSFUL")
+    assert (result.return_value, result.attempts, len(list(backend.space.browse("django-results")))) == (
+        "in time",
+        2,
+        1,
+    )
 
 
 @pytest.mark.parametrize(
