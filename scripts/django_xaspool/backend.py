@@ -231,18 +231,17 @@ class XaspoolBackend(BaseTaskBackend):
             raise spool.Reject(f"{cause}: {error}" if str(error) else cause) from error
 
     def _check_attempt(self) -> None:
-        """Raise ProtocolError if the worker has given up the attempt, which took too long."""
-        self.space.put_many(RESULTS, [])
+        """Raise spool.Retry if the worker has given up the attempt, which took too long: its end has no effect."""
+        try:
+            self.space.put_many(RESULTS, [])
+        except spool.ProtocolError as error:
+            raise spool.Retry("it goes on after its time limit") from error
 
     def _end(self, id: str, record: dict[str, Any], joined: Any) -> None:
         """Put the record of a task that has ended. ``joined``: the transaction of the put."""
         record["finished_at"] = time.time()
-        headers = {
-            "task": record["task"],
-            "state": record["status"],
-            "runtime": f"{record['finished_at'] - record['started_at']:.3f}",
-            "worker": record["worker_ids"][-1],
-        }
+        took, worker = f"{record['finished_at'] - record['started_at']:.3f}", record["worker_ids"][-1]
+        headers = {"task": record["task"], "state": record["status"], "runtime": took, "worker": worker}
         options = {"content_type": "application/json", "correlation_id": id, "time_to_live": self._ttl}
         self.space.put(RESULTS, record, transaction=joined, headers=headers, **options)
         signals.task_finished.send_robust(type(self), task_result=task_result(self.alias, id, record))
