@@ -23,7 +23,7 @@ from forwarder.web.connection_limits import CONNECTION
 from forwarder.web.leases import ENDED
 from forwarder.web.relay import passed_on
 from forwarder.web.web_call import Gone, Refusal, Server, WebCall, address, answer, json_answer, optional
-from spool.client.fields import ARGUMENTS
+from spool.client.fields import ARGUMENTS, NDJSON
 from spool.client.problems import PROBLEM, RETRY_SECONDS, problem_of, status_of
 from spool.errors import SpoolError, SystemFailure
 
@@ -150,7 +150,9 @@ def _answer_to(server: Server, request: Request, error: Exception) -> Response:
         server.refuse(address(request), str(error), known=True)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("a call failed unexpectedly: %s", error, exc_info=error)
-    found = json.dumps(problem_of(error, status, ARGUMENTS), ensure_ascii=False)
+    has_lines = NDJSON in request.headers.get("content-type", "")
+    names = ARGUMENTS if request.scope["path"].endswith(("/messages", "/request")) and not has_lines else {}
+    found = json.dumps(problem_of(error, status, names), ensure_ascii=False)
     return answer(status, found.encode("utf-8", "replace"), headers)
 
 
