@@ -371,7 +371,7 @@ def test_one_thread_and_one_notifier_serve_all_spaces_of_a_process(tmp_path: Pat
 
 def test_arrivals_that_are_dropped_or_closed_leave_nothing(space: spool.Space) -> None:
     handles = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
+    for _ in range(5):
         kept = [space.arrivals(["orders"]) for _ in range(10)]
         kept[0].close()
         kept[0].close()

@@ -165,7 +165,7 @@ def test_x03_a_deduplication_key_put_again_after_a_savepoint_is_in_use(
 ) -> None:
     """A limit that ``join`` names. A rollback to the savepoint releases the key."""
     deadline = Store.deadline
-    monkeypatch.setattr(Store, "deadline", lambda self, seconds=0.01: deadline(self, seconds))
+    monkeypatch.setattr(Store, "deadline", lambda self, *_: deadline(self, 0.01))
     join(space)
     savepoint = transaction.savepoint()
     space.put("out", "a", deduplication_key="key")
