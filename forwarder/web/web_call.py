@@ -293,8 +293,8 @@ def _query(query: bytes, known: Collection[str] | None) -> dict[str, str]:
     except ValueError:
         raise InvalidArgument("an argument of the address is no percent-encoded UTF-8, as gr%C3%BCn is") from None
     if known is not None and (unknown := found.keys() - known):
-        told = f"here; there are {', '.join(known)}" if known else "here: options of a put are headers"
-        raise InvalidArgument(f"the address has no argument {shown(unknown.pop())} {told}")
+        told = ", ".join(known) or "none; the options of a put are headers"
+        raise InvalidArgument(f"this address has no argument {shown(unknown.pop())}; there are {told}")
     return found
 
 
