@@ -134,7 +134,9 @@ def _streamed_and_rolled_back(space: spool.Space, expected: Expectation) -> None
 def _partly_grouped(contents: Contents) -> Iterator[Contents]:
     """Requests accepted before the failing call are committed; on a full disk those that put nothing may succeed."""
     submitted = contents.put("a", "x")
-    yield from (contents.got("a"), submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"))
+    accepted, forwarded = submitted.got("a"), submitted.got("a", 2)
+    yield from (contents.got("a"), submitted, accepted, accepted.put("b", "y"))
+    yield from (forwarded.put("b", "reply"), forwarded.put("b", "y", "reply"))
 
 
 def _group(space: spool.Space, expected: Expectation) -> None:

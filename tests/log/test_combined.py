@@ -380,9 +380,7 @@ def test_decisions_of_owners_share_a_head(leader: spool.Space, owner: spool.Spac
     assert leader.check() == owner.check() == []
 
 
-def test_a_leader_moves_the_branches_of_others(
-    leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor
-) -> None:
+def test_a_leader_moves_others_branches(leader: spool.Space, owner: spool.Space, pool: ThreadPoolExecutor) -> None:
     manager, decides = prepared(owner, b"one"), list[Future[int]]()
 
     def decide() -> None:
