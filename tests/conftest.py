@@ -32,7 +32,7 @@ from tests.held import PATIENT_SECONDS, Gathering
 from tests.led import another_process_leads
 from tests.meanwhile import Processes, Watched
 from tests.simdisk import few_slots
-from tests.strides import Stride, left_out
+from tests.strides import Stride, of_this_run
 from xaspool_scripts.terminal.signals import ENDING
 
 # A container may forbid Python to keep compiled modules. Each process of the tests would compile them again.
@@ -76,12 +76,8 @@ def _handlers_of_signals() -> Iterator[None]:
     Tests restore SIGTERM and SIGINT themselves, because the fixture of a Spark session may change them for many tests.
     SIGALRM is the time limit's of a test.
     """
-    others = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
-    before = {number: signal.getsignal(number) for number in ENDING if number not in others}
-    yield
-    for number, handler in before.items():
-        if signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
+    with _restored({*ENDING} - {signal.SIGTERM, signal.SIGINT, signal.SIGALRM}):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -95,7 +91,14 @@ def _small_ring() -> Iterator[None]:
 def _handlers_of_signals_as_before() -> Iterator[None]:
     """Restore the handlers of signals after each module: a program that its tests run in this process sets other
     ones."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with _restored({signal.SIGINT, signal.SIGTERM}):
+        yield
+
+
+@contextmanager
+def _restored(signals: set[signal.Signals]) -> Iterator[None]:
+    """Restore the handlers of these signals at the end."""
+    before = {number: signal.getsignal(number) for number in signals}
     yield
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:
@@ -177,13 +180,7 @@ TOGETHER = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    missing = {}
-    if not config.getoption("--long"):
-        missing["slow"] = "slow: runs with --long"
-    if not config.getoption("--deep"):
-        missing["deep"] = "one more of many: runs with --deep"
-    if os.geteuid() != 0:
-        missing["root"] = "needs root"
+    missing = {"root": "needs root"} if os.geteuid() else {}
     if shutil.which("strace") is None:
         missing["strace"] = "needs the program strace, which is not installed"
     for item in items:
@@ -192,14 +189,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in missing.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
-    if not config.getoption("--long"):
-        for item in left_out(items):
-            item.add_marker(pytest.mark.skip(reason="one of many: runs with --long"))
+    chosen = [*of_this_run(items, long=config.getoption("--long"), deep=config.getoption("--deep"))]
     if part := config.getoption("--part"):
-        chosen = [item for item in items if not item.get_closest_marker("skip")][part[0] - 1 :: part[1]]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
-    items.sort(key=lambda item: _turn(item.nodeid))
+        chosen = [item for item in chosen if not item.get_closest_marker("skip")][part[0] - 1 :: part[1]]
+    config.hook.pytest_deselected(items=[*{*items} - {*chosen}])
+    items[:] = sorted(chosen, key=lambda item: _turn(item.nodeid))
 
 
 def _turn(nodeid: str) -> int:
@@ -378,6 +372,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, missing in terminalreporter.config.stash.get(_MISSING, {}).items():
         if missing:
             terminalreporter.write_line(f"{what}: {', '.join(missing)}", red=True)
+    if terminalreporter.getreports("deselected") and not terminalreporter.config.option.deep:
+        terminalreporter.write_line("Slow tests are deselected; they run with --long, and some with --deep only.")
     if failed := os.environ.get("XASPOOL_FAILED_CHECKS", "").split():
         terminalreporter.write_line(f"CHECKS FAILED before the tests: {', '.join(failed)}; see above", red=True)
 

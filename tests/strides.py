@@ -26,18 +26,21 @@ def some(places: Sequence[int], calls: Sequence[str], every: int) -> Iterator[in
         seen.add(kind)
 
 
-def left_out(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the cases that a default run leaves out, of tests with the mark ``every(n, first=0)``.
+def of_this_run(items: Sequence[pytest.Item], *, long: bool, deep: bool) -> Iterator[pytest.Item]:
+    """Yield the tests without the mark ``slow`` (unless ``long``), without the mark ``deep`` (unless ``deep``), and, of
+    tests with the mark ``every(n, first=0)``, every n-th case, beginning with the case at ``first`` (unless ``long``).
 
-    Such a test runs every n-th of its cases, beginning with the case at ``first``. Skipped cases do not count. Values
-    of several parameters are covered if their numbers have no common divisor with ``n``.
+    Skipped cases do not count. Values of several parameters are covered if their numbers have no common divisor with
+    ``n``.
     """
     seen: Counter[str] = Counter()
     for item in items:
-        mark = item.get_closest_marker("every")
-        if mark is None or item.get_closest_marker("skip"):
+        if (item.get_closest_marker("slow") and not long) or (item.get_closest_marker("deep") and not deep):
             continue
-        test = item.nodeid.partition("[")[0]
-        if (seen[test] - mark.kwargs.get("first", 0)) % mark.args[0]:
-            yield item
-        seen[test] += 1
+        every = item.get_closest_marker("every")
+        if every and not long and not item.get_closest_marker("skip"):
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if (seen[test] - 1 - every.kwargs.get("first", 0)) % every.args[0]:
+                continue
+        yield item

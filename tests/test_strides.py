@@ -1,8 +1,10 @@
 """The choice of places for a default run: each kind of call is among them, and --long chooses every place."""
 
+from typing import Any
+
 import pytest
 
-from tests.strides import Stride, left_out, some
+from tests.strides import Stride, of_this_run, some
 
 CALLS = ["create active/1f2e3d4c", "write 0", "write 1", "write 2", "flush committed", "write 3", "flush committed"]
 
@@ -23,23 +25,25 @@ def test_the_fixture_gives_every_place_with_long_only(stride: Stride, pytestconf
     assert stride(7) == (1 if pytestconfig.getoption("--long") else 7)
 
 
-def test_a_default_run_leaves_out_all_but_each_nth_case_that_it_could_run() -> None:
-    """A skipped case does not count, and each test has its own count."""
-    cases = [Case(f"t.py::test_a[{n}]", every=3, first=1) for n in range(7)]
-    cases.insert(2, Case("t.py::test_a[skipped]", every=3, first=1, skipped=True))
-    others = [Case("t.py::test_b[0]", every=2), Case("t.py::test_c[0]")]
-    gone = {case.nodeid for case in left_out([*cases, *others])}  # type: ignore[list-item]
-    assert gone == {f"t.py::test_a[{n}]" for n in (0, 2, 3, 5, 6)}
+def test_a_default_run_has_each_nth_case_that_it_could_run_and_no_slow_test() -> None:
+    """A case that is slow or skipped does not count, and each test has its own count."""
+    cases = [Case(f"t.py::test_a[{n}]", pytest.mark.every(3, first=1)) for n in range(7)]
+    cases.insert(2, Case("t.py::test_a[skipped]", pytest.mark.every(3, first=1), pytest.mark.skip))
+    cases.insert(2, Case("t.py::test_a[slow]", pytest.mark.every(3, first=1), pytest.mark.slow))
+    b, c = Case("t.py::test_b[0]", pytest.mark.every(2)), Case("t.py::test_c")
+    items: list[Any] = [*cases, b, c, Case("t.py::test_d", pytest.mark.deep)]
+    chosen = [case.nodeid for case in of_this_run(items, long=False, deep=False)]
+    assert chosen == ["t.py::test_a[1]", "t.py::test_a[skipped]", "t.py::test_a[4]", "t.py::test_b[0]", "t.py::test_c"]
+    assert [*of_this_run(items, long=True, deep=False)] == items[:-1]
+    assert [*of_this_run(items, long=True, deep=True)] == items
 
 
 class Case:
-    """A test's case, as far as ``left_out`` looks at it."""
+    """A test's case, as far as ``of_this_run`` looks at it."""
 
-    def __init__(self, nodeid: str, *, every: int = 0, first: int = 0, skipped: bool = False) -> None:
+    def __init__(self, nodeid: str, *marks: pytest.MarkDecorator) -> None:
         self.nodeid = nodeid
-        self._marks = {"every": pytest.mark.every(every, first=first).mark} if every else {}
-        if skipped:
-            self._marks["skip"] = pytest.mark.skip.mark
+        self._marks = {mark.name: mark.mark for mark in marks}
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self._marks.get(name)
