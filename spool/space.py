@@ -17,6 +17,7 @@ from spool.errors import Empty, InvalidArgument, NotOpen, SpaceStopped
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.triggers import RECLAIM_BYTES
 from spool.model import layout
+from spool.model.checks import body_list, check_time_limit
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
 from spool.model.text import shown
@@ -32,7 +33,7 @@ from spool.transactions.core import Core
 from spool.transactions.hold import get_alone
 from spool.transactions.request_reply import PendingRequest, check_request, wait_for_reply
 from spool.transactions.transaction import Transaction, submit_alone
-from spool.transactions.validation import body_list, check_time_limit, put_request
+from spool.transactions.validation import put_request
 
 if TYPE_CHECKING:
     from spool.engine import Engine

@@ -372,8 +372,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, missing in terminalreporter.config.stash.get(_MISSING, {}).items():
         if missing:
             terminalreporter.write_line(f"{what}: {', '.join(missing)}", red=True)
-    if terminalreporter.getreports("deselected") and not terminalreporter.config.option.deep:
-        terminalreporter.write_line("Slow tests are deselected; they run with --long, and some with --deep only.")
+    if terminalreporter.getreports("deselected") and not terminalreporter.config.option.long:
+        terminalreporter.write_line("Slow tests are deselected; they run with --long.")
     if failed := os.environ.get("XASPOOL_FAILED_CHECKS", "").split():
         terminalreporter.write_line(f"CHECKS FAILED before the tests: {', '.join(failed)}; see above", red=True)
 

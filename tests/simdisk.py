@@ -369,7 +369,7 @@ class SimulatedDisk(Disk):
         holders = self.lock_holders(handle, _WHOLE[0])
         return holders[0] if holders else ""
 
-    def lock_holders(self, handle: int, start: int) -> list[str]:
+    def lock_holders(self, handle: int, start: int, *, others: bool = False) -> list[str]:
         found = _others(self._handle(handle), Lock(handle, start, start + 1, False))
         return [f"process {id(self.machine.handles[lock.handle].process):x} (simulated)" for lock in found]
 

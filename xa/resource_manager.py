@@ -16,6 +16,7 @@ from weakref import finalize
 from spool import Space
 from spool.engine import BranchExists, CoordinatedTransaction, Joinable, UnknownBranch, WaitExpired, deferred
 from spool.errors import CommitUnknown, NotOpen, SpaceStopped, SpoolError, TransactionRolledBack, TransactionTimeout
+from spool.model.checks import check_time_limit
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from xa.branch import Branch, BranchState, XaCall
 from xa.codes import (
@@ -94,14 +95,12 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
 
 def _translated(error: SpoolError | OSError, failure: int) -> XAError:
     """Return the XAError that the caller gets for an error of ours. ``failure``: see ``_about_a_branch``."""
-    if isinstance(error, NotOpen | SpaceStopped):
-        code = XAER_RMFAIL
-    elif isinstance(error, UnknownBranch):
+    if isinstance(error, UnknownBranch):
         code = XAER_NOTA
+    elif isinstance(error, NotOpen | SpaceStopped) or (failure != XA_RETRY and isinstance(error, CommitUnknown)):
+        code = XAER_RMFAIL
     elif failure == XA_RETRY:
         code = XA_RETRY
-    elif isinstance(error, CommitUnknown):
-        code = XAER_RMFAIL
     elif isinstance(error, TransactionTimeout | WaitExpired):
         code = XA_RBTIMEOUT
     elif isinstance(error, TransactionRolledBack):
@@ -121,6 +120,7 @@ class ResourceManager:
     """
 
     def __init__(self, space: Space, timeout: float | None = None) -> None:
+        check_time_limit(timeout)
         self.space = space
         self._engine = space.engine
         self._timeout = timeout
@@ -231,8 +231,7 @@ class ResourceManager:
             return self._commit_one_phase(xid)
         if flags != TMNOFLAGS:
             raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
-        branch = self._branches.get(xid)
-        if branch is not None:
+        if (branch := self._branches.get(xid)) is not None:
             branch.after(XaCall.COMMIT)
         try:
             self._engine.commit_branch(xid, vote_known=branch is not None)
@@ -257,8 +256,7 @@ class ResourceManager:
     @_about_a_branch(XA_RETRY)
     def rollback(self, xid: Xid) -> int:
         """Undo a branch, prepared or not. Raises XAER_PROTO while a caller is in the branch: call ``end`` first."""
-        branch = self._branches.get(xid)
-        if branch is not None:
+        if (branch := self._branches.get(xid)) is not None:
             branch.after(XaCall.ROLLBACK)
             if branch.state is not BranchState.PREPARED:
                 try:

@@ -21,7 +21,7 @@ from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
 from spool.maintenance.disk_space import free_room
 from spool.model.checks import check
-from spool.model.message import Message, attributes_of
+from spool.model.message import PUT_OPTIONS, Message
 from spool.model.options import KEEP, Keep, MessageFilters, PutOptions, QueueOptions
 from spool.model.schedule import Schedule
 from spool.model.settings import WORK, QueueConfig, check_queue_name
@@ -464,15 +464,12 @@ class Administration(Closing):
                 removes the time.
         """
         asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
-        changes = {name: value for name, value in asked.items() if value is not KEEP}
+        changes = {name: check(name, to, PUT_OPTIONS[name].check) for name, to in asked.items() if to is not KEEP}
         if not changes:
             raise InvalidArgument("name a field to change: priority, not_before or expires_at")
-        given = {name: value for name, value in changes.items() if value is not None}
-        changes |= attributes_of(**given)
         bulk.act_on(self._core, message_id, lambda run: changes)
         message = find_message(self._store, message_id)
-        config = self._store.settings.known.config.queues.get(message.queue)
-        if config is not None:
+        if (config := self._store.settings.known.config.queues.get(message.queue)) is not None:
             warn_of_put(self._store.files.disk.root, config, changes)
         return message
 

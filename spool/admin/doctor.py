@@ -8,7 +8,7 @@ directories.
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -200,27 +200,24 @@ def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
         if file is not None and not file.is_directory and name not in foreign:
             yield name, file
     for directory in layout.DIRECTORIES:
-        paths = [directory]
         if directory != layout.DROP:
-            with suppress(OSError):  # (the permissions of the directory, yielded below, show the reason)
-                paths += [f"{directory}/{name}" for name in disk.names(directory)]
-        for path in paths:
-            with suppress(OSError):
-                file = disk.identity(path)
-                if file is not None and path != layout.DROP:
-                    yield path, file
+            yield from _with_files(disk, directory)
+
+
+def _with_files(disk: Disk, directory: str) -> Iterator[tuple[str, FileIdentity]]:
+    """Yield the directory, and the files in it."""
+    names: Sequence[str] = ()
+    with suppress(OSError):  # (the permissions of the directory show the reason)
+        names = disk.names(directory)
+    for path in (directory, *(f"{directory}/{name}" for name in names)):
+        with suppress(OSError):
+            if (file := disk.identity(path)) is not None:
+                yield path, file
 
 
 def _closed_folders(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
     """Yield the folders for dropped files, if only the owner may use the folder."""
-    paths = [layout.DROP]
-    with suppress(OSError):  # (the permissions of the directory, yielded below, show the reason)
-        paths += [f"{layout.DROP}/{name}" for name in disk.names(layout.DROP)]
-    for path in paths:
-        with suppress(OSError):
-            folder = disk.identity(path)
-            if folder is not None and folder.is_directory and not _is_open(folder):
-                yield path, folder
+    return ((path, file) for path, file in _with_files(disk, layout.DROP) if file.is_directory and not _is_open(file))
 
 
 def _is_open(folder: FileIdentity) -> bool:

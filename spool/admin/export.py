@@ -18,7 +18,7 @@ from spool.admin import manifest
 from spool.admin.dropped import DroppedFile, DroppedFiles, Version
 from spool.admin.manifest import ExportReport, Progress
 from spool.admin.tar_stream import COMPRESSIONS, Writer
-from spool.disk.content import open_first
+from spool.disk.content import closed_at_end, open_first
 from spool.errors import CorruptedFile, InvalidArgument, SystemFailure
 from spool.log.settled_lock import settled
 from spool.log.visibility import catch_up
@@ -152,11 +152,9 @@ class _Export:
         meanwhile."""
         if handle is None:
             return None
-        try:
+        with closed_at_end(self._disk, handle):
             size = self._disk.handle_identity(handle).size
             whole = self._writer.add(name, size, partial(self._disk.read_at, handle))
-        finally:
-            self._disk.close(handle)
         if self._progress is not None:
             self._files += 1
             with outside_of_calls():

@@ -17,7 +17,7 @@ from functools import partial
 
 from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import drop_folder_byte
-from spool.disk.content import replace_by_copy, unlink_if_there, write_new
+from spool.disk.content import closed_at_end, replace_by_copy, unlink_if_there, write_new
 from spool.disk.disk import Disk
 from spool.disk.durability import Move
 from spool.disk.kernel import Unsupported
@@ -244,11 +244,8 @@ def _reason(disk: Disk, path: str) -> FileReason:
 
 
 def _read(disk: Disk, path: str, length: int) -> bytes:
-    handle = open_file(disk, path)
-    try:
+    with closed_at_end(disk, open_file(disk, path)) as handle:
         return disk.read_at(handle, 0, length)
-    finally:
-        disk.close(handle)
 
 
 def _was_refused(reason: FileReason) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.model.text import shown
+from spool.runtime.call_guard import outside_of_calls
 
 PIECE_BYTES = 1 << 20
 
@@ -94,14 +95,18 @@ class Writer:
         self._write(bytes(2 * _BLOCK_BYTES))
         self._pad(_RECORD_BYTES)
         if self._compressor is not None:
-            self._stream.write(self._compressor.flush())
+            self._put(self._compressor.flush())
 
     def _pad(self, unit: int) -> None:
         self._write(bytes(-self._length % unit))
 
     def _write(self, data: bytes) -> None:
         self._length += len(data)
-        self._stream.write(data if self._compressor is None else self._compressor.compress(data))
+        self._put(data if self._compressor is None else self._compressor.compress(data))
+
+    def _put(self, data: bytes) -> None:
+        with outside_of_calls():
+            self._stream.write(data)
 
 
 class Reader:

@@ -36,6 +36,7 @@ from spool.aio.task_worker import TaskWorker
 from spool.aio.threads import Threads, threaded
 from spool.errors import Empty
 from spool.log.write_set import WriteSet
+from spool.model.checks import body_list
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.model.xid import Xid
@@ -46,7 +47,7 @@ from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
 from spool.transactions.request_reply import PendingRequest, check_request
 from spool.transactions.transaction import end_block, enter, leave
-from spool.transactions.validation import body_list, put_request
+from spool.transactions.validation import put_request
 from spool.workers.handler import Handler
 from spool.workers.pauses import PAUSE_AFTER
 from spool.workers.worker import WorkSummary

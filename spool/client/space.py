@@ -24,6 +24,7 @@ from spool.client.problems import NotByHTTP
 from spool.client.work import RemoteAttempt, RemoteAttempts, current_attempt
 from spool.errors import AccessDenied, BadMessageId, CommitUnknown, InvalidArgument, NotOpen, ProtocolError
 from spool.index.browse import Filter
+from spool.model.checks import body_list, check_timeout
 from spool.model.message import Message, MessageId
 from spool.model.objects import message_of
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions
@@ -34,7 +35,6 @@ from spool.runtime.closing import Closing
 from spool.runtime.pickling import refuse_pickling
 from spool.transactions.claiming import check_wanted
 from spool.transactions.request_reply import IN_TRANSACTION
-from spool.transactions.validation import body_list, check_timeout
 
 if TYPE_CHECKING:
     from spool.workers.handler import Handler

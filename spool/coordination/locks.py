@@ -26,6 +26,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from spool.disk.content import closed_at_end
 from spool.disk.disk import Disk
 from spool.disk.memory import CLEAR, FUTEX_BYTES, WORD_BYTES
 from spool.disk.quarantine import FileCause, FileReason, quarantine
@@ -503,11 +504,8 @@ class OpenLock:
 
     def is_alone(self) -> bool:
         """Return whether no process has the space open or is opening it. The caller must not have the space open."""
-        handle = self.disk.open_directory("")
-        try:
+        with closed_at_end(self.disk, self.disk.open_directory("")) as handle:
             return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.flock(handle)
-        finally:
-            self.disk.close(handle)
 
     def holders(self) -> list[str]:
         """Return the processes that have the space open, e.g. ``["process 4711 (python3)"]``.
@@ -518,7 +516,7 @@ class OpenLock:
 
     def others(self) -> list[str]:
         """Return the other processes that have the space open. Processes that this user may not see are left out."""
-        return [holder for holder in self.holders() if not holder.startswith(f"process {os.getpid()} ")]
+        return self.disk.lock_holders(self.handle, _ALIVE, others=True)
 
     def close(self) -> None:
         self.disk.close(self.handle)

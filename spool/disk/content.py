@@ -15,7 +15,8 @@ _FILES_AHEAD = 64
 
 
 @contextmanager
-def _closed_at_end(disk: Disk, handle: int) -> Iterator[int]:
+def closed_at_end(disk: Disk, handle: int) -> Iterator[int]:
+    """Close a handle at the end of the block."""
     try:
         yield handle
     finally:
@@ -24,12 +25,12 @@ def _closed_at_end(disk: Disk, handle: int) -> Iterator[int]:
 
 def opened(disk: Disk, name: str, *, write: bool = False) -> AbstractContextManager[int]:
     """Open a file, and close it at the end of the block."""
-    return _closed_at_end(disk, disk.open(name, write=write))
+    return closed_at_end(disk, disk.open(name, write=write))
 
 
 def new_file(disk: Disk, name: str) -> AbstractContextManager[int]:
     """Create a file, and close it at the end of the block. Raises FileExistsError if the name is taken."""
-    return _closed_at_end(disk, disk.create(name))
+    return closed_at_end(disk, disk.create(name))
 
 
 def open_first(disk: Disk, names: Iterable[str]) -> int | None:

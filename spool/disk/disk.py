@@ -619,10 +619,14 @@ class Disk:
         """Return the process that locked the whole file with ``flock``, as ``lock_holders`` names it, or ""."""
         return kernel.flock_holder(self._checked(handle))
 
-    def lock_holders(self, handle: int, start: int) -> list[str]:
-        """Return the processes that lock the byte or the file, as in error texts: ``process 4711 (python3)``."""
-        found = [lock for lock in self.process_locks([handle]) if lock.first <= start <= lock.last]
-        return [f"process {pid} ({program})" for pid, program in dict.fromkeys(lock[3:] for lock in found)]
+    def lock_holders(self, handle: int, start: int, *, others: bool = False) -> list[str]:
+        """Return the processes that lock the byte or the file, as in error texts: ``process 4711 (python3)``.
+
+        ``others``: leave this process out.
+        """
+        found = [lock[3:] for lock in self.process_locks([handle]) if lock.first <= start <= lock.last]
+        me = os.getpid() if others else None
+        return [f"process {pid} ({program})" for pid, program in dict.fromkeys(found) if pid != me]
 
     def process_locks(self, handles: Iterable[int]) -> list[kernel.ProcessLock]:
         """Return the locks of these files with their processes; see ``kernel.process_locks``."""

@@ -147,7 +147,8 @@ class Recycler:
         self.refresh()  # another process may have given files meanwhile
         if len(self._files) > least:
             return True
-        if sum(map(_is_new, self.disk.names(layout.FREE))) >= AHEAD_AT_MOST:
+        files = map(layout.parse_free, self.disk.names(layout.FREE))
+        if sum(each is not None and each.is_new for each in files) >= AHEAD_AT_MOST:
             return False  # (others make files now, or were killed: only the first opener may remove their files)
         self._ahead = min(2 * self._ahead or AHEAD_AT_FIRST, AHEAD_AT_MOST)
         sizes = sizes * (self._ahead // len(sizes))
@@ -255,11 +256,11 @@ class Recycler:
         """Remove files that were being moved into ``free/``, and names of files that have another name: the mark of a
         vote would outlive the vote's other name. Only the first opener calls this.
 
-        ``everything``: remove all files in ``free/``.
+        ``everything``: remove all files of commits in ``free/``. Files with other names are the user's.
         """
         for name in self.disk.names(layout.FREE):
-            identity = self.disk.identity(f"{layout.FREE}/{name}")
-            if identity is not None and identity.is_regular and (everything or _is_new(name) or identity.links > 1):
+            free, identity = layout.parse_free(name), self.disk.identity(f"{layout.FREE}/{name}")
+            if free and identity and identity.is_regular and (everything or free.is_new or identity.links > 1):
                 self.disk.unlink(f"{layout.FREE}/{name}")
         self.refresh()
 
@@ -271,11 +272,6 @@ def origin_of(number: int, adoption: int = 0) -> int:
 
 def _random_origin() -> int:
     return int.from_bytes(os.urandom(8), "big") >> 1
-
-
-def _is_new(name: str) -> bool:
-    parsed = layout.parse_free(name)
-    return parsed is not None and parsed.is_new
 
 
 def weight(free: FreeName | None) -> int:

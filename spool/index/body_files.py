@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from spool.disk.content import closed_at_end
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format.header import SectionEntry
@@ -141,11 +142,8 @@ class FileCache:
         with messages is never overwritten.
         """
         offset = self.place(run, ordinal).offset
-        handle = self._open_one(run.file)
-        try:
+        with closed_at_end(self.disk, self._open_one(run.file)) as handle:
             data = self.disk.read_at(handle, offset, count)
-        finally:
-            self.disk.close(handle)
         if len(data) != count:
             raise CorruptedFile(f"{_name(run.file)}: the body at offset {offset} ends early")
         return data

@@ -4,7 +4,8 @@ Every error names the argument, the allowed values and the given value: ``thread
 0``. The error also has the name and the allowed values as attributes: ``InvalidArgument.name`` and ``.expected``.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -83,6 +84,26 @@ def given(value: object) -> str:
 def unwritable(name: str, value: object, where: str = "") -> InvalidArgument:
     """Return the error for a text that UTF-8 cannot encode, e.g. half of a surrogate pair from ``os.fsdecode``."""
     return InvalidArgument(where, Argument(name), f" cannot be written as UTF-8: {shown(value)}")
+
+
+def body_list(bodies: Iterable[Any]) -> list[Any]:
+    """List the bodies of a ``put_many``. A str, bytes or a map is refused, because it is a single body."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
+        raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
+    return list(bodies)
+
+
+def check_time_limit(seconds: object) -> None:
+    """Check the time limit of a transaction."""
+    check_timeout(seconds, "a number of seconds above 0, or None for no limit", least=math.ulp(0.0))
+
+
+def check_timeout(seconds: object, what: str, least: float = 0.0) -> None:
+    """Check a timeout: seconds, or None. ``what``: the allowed values in words, for the error's text."""
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= least
+    ):
+        raise InvalidArgument(Argument("timeout"), f" is {what}, not {shown(seconds)}")
 
 
 def whole(value: Any, most: int, least: int = 0) -> int:

@@ -66,6 +66,17 @@ def _refuse_in_json(value: object) -> None:
     raise _refused(value)
 
 
+def _pack(value: object) -> bytes:
+    """Encode as msgpack. A time with a time zone becomes a timestamp; the decoded time is in UTC.
+
+    Raises OverflowError or ValueError for a time that is not in the years 1 to 9999 in UTC: no datetime can be decoded.
+    """
+    raw: bytes = msgpack.packb(value, datetime=True, default=_replace_in_msgpack)
+    if b"\xff" in raw:  # perhaps the type of a timestamp
+        _unpack(raw)
+    return raw
+
+
 def _unpack(raw: bytes) -> Any:
     """Decode msgpack. An array that is a map key becomes a tuple again."""
     try:
@@ -98,14 +109,11 @@ CODECS: dict[str, Codec] = {
         lambda value: json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode(),
         json.loads,
     ),
-    # A time with a time zone becomes a msgpack timestamp. The decoded time is in UTC.
-    "msgpack": Codec(
-        MSGPACK_TYPE, lambda value: msgpack.packb(value, datetime=True, default=_replace_in_msgpack), _unpack
-    ),
+    "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
 }
 # The exceptions of each codec of the library for bytes that it cannot decode. Any other exception comes from elsewhere,
 # e.g. from the handler of a time limit, and says nothing of the bytes.
-_UNREADABLE = dict.fromkeys(CODECS, (ValueError, TypeError, OverflowError, RecursionError))
+_UNREADABLE = dict.fromkeys(CODECS, (ValueError, TypeError, OverflowError))
 
 
 class Encoded(NamedTuple):
@@ -227,6 +235,17 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
         ) from None
 
 
+def _decoded_alone(codec: Codec, raw: bytes) -> Any:
+    """Decode in a thread, whose stack is empty. Raises ValueError if the value is nested too deeply for this, too."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(codec.decode, raw)
+    if isinstance(found.exception(), RecursionError):
+        raise ValueError("it is nested too deeply")
+    return found.result()
+
+
 def decode(raw: bytes, name: str | None) -> Any:
     """Return the value that was put.
 
@@ -235,11 +254,13 @@ def decode(raw: bytes, name: str | None) -> Any:
     """
     if name is None:
         return raw
-    codec = CODECS.get(name)
-    if codec is None:
+    if (codec := CODECS.get(name)) is None:
         raise UnknownCodec(f"its body was written by the codec {name!r}, which this process lacks: register it")
     try:
-        return codec.decode(raw)
+        try:
+            return codec.decode(raw)
+        except RecursionError:  # the caller's stack may be deep: only an empty stack shows whether the body is to blame
+            return _decoded_alone(codec, raw)
     except Exception as error:
         if isinstance(error, MemoryError) or not isinstance(error, _UNREADABLE.get(name, Exception)):
             raise

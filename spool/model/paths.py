@@ -19,7 +19,7 @@ def local_path(path: str | os.PathLike[str], thing: str = "a space", example: st
     Raises InvalidArgument for an empty path, and for any other URL, unless a directory has this name. The error says
     that ``thing`` is a directory, and names the ``example``.
     """
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     if (found := _FILE_URL.fullmatch(text)) is not None:
         return unquote(found[1])
     if not text or (_URL.fullmatch(text) is not None and not os.path.isdir(text)):

@@ -40,7 +40,7 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from spool.errors import NotOpen
-from spool.runtime.async_exceptions import Reentrant, is_in_library, is_torn_by, mark_delivered
+from spool.runtime.async_exceptions import Reentrant, is_in_library, is_torn_by, mark_delivered, was_delivered
 
 log = logging.getLogger("spool")
 
@@ -227,11 +227,17 @@ def call_later(function: Callable[[], object]) -> None:
 
 @contextmanager
 def outside_of_calls() -> Iterator[None]:
-    """Let application functions call a space, in the middle of a call that holds nothing at this point."""
+    """Let application functions call a space, in the middle of a call that can be abandoned at this point.
+
+    The caller of the call gets an exception of such a function unchanged.
+    """
     me = get_ident()
     busy = _busy.pop(me, 0)
     try:
         yield
+    except BaseException as error:
+        mark_delivered(error)
+        raise
     finally:
         if busy:
             _busy[me] = busy
@@ -556,6 +562,8 @@ def step(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def _translate(
     store: GuardedStore, doing: str, method: Callable[..., Any], args: Any, kwargs: Any, error: OSError
 ) -> NoReturn:
+    if was_delivered(error):
+        raise error
     store.fail(doing.format_map(inspect.signature(method).bind(*args, **kwargs).arguments), error)
 
 

@@ -327,8 +327,8 @@ class Mirror(SingleCopy):
             )
 
     def _in_use(self, handle: int, why: str) -> MirrorMismatch:
-        holders = " and ".join(self.disk.lock_holders(handle, _IN_USE)) or "a process"
-        return MirrorMismatch(f"{holders} uses the mirror {self.disk.root} {why}")
+        holders = " and ".join(self.disk.lock_holders(handle, _IN_USE, others=True)) or "a process"
+        return MirrorMismatch(f"the mirror {self.disk.root} is in use by {holders} {why}")
 
     def give_back(self, number: int) -> None:
         """Restore a commit that the space lost in a power cut; the commit is durable in the space when this returns.

@@ -6,14 +6,13 @@ from functools import lru_cache
 
 from spool.errors import Argument, Empty, InvalidArgument, MessageInUse, SpoolError
 from spool.index.run import Run
-from spool.model.checks import SHORT_TEXT, check
+from spool.model.checks import SHORT_TEXT, check, check_timeout
 from spool.model.message import exclusive, parse_message_id
 from spool.model.position import PositionRanges, positions
 from spool.model.text import shown
 from spool.runtime.clock import Clock
 from spool.store.awaited import Awaited
 from spool.store.parts import View
-from spool.transactions.validation import check_timeout
 
 
 @dataclass(frozen=True, slots=True)

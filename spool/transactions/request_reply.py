@@ -14,6 +14,7 @@ from functools import partial
 from spool.errors import Argument, Empty, InvalidArgument, ProtocolError, RequestFailed
 from spool.index.run import Run
 from spool.log.visibility import catch_up
+from spool.model.checks import check_timeout
 from spool.model.message import Message, parse_message_id
 from spool.model.options import PutOptions
 from spool.model.text import no_queue
@@ -25,7 +26,7 @@ from spool.store.store import Store
 from spool.transactions.claiming import Wanted, is_there
 from spool.transactions.core import Core
 from spool.transactions.hold import get_alone
-from spool.transactions.validation import check_queue, check_timeout
+from spool.transactions.validation import check_queue
 from spool.transactions.waiting import repeat_when_arrived
 
 IN_TRANSACTION = (
@@ -85,8 +86,9 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
     for option, name in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
         if name is not None and name not in queues:
             raise no_queue(name, queues, where=(Argument(option), ": "))
-    correlation_id = options.get("correlation_id")
-    if correlation_id is None:
+    if reply_queue == failure_queue:
+        raise InvalidArgument(f"a request needs a failure queue other than its reply queue, {reply_queue}")
+    if (correlation_id := options.get("correlation_id")) is None:
         if options.get("deduplication_key") is not None:
             raise InvalidArgument(
                 "a request with a deduplication_key needs a correlation_id, the same each time: the reply carries that "
@@ -102,10 +104,9 @@ def wait_for_reply(core: Core, request: PendingRequest, before_commit: Callable[
     store = core.store
     held = partial(is_held, store.view, store.clock, request)
     look = partial(take_reply, core, request, before_commit)
-    reply = repeat_when_arrived(store, request.awaited, held, look, store.deadline(request.timeout))
-    if reply is None:
-        raise no_reply(store.view, request)
-    return reply
+    if reply := repeat_when_arrived(store, request.awaited, held, look, store.deadline(request.timeout)):
+        return reply
+    raise no_reply(store.view, request)
 
 
 def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message | None:
@@ -128,10 +129,9 @@ def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], 
 
 def reply_now(core: Core, request: PendingRequest, before_commit: Callable[[], object]) -> Message:
     """Take the reply. Raises Empty if the reply has not arrived, and RequestFailed if the request has failed."""
-    reply = take_reply(core, request, before_commit)
-    if reply is None:
-        raise Empty(f"there is no reply to request {request.message_id}")
-    return reply
+    if reply := take_reply(core, request, before_commit):
+        return reply
+    raise Empty(f"there is no reply to request {request.message_id}")
 
 
 def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:

@@ -27,6 +27,7 @@ from spool.log.engine_commit import commit
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
 from spool.log.write_set import WriteSet
+from spool.model.checks import body_list
 from spool.model.message import Message, MessageId
 from spool.model.options import GetOptions, PutOptions
 from spool.model.text import LONGEST_REASON, class_name, storable
@@ -43,7 +44,7 @@ from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.core import Core
 from spool.transactions.hold import Hold
 from spool.transactions.replacing import Replacements, check_replace
-from spool.transactions.validation import body_list, check_queue, check_size, encode_bodies
+from spool.transactions.validation import check_queue, check_size, encode_bodies
 
 T = TypeVar("T")
 _deferred = call_guard.deferred()

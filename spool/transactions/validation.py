@@ -1,11 +1,11 @@
 """Checks of callers' arguments. A failed check raises InvalidArgument unless the function names another error."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Unpack
 
 from spool.coordination.counters import CounterPage
-from spool.errors import Argument, BadMessageId, InvalidArgument
+from spool.errors import BadMessageId, InvalidArgument
 from spool.log.visibility import catch_up
 from spool.log.write_set import WriteSet
 from spool.model import codecs
@@ -14,7 +14,7 @@ from spool.model.options import PutOptions
 from spool.model.order import place_before
 from spool.model.position import Position
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
-from spool.model.text import no_queue, shown
+from spool.model.text import no_queue
 from spool.policies.no_effect import warn_of_put
 from spool.store.settings_reader import Settings, SettingsReader
 from spool.store.store import Store
@@ -34,28 +34,6 @@ def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settin
     if queue not in settings.config.queues:
         raise no_queue(queue, settings.config.queues)
     return settings
-
-
-def body_list(bodies: Iterable[Any]) -> list[Any]:
-    """List the bodies of a ``put_many``. A str, bytes or a map is refused, because it is a single body."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
-        raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
-    return list(bodies)
-
-
-def check_time_limit(seconds: object) -> None:
-    """Check the time limit of a transaction."""
-    if seconds == 0 and not isinstance(seconds, bool):
-        raise InvalidArgument(Argument("timeout"), " is a number of seconds above 0, or None for no limit, not 0")
-    check_timeout(seconds, "a number of seconds above 0, or None for no limit")
-
-
-def check_timeout(seconds: object, what: str) -> None:
-    """Check a timeout: seconds, or None. ``what``: the allowed values in words, for the error's text."""
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidArgument(Argument("timeout"), f" is {what}, not {shown(seconds)}")
 
 
 def put_request(core: Core, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> WriteSet:

@@ -1,6 +1,5 @@
 """The outcomes of a service call, and two exceptions that a Python function raises to choose its outcome."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, Unpack
@@ -221,11 +220,9 @@ def bounded(delay: float | None) -> float | None:
 
     Raises InvalidArgument if the delay is negative or not a number.
     """
-    if delay is None:
-        return None
-    if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
+    if delay is not None and (not isinstance(delay, int | float) or not delay >= 0):
         raise InvalidArgument(f"delay is a number of seconds from 0, not {shown(delay)}")
-    return float(min(delay, LONGEST_DELAY))
+    return None if delay is None else float(min(delay, LONGEST_DELAY))
 
 
 def describe(error: BaseException) -> str:

@@ -6,6 +6,7 @@ the thread of the call. The transaction then refuses further calls of the functi
 """
 
 import inspect
+import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
-from spool.errors import AccessDenied, Argument, InvalidArgument
-from spool.model.checks import check, number
+from spool.errors import AccessDenied, InvalidArgument
+from spool.model.checks import check, check_timeout, number
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.text import no_queue, shown
 from spool.runtime.call_guard import deferred
 from spool.runtime.pickling import refuse_pickling
-from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt, HasAttempts, attempts_of
 from spool.workers.handler import Handler
 from spool.workers.next_step import DriverStep
@@ -298,9 +298,7 @@ class Worker:
 
 def check_work(space: Looked, queue: str, timeout: float | None) -> None:
     """Raise QueueNotFound or InvalidArgument if a worker cannot work with these arguments."""
-    check_timeout(timeout, "a number of seconds for a call, or None for any")
-    if timeout is not None and timeout <= 0:
-        raise InvalidArgument(Argument("timeout"), f" is a number of seconds above 0 for a call, not {shown(timeout)}")
+    check_timeout(timeout, "a number of seconds above 0 for a call, or None for any", least=math.ulp(0.0))
     check_queue_name(queue)
     with suppress(AccessDenied):  # (a server may not let its client look)
         if queue not in (queues := space.queues()):

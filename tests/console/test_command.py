@@ -60,15 +60,6 @@ def test_the_console_names_its_address_serves_and_ends_with_a_signal(path: Path,
         assert not alone.recovery.findings
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [[], ["--json"]])
-def test_a_closed_standard_output_is_one_line(path: Path, words: list[str]) -> None:
-    with start(path, *words, code="import sys; sys.stdout = None") as process:
-        out, err = process.communicate(timeout=60)
-    assert (out, process.returncode) == ("", 1)
-    assert err == "spool-admin: standard output is closed\n"
-
-
 def test_a_person_reads_the_address_and_each_change(path: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)

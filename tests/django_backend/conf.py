@@ -8,9 +8,11 @@ SECRET_KEY = "of tests"
 USE_TZ = True
 LOGGING_CONFIG = None
 INSTALLED_APPS = ["django_xaspool"]
-_DIRECTORY = tempfile.TemporaryDirectory(prefix="xaspool-django-")  # (threads do not share a database in memory)
-_DATABASE = json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": f"{_DIRECTORY.name}/db.sqlite3"})
-DATABASES = {"default": json.loads(os.environ.get("DATABASE", _DATABASE))}
+if "DATABASE" in os.environ:
+    DATABASES = {"default": json.loads(os.environ["DATABASE"])}
+else:  # (threads do not share a database in memory)
+    _DIRECTORY = tempfile.TemporaryDirectory(prefix="xaspool-django-")
+    DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{_DIRECTORY.name}/db.sqlite3"}}
 
 
 def tasks_in(space: object, **options: object) -> dict[str, object]:

@@ -1,11 +1,14 @@
 """Every damage of an export is noticed: an import makes nothing, or makes all messages."""
 
+import errno
 import gzip
 import io
 import random
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -167,6 +170,20 @@ def test_reads_of_a_stream_may_be_short(small: Export, tmp_path: Path) -> None:
     for compression in (None, *tar_stream.COMPRESSIONS):
         with spool.import_space(tmp_path / str(compression), Slow(tar(members_of(data), compression))) as space:  # type: ignore[arg-type]
             assert len([*space.browse("q")]) == len(whole["q"])
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), UserWarning("refused")])
+def test_the_exception_of_a_stream_is_the_callers_and_the_space_goes_on(tmp_path: Path, error: Exception) -> None:
+    """For example, the disk of the export is full, or an upload is refused: the space has not failed."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("q")
+        space.put("q", "x")
+        stream: Any = mock.Mock(write=mock.Mock(side_effect=error))
+        for call in (partial(space.export, stream), partial(space.export, io.BytesIO(), progress=stream.write)):
+            with pytest.raises(type(error)) as raised:
+                call()
+            assert raised.value is error
+        space.put("q", "x")
 
 
 def test_a_file_that_is_open_for_text_is_refused(small: Export, tmp_path: Path) -> None:

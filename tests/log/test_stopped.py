@@ -4,6 +4,7 @@ A closed space says that it is closed."""
 from collections.abc import Callable
 from io import BytesIO
 from itertools import islice
+from operator import methodcaller
 
 import pytest
 
@@ -21,39 +22,24 @@ def list_of(found: Callable[[spool.Space], object]) -> Callable[[spool.Space], o
 
 
 CALLS = {
-    "create_queue": lambda space: space.create_queue("more"),
-    "change_queue": lambda space: space.change_queue("orders", retries=1),
-    "delete_queue": lambda space: space.delete_queue("orders"),
-    "create_queues": lambda space: space.create_queues(["more"]),
-    "ensure_queue": lambda space: space.ensure_queue("orders"),
-    "queues": lambda space: space.queues(),
-    "export": lambda space: space.export(BytesIO()),
-    "put": lambda space: space.put("orders", "one"),
-    "get": lambda space: space.get("orders"),
-    "find": lambda space: space.find("orders", correlation_id="any"),
-    "replace": lambda space: space.replace("orders", "one", correlation_id="any"),
-    "request": lambda space: space.request("orders", "one"),
-    "take": lambda space: space.claims().take("orders"),
-    "arrivals": lambda space: space.arrivals(["orders"]),
-    "transaction": lambda space: space.transaction(),
-    "browse": list_of(lambda space: space.browse("orders")),
-    "entries": list_of(lambda space: space.entries("orders")),
-    "show": lambda space: space.show("0" * 32),
-    "delete": lambda space: space.delete("0" * 32),
-    "move": lambda space: space.move("0" * 32, "orders"),
-    "change": lambda space: space.change("0" * 32, priority=1),
-    "purge": lambda space: space.purge("orders"),
-    "redrive": lambda space: space.redrive("orders", "orders"),
-    "stats": lambda space: space.stats(),
-    "stats of a queue": lambda space: space.stats("orders"),
-    "check": lambda space: space.check(),
-    "subscriptions": lambda space: space.subscriptions(),
-    "delete subscription": lambda space: space.delete_subscription("any"),
-    "quarantined": lambda space: space.quarantined(),
-    "quarantined file": lambda space: space.quarantined_file("any"),
-    "restore quarantined": lambda space: space.restore_quarantined("any"),
-    "delete quarantined": lambda space: space.delete_quarantined("any"),
-}
+    "create_queue": methodcaller("create_queue", "more"), "create_queues": methodcaller("create_queues", ["more"]),
+    "change_queue": methodcaller("change_queue", "orders", retries=1), "queues": methodcaller("queues"),
+    "delete_queue": methodcaller("delete_queue", "orders"), "ensure_queue": methodcaller("ensure_queue", "orders"),
+    "export": lambda space: space.export(BytesIO()), "put": methodcaller("put", "orders", "one"),
+    "get": methodcaller("get", "orders"), "find": methodcaller("find", "orders", correlation_id="any"),
+    "replace": methodcaller("replace", "orders", "one", correlation_id="any"), "stats": methodcaller("stats"),
+    "request": methodcaller("request", "orders", "one"), "take": lambda space: space.claims().take("orders"),
+    "arrivals": methodcaller("arrivals", ["orders"]), "transaction": methodcaller("transaction"),
+    "browse": list_of(methodcaller("browse", "orders")), "entries": list_of(methodcaller("entries", "orders")),
+    "show": methodcaller("show", "0" * 32), "delete": methodcaller("delete", "0" * 32),
+    "move": methodcaller("move", "0" * 32, "orders"), "change": methodcaller("change", "0" * 32, priority=1),
+    "purge": methodcaller("purge", "orders"), "redrive": methodcaller("redrive", "orders", "orders"),
+    "stats of a queue": methodcaller("stats", "orders"), "check": methodcaller("check"),
+    "subscriptions": methodcaller("subscriptions"), "delete subscription": methodcaller("delete_subscription", "any"),
+    "quarantined": methodcaller("quarantined"), "quarantined file": methodcaller("quarantined_file", "any"),
+    "restore quarantined": methodcaller("restore_quarantined", "any"),
+    "delete quarantined": methodcaller("delete_quarantined", "any"),
+}  # fmt: skip
 BY_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 

@@ -18,54 +18,30 @@ _NOTHING = "None"
 _COUNTERS = "{first}.shared.counters.read()"
 _HELD = "(not {receiver}._held.setdefault({first}))"
 _STAND_INS = {
-    # flushes
-    "flush": _NOTHING,
-    "flush_directory": _NOTHING,
-    **dict.fromkeys(("make_durable", "flush_commit", "flush_vote"), _NOTHING),
-    "flush_arrivals": _NOTHING,
-    "flush_all": "True",
-    # locks, and looks at locks
-    "lock": _HELD,
-    "try_lock": _HELD,
-    "trying": "__import__('contextlib').nullcontext(True)",
-    "flock": "True",
-    "lock_xid_now": "True",
+    name: value
+    for value, names in (
+        # flushes, verifications, and looks again
+        (_NOTHING, "flush flush_directory make_durable flush_commit flush_vote flush_arrivals"),
+        (_NOTHING, "verify _verify _prove _check_coordinator"),
+        (_NOTHING, "revalidate catch_up apply_up_to retract refresh look_at_standing cancel_of_dead settle"),
+        (_COUNTERS, "settle_all settle_to list_prepared"),
+        # locks, and looks at locks
+        (_HELD, "lock try_lock"),
+        ("__import__('contextlib').nullcontext()", "number_locked holding"),
+        ("__import__('contextlib').nullcontext(True)", "trying exclusively"),
+        # results of verifications and looks
+        ("True", "flush_all flock lock_xid_now is_free is_branch_file same_file"),
+        ("False", "is_owner_dead has_writer _has_writer _is_captured defers_removal may_address"),
+    )
+    for name in names.split()
+} | {
     "with_number_lock": "{first}._held.setdefault(0)",
-    "number_locked": "__import__('contextlib').nullcontext()",
-    "holding": "__import__('contextlib').nullcontext()",
-    "exclusively": "__import__('contextlib').nullcontext(True)",
-    "is_free": "True",
-    "is_owner_dead": "False",
-    "has_writer": "False",
-    "_has_writer": "False",
-    # verifications
-    "verify": _NOTHING,
-    "_verify": _NOTHING,
     "check_usable": "{receiver}.shared.counters.read()",
-    "_check_coordinator": _NOTHING,
     "prove": "__import__('spool.format.reader').format.reader.read_contents({first}, {second})",
     "bad_bodies": "()",
-    "_prove": _NOTHING,
-    "is_branch_file": "True",
-    "same_file": "True",
-    "_is_captured": "False",
-    "defers_removal": "False",
-    # looks again
-    "revalidate": _NOTHING,
-    "catch_up": _NOTHING,
-    "apply_up_to": _NOTHING,
     "highest_number": "{second}.issued",
-    "settle_all": _COUNTERS,
-    "settle_to": _COUNTERS,
-    "list_prepared": _COUNTERS,
-    "may_address": "False",
     "finish_dead_writers": "{second}",
-    "retract": _NOTHING,
-    "refresh": _NOTHING,
     "current": "{receiver}.known",  # settings
-    "look_at_standing": _NOTHING,
-    "cancel_of_dead": _NOTHING,
-    "settle": _NOTHING,
     "taken_numbers": "[]",
 }
 # The values that replace comparisons which verify a content or its file's name, and comparisons of counters that are

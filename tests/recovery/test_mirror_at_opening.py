@@ -12,8 +12,8 @@ import pytest
 
 import spool
 from spool import mirrors
-from spool.coordination.locks import OpenLock
 from spool.disk.disk import Disk
+from spool.disk.kernel import ProcessLock
 from spool.store.mirror import Mirror
 from tests.shown import bodies
 from tests.store.mirrored import expect_same, files
@@ -78,11 +78,11 @@ def test_a_change_of_the_mirror_names_the_other_processes_that_have_the_space_op
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirrors, "WAIT_SECONDS", 0.0)
-    both = [f"process {os.getpid()} (spool-admin)", "process 7 (python)"]
-    monkeypatch.setattr(OpenLock, "holders", lambda lock: both)
+    both = [ProcessLock(0, 0, 2**62, os.getpid(), "spool-admin"), ProcessLock(0, 0, 2**62, 7, "python")]
+    monkeypatch.setattr(Disk, "process_locks", lambda disk, handles: both)
     with pytest.raises(spool.SystemFailure, match=r"^process 7 \(python\) has "):
         mirrors.drop(space.path)
-    both.append("process 8 (python)")
+    both.append(both[1]._replace(pid=8))
     with pytest.raises(spool.SystemFailure, match=r"^process 7 \(python\) and process 8 \(python\) have "):
         mirrors.drop(space.path)
     space.close()
@@ -204,7 +204,7 @@ def test_a_copy_of_a_space_does_not_write_into_the_mirror(space: spool.Space, tm
     before = files(tmp_path / "mirror")
     with pytest.raises(spool.MirrorMismatch, match="a copy of"):
         spool.open(tmp_path / "copy")
-    with pytest.raises(spool.MirrorMismatch, match="close its space"):
+    with pytest.raises(spool.MirrorMismatch, match="in use by a process now: close its"):  # (not by this one)
         mirrors.restore(tmp_path / "restored", tmp_path / "mirror")
     assert not (tmp_path / "restored" / "space.toml").exists()
     for change in (

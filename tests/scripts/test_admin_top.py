@@ -72,7 +72,7 @@ def test_one_picture_has_all_troubles() -> None:
 
 
 @pytest.mark.every(4)
-@pytest.mark.parametrize("words", ["metrics", "top --once", "top --once --json", "top"])
+@pytest.mark.parametrize("words", ["export -", "metrics", "top --once", "top", "console"])
 def test_a_closed_standard_output_is_one_line(path: Path, words: str) -> None:
     code = "from xaspool_scripts.start import admin; admin()"
     command = [sys.executable, "-c", code, "-s", str(path), *words.split()]

@@ -109,7 +109,9 @@ def test_a_bug_is_one_line_that_says_how_to_see_more(run: Run, monkeypatch: pyte
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("words", [["--help"], ["queue", "list"], ["queue", "show", "orders", "--json"], ["check"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["queue", "list"], ["queue", "show", "orders", "--json"], ["export", "-"], ["check"]]
+)
 def test_output_that_cannot_be_written_is_said_once(path: Path, words: list[str]) -> None:
     (path / "committed" / "stray").touch()
     with open("/dev/full", "wb") as full:

@@ -75,8 +75,10 @@ def test_create_warns_about_files_that_already_lie_in_the_directory(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _lose_settings(path)
-    (path / "mine").touch()
+    for mine in (path / "mine", path / "free" / "mine"):
+        mine.touch()
     spool.create(path).close()
+    assert mine.exists()
     assert "the messages of an earlier space" in caplog.text
     assert "is not empty" in caplog.text
 

@@ -4,11 +4,13 @@ import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import spool
+import xa
 from spool.disk import Disk
 from spool.routing import Router
 from tests.spaces import space_with
@@ -27,21 +29,16 @@ def test_one_body_is_not_taken_for_many(space: spool.Space, bodies: str | bytes 
     assert space.stats("q").ready == 0
 
 
+_OPTIONS_OF_PUT = ["correlation_id", "group", "priority", "content_type", "reply_queue", "before", "expires_at"]
+
+
 @pytest.mark.parametrize(
     "attempt",
     [
-        lambda space: space.put("q", 1, correlation_id=LONG),
-        lambda space: space.put("q", 1, group=LONG),
-        lambda space: space.put("q", 1, priority=LONG),
+        *(lambda space, name=name: space.put("q", 1, **{name: LONG}) for name in _OPTIONS_OF_PUT),
+        *(lambda space, name=name: space.get("q", **{name: LONG}) for name in ("message_id", "timeout", "transaction")),
         lambda space: space.put("q", 1, headers={LONG: "x"}),
-        lambda space: space.put("q", 1, content_type=LONG),
-        lambda space: space.put("q", 1, reply_queue=LONG),
-        lambda space: space.put("q", 1, before=LONG),
-        lambda space: space.put("q", 1, expires_at=LONG),
         lambda space: space.put(LONG, 1),
-        lambda space: space.get("q", message_id=LONG),
-        lambda space: space.get("q", timeout=LONG),
-        lambda space: space.get("q", transaction=LONG),
         lambda space: space.show(LONG),
         lambda space: space.create_queue(LONG),
         lambda space: space.create_queue("new", error_queue=LONG),
@@ -69,9 +66,11 @@ def test_the_repr_of_a_message_shows_a_short_body_whole(space: spool.Space) -> N
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, True, "1", float("nan")])
-def test_a_transaction_without_any_time_is_refused(space: spool.Space, timeout: float) -> None:
-    with pytest.raises(spool.InvalidArgument, match="timeout is a number of seconds above 0, or None for no limit"):
-        space.transaction(timeout=timeout)
+def test_a_transaction_without_any_time_is_refused(space: spool.Space, tmp_path: Path, timeout: float) -> None:
+    with xa.TransactionManager(tmp_path / "log") as manager:
+        for begin in (space.transaction, partial(xa.ResourceManager, space), manager.transaction):
+            with pytest.raises(spool.InvalidArgument, match=r"timeout is .* seconds above 0, or None for no limit"):
+                begin(timeout=timeout)
 
 
 def test_a_router_without_routes_is_refused() -> None:

@@ -77,6 +77,12 @@ def served(space: spool.Space, queue: str = "orders") -> Iterator[None]:
             work.result(PATIENT_SECONDS)
 
 
+def test_a_rejection_would_look_like_the_reply_in_the_same_queue(space: spool.Space, request_: InThreads) -> None:
+    with pytest.raises(spool.InvalidArgument, match="a failure queue other than its reply queue, answers"):
+        request_("orders", "stone", failure_queue="answers")
+    assert space.stats("orders").enqueued == 0
+
+
 def test_the_reply_of_a_service_is_returned_and_taken(space: spool.Space, request_: InThreads) -> None:
     with served(space):
         reply = request_("orders", "soup", correlation_id="table 7", user_code=3, timeout=None)

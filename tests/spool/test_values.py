@@ -2,6 +2,9 @@
 
 import dataclasses
 import enum
+import functools
+import json
+import sys
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -11,11 +14,14 @@ from typing import Any, NamedTuple
 import numpy
 import pandas
 import pytest
+from msgpack import Timestamp
 
 import spool
 
 NOON = datetime(2030, 1, 31, 12, 0, 0, 250, tzinfo=timezone(timedelta(hours=2)))
 NAIVE = datetime(2030, 1, 31, 12)
+EAST, WEST = (timezone(timedelta(hours=hours)) for hours in (1, -1))
+ENDS = [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
 
 
 class Pair(NamedTuple):
@@ -97,6 +103,25 @@ def test_json_takes_the_values_that_json_has(space: spool.Space) -> None:
             space.put("orders", body, content_type="application/json")
 
 
+@pytest.mark.parametrize("time", [ENDS[0].replace(tzinfo=EAST), {ENDS[1].replace(tzinfo=WEST): 1}, Timestamp(2**40)])
+def test_a_time_that_no_consumer_can_get_is_refused(space: spool.Space, time: object) -> None:
+    with pytest.raises(spool.InvalidArgument, match="out of range"):
+        space.put("orders", {"valid_from": [time]})
+    space.put("orders", [*ENDS, -1, b"\xff"])
+    assert space.get("orders").body == [*ENDS, -1, b"\xff"]
+
+
+def test_a_body_is_decoded_although_the_stack_of_its_consumer_is_deep(space: spool.Space) -> None:
+    """Only a body that is nested too deeply for an empty stack is damaged."""
+    body = functools.reduce(lambda inner, _: [inner], range(sys.getrecursionlimit() - 250), "")
+    space.put("orders", body, content_type="application/json")
+
+    def get(calls: int) -> spool.Message:
+        return get(calls - 1) if calls else space.get("orders")
+
+    assert json.dumps(get(150).body) == json.dumps(body)
+
+
 # -- times -------------------------------------------------------------------------------------------------------------
 
 
@@ -111,3 +136,6 @@ def test_a_time_may_be_a_datetime_with_a_time_zone(space: spool.Space, option: A
     with pytest.raises(spool.InvalidArgument, match=option):
         space.put("orders", "x", **{option: datetime(1960, 1, 1, tzinfo=UTC)})
     assert space.change(id, priority=50).priority == 50
+    with pytest.raises(spool.InvalidArgument, match="priority is a whole number"):
+        space.change(id, priority=None)  # type: ignore[arg-type]
+    assert space.check() == []

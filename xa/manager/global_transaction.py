@@ -29,6 +29,7 @@ from spool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )
+from spool.model.checks import check_time_limit
 from spool.model.text import class_name, storable
 from spool.model.xid import Xid
 from xa.dbapi import Connection
@@ -72,6 +73,7 @@ class GlobalTransaction:
         outcomes: Outcomes,
         clock: Clock,
     ) -> None:
+        check_time_limit(timeout)
         self.id = id
         self._decisions = decisions
         self._resources = resources

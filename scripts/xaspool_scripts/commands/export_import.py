@@ -6,12 +6,13 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
 from xaspool_scripts.terminal.exit_codes import DAMAGE_LEFT, FAILED, WRONG_USAGE
-from xaspool_scripts.terminal.output import flush_directory
+from xaspool_scripts.terminal.output import flush_directory, write_bytes
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, new_space_path, note, opened
 from xaspool_scripts.terminal.shared_options import fail, progress
 from xaspool_scripts.terminal.wording import plural, printable
@@ -50,8 +51,7 @@ def export(file: str, replace: bool, verify: bool) -> None:
             if is_given:
                 raise click.UsageError(f"--{option} is for a FILE, not for standard output")
         with opened() as space, _bar("exporting") as set_progress:
-            report = space.export(sys.stdout.buffer, progress=set_progress)
-            sys.stdout.buffer.flush()
+            report = space.export(cast(BinaryIO, SimpleNamespace(write=write_bytes)), progress=set_progress)
     else:
         compress = _compression(file)
         with opened() as space, _NewFile(file, replace=replace) as target:
