@@ -172,8 +172,7 @@ def _owner(disk: Disk) -> str:
         path, owner = foreign[0]
         name = f"{path}, one of {len(foreign)} files," if len(foreign) > 1 else path
         raise _Refused(f"{name} {not_of_the_owner(disk.root, owner, directory.owner)}")
-    closed = [path for path, file in _own_files(disk) if not _is_usable(file)]
-    if closed:
+    if closed := [path for path, file in _own_files(disk) if not _is_usable(file)]:
         more = f", and {len(closed) - 1} more files" if len(closed) > 1 else ""
         raise _Refused(f"its owner may not read and write {closed[0]}{more}: chmod -R u+rwX {quote(disk.root)}")
     exposed = [path for path, file in _own_files(disk) if file.permissions & 0o077 and not file.is_symlink]

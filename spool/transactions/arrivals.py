@@ -219,6 +219,7 @@ class _Watcher:
         """Watch for these arrivals until they are closed or dropped, and show them as consumers. The caller is inside a
         public call."""
         queues, consumers = tuple(arrivals._words), arrivals._store.meters.consumers
+        arrivals._store.at_end[self.wake] = None
         consumers.serve(queues, 1)
         with self._mutex:
             self._watched.append((weakref.ref(arrivals), partial(consumers.serve, queues, -1)))

@@ -27,6 +27,7 @@ from tests.clocks import LONG
 from tests.spaces import opened_again, space_with
 
 ROOT = Path(__file__).parents[2]
+Way = Callable[[spool.Space], Callable[[], object]]  # it returns the act by which a message arrives
 A_MOMENT = 0.5  # longer than the checks of held messages are apart
 
 space = space_with("orders", "mail", "elsewhere")
@@ -110,12 +111,7 @@ IDLE = (put, put_in_a_transaction, move, become_due)  # before the act, the queu
 WAYS = [put, put_in_a_transaction, move, become_due, roll_back, abandon, close_the_holder]
 
 
-def expect_arrival(
-    space: spool.Space,
-    other: spool.Space,
-    way: Callable[[spool.Space], Callable[[], object]],
-    act: Callable[[], object] | None = None,
-) -> None:
+def expect_arrival(space: spool.Space, other: spool.Space, way: Way, act: Callable[[], object] | None = None) -> None:
     act = act or way(other)
     with space.arrivals(["orders", "mail"]) as arrivals:
         wait(arrivals)
@@ -135,16 +131,12 @@ def expect_arrival(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_descriptor_is_readable_once_a_message_is_free(
-    space: spool.Space, other: spool.Space, way: Callable[[spool.Space], Callable[[], object]]
-) -> None:
+def test_the_descriptor_is_readable_once_a_message_is_free(space: spool.Space, other: spool.Space, way: Way) -> None:
     expect_arrival(space, other, way)
 
 
 @pytest.mark.parametrize("way", [put, roll_back, abandon])
-def test_a_message_of_the_same_opener_arrives(
-    space: spool.Space, way: Callable[[spool.Space], Callable[[], object]]
-) -> None:
+def test_a_message_of_the_same_opener_arrives(space: spool.Space, way: Way) -> None:
     expect_arrival(space, space, way)
 
 
@@ -166,10 +158,7 @@ def no_shared_memory(*spaces: spool.Space) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", [no_notifications, no_announcements, no_shared_memory])
 def test_messages_arrive_in_spite_of_a_fault(
-    space: spool.Space,
-    other: spool.Space,
-    way: Callable[[spool.Space], Callable[[], object]],
-    fault: Callable[..., Any],
+    space: spool.Space, other: spool.Space, way: Way, fault: Callable[..., Any]
 ) -> None:
     act = way(other)
     with fault(space, other):
@@ -389,9 +378,16 @@ def test_arrivals_that_are_dropped_or_closed_leave_nothing(space: spool.Space) -
 
 
 @pytest.mark.parametrize("ending", ["close", "stop"])
-def test_the_end_of_the_space_is_noticed(space: spool.Space, ending: str) -> None:
+def test_the_end_of_the_space_is_noticed(space: spool.Space, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may notify the thread of the last commit of a close before the space is closed."""
+    waits, waiting = threading.Semaphore(0), watching._Watcher._wait
+    if ending == "close":
+        monkeypatch.setattr(kernel, "add_watch", lambda *_: 1)
+        monkeypatch.setattr(watching._Watcher, "_wait", lambda *args: waits.release() or waiting(*args))
     with spool.open(space.path) as own, own.arrivals(["orders"]) as arrivals:
         wait(arrivals)
+        if ending == "close":
+            assert all(waits.acquire(timeout=LONG) for _ in range(2)), "the first wait ends at once"
         {"close": own.close, "stop": door.store(own).stop}[ending]()
         assert readable(arrivals, LONG)
         with pytest.raises(spool.NotOpen if ending == "close" else spool.SpaceStopped):
