@@ -87,6 +87,9 @@ class TransactionManager:
     def prepare_database(self, connection: Any) -> None:
         """Create the table of decisions in a database, unless it exists. The program does this once.
 
+        Give a connection of the engine in place of a session that is registered with zope.sqlalchemy, because only zope's
+        transaction manager may commit that session.
+
         Afterwards a connection to the database can be the last resource of a transaction: see
         ``GlobalTransaction.enlist``. The user of the database needs the right to create a table. The other programs
         need the rights to select, insert and delete rows of ``xaspool_decisions``.
