@@ -87,8 +87,8 @@ class TransactionManager:
     def prepare_database(self, connection: Any) -> None:
         """Create the table of decisions in a database, unless it exists. The program does this once.
 
-        Give a connection of the engine in place of a session that is registered with zope.sqlalchemy, because only zope's
-        transaction manager may commit that session.
+        In place of a session that is registered with zope.sqlalchemy, give a connection of its engine, because only
+        zope's transaction manager may commit the session.
 
         Afterwards a connection to the database can be the last resource of a transaction: see
         ``GlobalTransaction.enlist``. The user of the database needs the right to create a table. The other programs
