@@ -81,8 +81,7 @@ def drop(path: str | os.PathLike[str]) -> str:
     """
     with _closed(path) as disk:
         text = read_settings_text(disk)
-        mirror = parse(text, disk.path(layout.SETTINGS)).mirror
-        if mirror is None:
+        if (mirror := parse(text, disk.path(layout.SETTINGS)).mirror) is None:
             raise InvalidArgument(f"{disk.root} has no mirror")
         write_settings(disk, with_mirror(text, None))
         forget_ids(disk)

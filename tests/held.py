@@ -39,8 +39,7 @@ class HeldDisk(Disk):
         super().make_durable(handle, directory, **how)
 
     def create(self, name: str) -> int:
-        error = self.write_fails(name)
-        if error is not None:
+        if (error := self.write_fails(name)) is not None:
             raise error
         return super().create(name)
 

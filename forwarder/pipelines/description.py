@@ -238,8 +238,7 @@ def described(given: Mapping[str, Any], where: str) -> Description:
     ``where``: the file or the pipeline, for the text of errors.
     """
     mistakes: list[str] = []
-    found = _read(Description, given, "", mistakes)
-    if found is not None:
+    if (found := _read(Description, given, "", mistakes)) is not None:
         mistakes += found.mistakes()
     if found is None or mistakes:
         raise PipelineError("\n".join(f"{where}: {mistake}" for mistake in mistakes))

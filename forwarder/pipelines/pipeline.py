@@ -78,7 +78,7 @@ class Pipeline:
         destinations: Mapping[str, Mapping[str, Any]],
         **options: Any,
     ) -> None:
-        given = {"name": name, "routes": routes, "destinations": dict(destinations), **options}
+        given = {"name": name, "routes": routes, "destinations": destinations, **options}
         self._describe(given, f"pipeline {name}")
 
     def _describe(self, given: Mapping[str, Any], where: str) -> None:

@@ -4,6 +4,7 @@ A stage turns a message into any number of new messages. One commit removes the 
 """
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,8 @@ from spool.model.text import one_line
 from spool.workers.outcome import NewMessage, Outcome, Reject, Rejected, Retried, Translated, of_error
 
 log = logging.getLogger("spool.forwarder")
+
+_OF_FUNCTIONS = (Exception, SystemExit, CancelledError)  # (a time limit and Ctrl-C end the whole call)
 
 
 class _Failed(Exception):
@@ -61,7 +64,7 @@ def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: M
                         raise Reject(disposition.reason, disposition.reply)
                 for disposition in dispositions:
                     _apply(disposition, function, one, passage, last_queues)
-            except Exception as error:
+            except _OF_FUNCTIONS as error:
                 raise _Failed(function, error) from error
     return passage
 
@@ -109,7 +112,7 @@ class Way:
         if isinstance(self.when, Function):
             try:
                 return bool(self.when.load()(message))
-            except Exception as error:
+            except _OF_FUNCTIONS as error:
                 raise _Failed(self.when, error) from error
         return all(message.headers.get(name) in values for name, values in self.when)
 

@@ -123,8 +123,7 @@ def look(
     try:
         if spool.__version__ != version:
             raise ServiceError(f"xaspool is {spool.__version__} there, and {version} here: install the same")
-        is_seen = place.is_seen()
-        if is_seen:
+        if is_seen := place.is_seen():
             check_place(place.path)
         elif connection is not None:
             from forwarder.network.server_calls import act  # (a forwarder without Spark needs no Arrow)

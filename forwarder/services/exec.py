@@ -4,6 +4,7 @@ No shell reads the command, except in ``exec:sh -c '…'``. The command runs in 
 the whole group when the command has ended, or at the time limit.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -69,8 +70,8 @@ class ExecService(Caller, Service):
         try:
             with _started(shlex.split(self.command), variables(request.message)) as process:
                 return _outcome(process, request.raw, self.timeout)
-        except OSError as error:  # the command does not exist, or memory or processes have run out
-            return Retried(describe(error), counted=False)
+        except OSError as error:  # e.g. the command does not exist, or memory or processes have run out
+            return Retried(describe(error), counted=error.errno == errno.E2BIG)  # (headers make large variables)
 
 
 def judge(status: int, output: bytes, errors: bytes) -> Outcome:

@@ -180,8 +180,7 @@ class HttpCaller:
 
     def close(self) -> None:
         """Close this thread's connection. Each other connection ends with its thread."""
-        client = self._threads.__dict__.pop("client", None)
-        if client is not None:
+        if (client := self._threads.__dict__.pop("client", None)) is not None:
             client.close()
 
     def _read(self, response: "httpx.Response") -> bytes | None:

@@ -62,8 +62,7 @@ class KafkaService(Service):
     def open(self) -> "KafkaCaller":
         """Return the caller. If the brokers cannot be reached, this method succeeds and the first call fails."""
         url = f"kafka:{self.target}"
-        found = re.fullmatch(r"//([^/?]+)/([\w.-]{1,249})(?:\?(.*))?", self.target, re.ASCII)
-        if found is None:
+        if (found := re.fullmatch(r"//([^/?]+)/([\w.-]{1,249})(?:\?(.*))?", self.target, re.ASCII)) is None:
             raise ServiceError(f"{url!r} is no URL of a topic: write kafka://host:port,host:port/topic")
         brokers, topic, query = found.groups()
         try:

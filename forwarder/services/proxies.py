@@ -51,8 +51,7 @@ def _matches(entry: str, host: str, port: int | None) -> bool:
         name = with_port[1]
     if with_port and port != int(with_port[2]):
         return False
-    address = _address(host)
-    if address is not None:
+    if (address := _address(host)) is not None:
         try:
             return address in ip_network(re.sub(r"[][]", "", name), strict=False) or name == "*"
         except ValueError:

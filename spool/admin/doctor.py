@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 from shlex import quote
 
 from spool.disk.advice import advice, not_of_the_owner, of_another_user, user_name
@@ -191,7 +192,7 @@ def _maker(disk: Disk) -> int:
 
 
 def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
-    """Yield the directories and files of the space, without dropped files."""
+    """Yield the directories and files of the space, without dropped files and files in quarantine."""
     roots = disk.names("")
     foreign = layout.foreign(roots)
     for name in roots:
@@ -199,8 +200,8 @@ def _own_files(disk: Disk) -> Iterator[tuple[str, FileIdentity]]:
         if file is not None and not file.is_directory and name not in foreign:
             yield name, file
     for directory in layout.DIRECTORIES:
-        if directory != layout.DROP:
-            yield from _with_files(disk, directory)
+        if directory != layout.DROP:  # (a dropped file keeps its owner and mode in quarantine, too)
+            yield from islice(_with_files(disk, directory), 1 if directory == layout.QUARANTINE else None)
 
 
 def _with_files(disk: Disk, directory: str) -> Iterator[tuple[str, FileIdentity]]:
@@ -403,8 +404,7 @@ def _clocks(disk: Disk, trial: str) -> str:
 
 
 def _space_directory(disk: Disk, trial: str, name: str) -> str:
-    defect = misplacement(disk, name)
-    if defect:
+    if defect := misplacement(disk, name):
         raise _Refused(defect)
     if name == layout.RUN:
         return "is a directory"

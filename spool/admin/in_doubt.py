@@ -80,8 +80,7 @@ def _described(store: Store, xid: Xid, contents: FileContents) -> InDoubt:
     with store.view.mutex:
         messages = store.view.index.messages
         for position in addressed_positions(contents):
-            run = messages.find(position)
-            if run is not None:
+            if (run := messages.find(position)) is not None:
                 takes[run.queue.name] += 1
                 if len(taken_ids) < MOST_IDS:
                     taken_ids.append(run.id_of(position.ordinal))
@@ -128,8 +127,7 @@ def _finish_rollback(store: Store, xid: Xid, deadline: Deadline) -> None:
 
 def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
     """Finish an administrator's decision, and delete its fact; returns False if no decision is recorded."""
-    outcome = heuristic_outcome(store, xid)
-    if outcome is None:
+    if (outcome := heuristic_outcome(store, xid)) is None:
         return False
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)

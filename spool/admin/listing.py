@@ -64,8 +64,7 @@ def entries_of(store: Store, queue: str, slices: list[Slice], preview: int | Non
                 run = store.view.index.messages.find(position)
                 if run is None or run.queue.name != queue or run.is_expired(store.clock.now()):
                     continue
-            entry = current_entry(store, run, position, held, preview)
-            if entry is not None:
+            if (entry := current_entry(store, run, position, held, preview)) is not None:
                 yield entry
 
 
@@ -79,8 +78,7 @@ def entry_of(store: Store, wanted_id: str, preview: int | None) -> QueueEntry:
     run, position = locate(store, wanted_id)
     held = by_position(store.files.disk, store.shared, store.view)
     name_processes(store.shared, held, [position])
-    entry = current_entry(store, run, position, held, preview)
-    if entry is None:
+    if (entry := current_entry(store, run, position, held, preview)) is None:
         raise no_message(wanted_id)
     return entry
 
@@ -129,8 +127,7 @@ def state_of(store: Store, wanted_id: str) -> MessageState:
         is_claimed = store.shared.claims.is_claimed(*position)
         catch_up(store, list_prepared(store))
         with store.view.mutex:
-            run = store.view.index.messages.find(position)
-            if run is None:
+            if (run := store.view.index.messages.find(position)) is None:
                 return GONE
             if position in store.view.prepared.held:
                 return IN_DOUBT

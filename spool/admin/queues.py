@@ -56,8 +56,7 @@ def add_queues(
     with editing(store) as file:
         found, made, alike = dict[str, QueueConfig](), dict[str, QueueConfig](), {}
         for name, options in wanted.items():
-            present = file.config.queues.get(name)
-            if present is None:
+            if (present := file.config.queues.get(name)) is None:
                 made[name] = _config_of(name, options, file.config.defaults, alike)
             elif exist_ok:
                 _check_alike(present, queue_config(name, options, defaults=file.config.defaults), options)

@@ -42,8 +42,7 @@ def locate(store: Store, wanted_id: str) -> tuple[Run, Position]:
 
 def find_message(store: Store, wanted_id: str) -> Message:
     """Return the message with this id, from any queue. Raises BadMessageId if no message has the id."""
-    seen = peek(store, locate(store, wanted_id)[1])
-    if seen is None:
+    if (seen := peek(store, locate(store, wanted_id)[1])) is None:
         raise no_message(wanted_id)
     return seen.message
 
@@ -77,8 +76,7 @@ def peek(store: Store, position: Position, preview: int | None = None) -> Peek |
     for _ in range(_MOST_READS):
         cut: Peek | None = None
         with store.view.mutex:
-            run = store.view.index.messages.find(position)
-            if run is None:
+            if (run := store.view.index.messages.find(position)) is None:
                 return None
             file = run.file
             try:
@@ -97,8 +95,7 @@ def peek(store: Store, position: Position, preview: int | None = None) -> Peek |
                 return cut  # the message was in this file after the read, so the file was not recycled before
             problem = CorruptedFile("other processes move the message all the time: try again")
     with store.view.mutex:
-        run = store.view.index.messages.find(position)
-        if run is None:
+        if (run := store.view.index.messages.find(position)) is None:
             return None
     id_, queue = run.id_of(position.ordinal), run.queue.name
     where = f"{position.number}/{position.ordinal}"
@@ -144,8 +141,7 @@ def find_now(store: Store, wanted: Wanted, other_than: str | None) -> Message | 
     store.view.was_searched = True
     catch_up(store, page)
     while (position := _newest(store, wanted)) is not None:
-        seen = peek(store, position)
-        if seen is not None:
+        if (seen := peek(store, position)) is not None:
             return None if seen.message.id == other_than else seen.message
     return None  # (``peek`` has caught up, so a message that replaced the removed one was found in the next round)
 

@@ -10,6 +10,7 @@ from spool.index.queue import Queue
 from spool.index.run import QueueOrder, Run
 from spool.log.quota import Usage, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
+from spool.model.message import due_time
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
 from spool.store.parts import View
@@ -21,7 +22,8 @@ class QueueStats:
     """The figures of a queue at one moment.
 
     bytes: the size of all bodies in the queue.
-    oldest_age: the age of the oldest ready message, in seconds; None if no message is ready.
+    oldest_age: how long a message has been ready, at the most, in seconds: since its put, or since it was due. None if
+        no message is ready.
     quarantined: the number of files in ``quarantine/`` that have a damaged message of the queue, or that the queue's
         intake refused.
 
@@ -83,7 +85,7 @@ _NONE, _NO_COUNTS, _NO_USAGE = Counter[Run](), (0, 0, 0, 0), Usage()
 
 
 def _waiting(queue: Queue, now: float, taken: Counter[Run]) -> tuple[int, int, float | None]:
-    """Return the number of ready messages, the number of delayed messages, and the time of the oldest ready message.
+    """Return the number of ready messages, the number of delayed messages, and the time since which one is ready.
 
     ``taken``: the number of messages that transactions hold, by run.
     """
@@ -91,7 +93,8 @@ def _waiting(queue: Queue, now: float, taken: Counter[Run]) -> tuple[int, int, f
     delayed = sum(run.live for run in queue.delayed) + sum(segment.live for segment in queue.delayed_segments)
     delayed -= sum(count for run, count in taken.items() if run.due is not None and run.due > now)
     ready = queue.live - delayed - taken.total()
-    times = [run.committed_at for run in (*queue.ready, *queue.waiting) if run.live > taken.get(run, 0)]
+    ready_runs = [run for run in (*queue.ready, *queue.waiting) if run.live > taken.get(run, 0)]
+    times = [max(run.committed_at, due_time(run.attributes, run.committed_at) or 0.0) for run in ready_runs]
     oldest = min(times + [segment.oldest for segment in queue.segments], default=None)
     return max(0, ready), max(0, delayed), oldest
 
@@ -111,7 +114,6 @@ def _per_queue(view: View, positions: Iterable[Position]) -> dict[QueueOrder, Co
     """Return how many messages at the positions each run has, grouped by the order of the run's queue."""
     found: dict[QueueOrder, Counter[Run]] = {}
     for position in positions:
-        run = view.index.messages.find(position)
-        if run is not None:
+        if (run := view.index.messages.find(position)) is not None:
             found.setdefault(run.queue, Counter())[run] += 1
     return found

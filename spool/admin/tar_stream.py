@@ -77,8 +77,7 @@ class Writer:
         self._write(header(encoded, size))
         checksum, offset, whole = hashlib.sha256(), 0, True
         while offset < size:
-            data = read(offset, min(PIECE_BYTES, size - offset))
-            if not data:
+            if not (data := read(offset, min(PIECE_BYTES, size - offset))):
                 data, whole = bytes(min(PIECE_BYTES, size - offset)), False
             checksum.update(data)
             self._write(data)
@@ -142,8 +141,7 @@ class Reader:
         """Yield the bytes of the member that ``next`` returned. Then read the padding after the bytes."""
         left = size
         while left:
-            piece = self._upto(left)
-            if not piece:
+            if not (piece := self._upto(left)):
                 raise _ended()
             left -= len(piece)
             yield piece
@@ -172,8 +170,7 @@ class Reader:
     def _exactly(self, length: int) -> bytes:
         data = b""
         while len(data) < length:
-            piece = self._upto(length - len(data))
-            if not piece:
+            if not (piece := self._upto(length - len(data))):
                 raise _ended()
             data += piece
         return data

@@ -154,8 +154,7 @@ class _Members:
 
     def next(self) -> str:
         """Return the name of the next member. Next, the caller reads the member's ``content`` or ``pieces``."""
-        found = self._archive.next()
-        if found is None:
+        if (found := self._archive.next()) is None:
             raise CorruptedFile("its manifest is missing")
         self._name, self._size = found
         if self._name in self.read:
@@ -205,8 +204,7 @@ def _consistent(settings: bytes, space_id: bytes, report: ExportReport, names: s
             text = with_mirror(text, None)
     except (ValueError, RecursionError) as error:  # InvalidArgument is a ValueError
         raise CorruptedFile(str(error)) from None
-    id = parse_id(space_id)
-    if id is None:
+    if (id := parse_id(space_id)) is None:
         raise CorruptedFile(f"it lacks the {layout.SPACE_ID} of the space")
     dropped = {name for name in names if name.startswith((f"{layout.DROP}/", f"{layout.ACTIVE}/"))}
     void = dropped - report.dropped.keys()

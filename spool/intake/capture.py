@@ -174,8 +174,7 @@ class Capture:
         """Return the directory's files that must still be read, or None if this intake does not keep the directory. The
         caller holds the directory's byte."""
         path, queue = f"{layout.ACTIVE}/{directory}", layout.queue_of_capture(directory)
-        identity = self._disk.identity(path)
-        if identity is None:
+        if (identity := self._disk.identity(path)) is None:
             return None  # another intake was faster
         if not identity.is_directory:
             self._report(path, queue, "it is no directory, and left alone")

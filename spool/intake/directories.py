@@ -69,8 +69,7 @@ class CaptureDirectories:
     def for_file(self, queue: str, name: str) -> str:
         """Return this intake's directory for a file. If the current directory is full, or has already had a file of
         this name, create a new directory."""
-        directory = self._current.get(queue)
-        if directory is not None:
+        if (directory := self._current.get(queue)) is not None:
             used = self._used[directory]
             if name not in used and len(used) < _MOST_NAMES:
                 return directory

@@ -64,8 +64,7 @@ class LateWrites:
         folder of late files."""
         named = _FOLDER.fullmatch(folder.rpartition("/")[2])
         if named is not None and is_directory(self._disk, folder):
-            names = self._disk.names(folder)
-            if not names:
+            if not (names := self._disk.names(folder)):
                 self._disk.remove_directory(folder)
             self._files += [_LateFile(queue, f"{folder}/{name}", int(named[1]), int(named[2])) for name in names]
 

@@ -36,8 +36,7 @@ class Markers:
 
     def capture(self, queue: str, arrivals: Sequence[tuple[str, Seen]]) -> list[CapturedFile]:
         """Capture files and their markers. Returns the captured files without the markers, as ``Capture.capture``."""
-        suffix = self.suffix(queue)
-        if suffix is None:
+        if (suffix := self.suffix(queue)) is None:
             return self._capture.capture(queue, arrivals)
         known = self.names(queue)
         markers = [(name + suffix, None) for name, _ in arrivals if name + suffix not in known]

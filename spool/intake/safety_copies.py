@@ -27,8 +27,7 @@ _FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
 def make(disk: Disk, first: str, directory: str, most: int) -> None:
     """Copy a dropped file. The copy is durable once the capture directory is flushed. Raises OSError if the file does
     not exist, or has more than ``most`` bytes."""
-    original = disk.identity(first)
-    if original is None:
+    if (original := disk.identity(first)) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
     part = f"{directory}/{_PART}{original.inode}"
     disk.make_directory(part)

@@ -351,8 +351,7 @@ def attributes_of(**options: Any) -> dict[str, Any]:
             raise exclusive(one, other)
     found: dict[str, Any] = {}
     for name, value in options.items():
-        option = PUT_OPTIONS.get(name)
-        if option is None:
+        if (option := PUT_OPTIONS.get(name)) is None:
             raise TypeError(f"put() got an unexpected keyword argument {name!r}")
         if value is option.default or value == option.default:
             continue

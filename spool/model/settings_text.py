@@ -90,8 +90,7 @@ def _followed(read: _Read, text: str) -> _Read | None:
     if not read.is_plain:
         return None
     same = _same_length(old, text)
-    begin = old.rfind(_BEGIN, 0, same) + 1
-    if not begin:
+    if not (begin := old.rfind(_BEGIN, 0, same) + 1):
         return None
     end_of_both = _same_length(old[begin:], text[begin:], from_end=True)
     after = text.find(_BEGIN, len(text) - end_of_both)
@@ -177,8 +176,7 @@ def _changed_block(text: str, config: QueueConfig, defaults: Mapping[str, Any]) 
     """Return the text with the changed options of one queue, or None if the queue has no block. Comments are kept."""
     import tomlkit
 
-    block = _find(text, config.name)
-    if block is None:
+    if (block := _find(text, config.name)) is None:
         return None
     table = tomlkit.parse(text[block.body : block.end])
     set_options(table, config, defaults)
@@ -189,8 +187,7 @@ def _changed_block(text: str, config: QueueConfig, defaults: Mapping[str, Any]) 
 def _without_block(text: str, name: str) -> str | None:
     """Return the text without a queue's block, or None if the queue has no block. Comments after the queue's options
     are kept, because they may belong to the next queue."""
-    block = _find(text, name)
-    if block is None:
+    if (block := _find(text, name)) is None:
         return None
     lines = text[block.body : block.end].splitlines(keepends=True)
     while lines and (not lines[-1].strip() or lines[-1].startswith("#")):
@@ -204,8 +201,7 @@ def _find(text: str, name: str) -> _Block | None:
     begin = 0
     for header in (f"[queues.{name}]", f'[queues."{name}"]'):
         while (begin := text.find(f"\n{header}", begin) + 1) > 0:
-            queue = _QUEUE.match(text, begin)
-            if queue is not None:
+            if (queue := _QUEUE.match(text, begin)) is not None:
                 after = _TABLE.search(text, queue.end())
                 return _Block(name, begin, queue.end(), len(text) if after is None else after.start())
     return None

@@ -70,8 +70,7 @@ class Xid(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Xid":
         """Return the xid whose ``str()`` is this text. Raises ValueError if no xid has this text."""
-        match = _NAME.fullmatch(text)
-        if match is None:
+        if (match := _NAME.fullmatch(text)) is None:
             raise ValueError(f"{text!r} is not an xid, which is written format.gtrid.bqual, e.g. 0.b3JkZXI.MQ")
         try:
             xid = cls.checked(int(match[1]), _decode(match[2]), _decode(match[3]))

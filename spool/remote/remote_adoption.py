@@ -180,8 +180,7 @@ def _copy(
                     transaction.stream()
     for table in contents.tables:
         for fact, value, expiry in table.facts:
-            new_id = new_ids.get(int(str(value)[-8:], 16))
-            if new_id is not None:
+            if (new_id := new_ids.get(int(str(value)[-8:], 16))) is not None:
                 writes.fact(fact, new_id, expiry)
 
 

@@ -179,8 +179,7 @@ class RemoteBranch:
         if queue not in settings.config.queues:
             settings = check_queue(store.settings, queue, store.shared.counters.read())
         groups = encode_bodies(store, settings, queue, list(bodies), options)
-        key = options.get("deduplication_key")
-        if key is not None:
+        if (key := options.get("deduplication_key")) is not None:
             check_single(sum(len(raws) for raws, _ in groups))
             name = fact_key(queue, key)
             if name in self._keys:

@@ -143,7 +143,7 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
         at=store.clock.now(),
         is_stopped=page.is_stopped,
         commits=page.published,
-        unflushed=max(0, page.published - page.durable) if store.view.index.unflushed else 0,
+        unflushed=sum(number > page.durable for number in list(store.view.index.unflushed)),
         queues=queues,
         roles=role,
         references={

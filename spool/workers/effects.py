@@ -130,8 +130,7 @@ def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outco
         outcome = Retried(outcome.reason, outcome.delay)
     added: dict[str, Usage] = {}
     for queue, size in _answers(message, raw, outcome):
-        config = policy.space.queues.get(queue)
-        if config is None:
+        if (config := policy.space.queues.get(queue)) is None:
             which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
             return Retried(f"the {which} {queue!r} does not exist: create it")
         if config.max_messages is not None or config.max_bytes is not None:
@@ -196,8 +195,7 @@ def _answer(batch: WriteSet, policy: OutcomePolicy, queue: str, request: Message
     """
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in TRAVELLING:
-        value = getattr(request, name)
-        if value:
+        if value := getattr(request, name):
             attributes[name] = dict(value) if isinstance(value, Mapping) else value
     if answer.content_type is not None:
         attributes["content_type"] = answer.content_type

@@ -27,6 +27,14 @@ class Replied:
     content_type: str | None = None
     codec: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.body is None:
+            object.__setattr__(self, "body", b"")
+        if not (isinstance(self.body, bytes) and isinstance(self.content_type, str | None)):
+            raise InvalidArgument(f"a reply has bytes, and its content type is a text or None, not {shown(self)}")
+        if not isinstance(self.codec, str | None):
+            raise InvalidArgument(f"the codec of a reply is a text or None, not {shown(self.codec)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Retried:
@@ -40,6 +48,9 @@ class Retried:
     delay: float | None = None
     counted: bool = True
 
+    def __post_init__(self) -> None:
+        _check_failure(self, self.reason, self.delay)
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -52,12 +63,28 @@ class Rejected:
     reply: Replied | None = None
     delay: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_failure(self, self.reason, self.delay)
+        if not isinstance(self.reply, Replied | None):
+            raise InvalidArgument(f"the reply of a rejection is a Replied or None, not {shown(self.reply)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Passed:
     """The message moves, unchanged, to another queue of the space, in the same commit."""
 
     queue: str
+
+    def __post_init__(self) -> None:
+        check_queue_name(self.queue)
+
+
+def _check_failure(outcome: "Retried | Rejected", reason: object, delay: float | None) -> None:
+    """Check the reason and the delay of a failure, and reduce the delay to ``LONGEST_DELAY``."""
+    if not isinstance(reason, str):
+        raise InvalidArgument(f"the reason of a failure is a text, not {shown(reason)}")
+    object.__setattr__(outcome, "reason", one_line(reason))
+    object.__setattr__(outcome, "delay", bounded(delay))
 
 
 class NewMessage:
@@ -185,6 +212,13 @@ def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:
 
 def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     """Return the outcome of a function's exception: a failed attempt, unless it is `Retry` or `Reject`."""
+    try:
+        return _of_error(error, max_reply)
+    except InvalidArgument as wrong:  # a subclass of `Retry` or `Reject` has wrong values
+        return Retried(describe(wrong))
+
+
+def _of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     if isinstance(error, Retry):
         return Retried(error.reason or "the service asks to try again", error.delay, error.counted)
     if not isinstance(error, Reject):

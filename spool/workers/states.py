@@ -89,8 +89,7 @@ def next_state(state: State, event: Event) -> State:
     defect."""
     if state in ENDS:
         return state
-    found = _NEXT.get((state, event))
-    if found is None:
+    if (found := _NEXT.get((state, event))) is None:
         raise ValueError(f"an attempt that is {state.value} has no event {event.name}")
     return found
 

@@ -6,15 +6,7 @@ from spool.model import layout
 from tests import door
 from tests.compaction import small_compactions
 from tests.crash.interleave import Scenario, Simulation
-from tests.crash.programs import (
-    deciding,
-    getting,
-    one_after_the_other,
-    opening,
-    preparing,
-    putting,
-    rolling_back,
-)
+from tests.crash.programs import deciding, getting, one_after_the_other, opening, preparing, putting, rolling_back
 
 
 def compacting(space: spool.Space) -> None:

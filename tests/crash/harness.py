@@ -374,8 +374,7 @@ class Explorer:
         if image.beside is None:
             return
         with self._telling("of the mirror alone"):
-            found = self._restored.get(image.beside)
-            if found is None:
+            if (found := self._restored.get(image.beside)) is None:
                 found = self._restored[image.beside] = self._restore(image.beside)
             if found not in allowed:
                 raise self._violation(f"found {found}, allowed {sorted(map(str, allowed))}")

@@ -189,8 +189,7 @@ def deciding(log: OperationLog, outcome: str, *, told: bool = False, patience: i
         if operation is None:
             return
         target = DONE if outcome == "commit" else NOTHING
-        decided = operation.ended
-        if not decided:
+        if not (decided := operation.ended):
             operation.outcomes |= {target}
         operation.may_return |= target is NOTHING  # from its first step on: the removal is not flushed
         try:

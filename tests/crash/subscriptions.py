@@ -41,8 +41,7 @@ class Subscriber:
                 since = subscriptions.register(store, _NAME, (_QUEUE,), _SECONDS, False, "")
                 self.since, self.offset, self.operations, self.expires = since, since, len(log.operations), expires
             for _ in range(0 if self.lapsed else batches):
-                found = self._behind(store)
-                if found is None:
+                if (found := self._behind(store)) is None:
                     return
                 self.offset, self.read = max([self.offset, *found]), {**self.read, **found}
                 expires = store.clock.now() + _SECONDS
@@ -57,8 +56,7 @@ class Subscriber:
         """Expect that each message put since the registration was read once, or can still be read."""
         if not self.since or self.lapsed:
             return
-        found = self._behind(door.store(space))
-        if found is None:
+        if (found := self._behind(door.store(space))) is None:
             return
         bodies = [body for some in {**self.read, **found}.values() for body in some]
         if len(bodies) != len(set(bodies)):

@@ -178,8 +178,7 @@ def read_logs(directory: LogDirectory, logs: Logs) -> None:
     for coordinator in directory.coordinators():
         if directory.is_alive(coordinator):
             continue
-        found = directory.read_dead(coordinator)
-        if found is not None:
+        if (found := directory.read_dead(coordinator)) is not None:
             logs[coordinator] = found
 
 

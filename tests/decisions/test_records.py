@@ -168,8 +168,7 @@ def test_x03_a_flipped_byte_is_noticed_unless_the_last_flush_wrote_it(
     end_of_slots = slot_offset(file.start, len(file.slots))
     near = st.integers(0, min(120, file.start)) | st.integers(file.start, end_of_slots + SLOT_BYTES)
     at = data.draw(near | st.integers(0, len(file.data) - 1))
-    found = read_or_refuse(overwritten(file.data, at, bytes([file.data[at] ^ flips])))
-    if found is None:
+    if (found := read_or_refuse(overwritten(file.data, at, bytes([file.data[at] ^ flips])))) is None:
         assert at < end_of_slots, "bytes that no slot uses yet do not matter"
         return
     assert found._replace(committed=file.contents.committed) == file.contents

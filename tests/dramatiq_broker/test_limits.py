@@ -12,12 +12,7 @@ from uuid import uuid4
 import dramatiq
 import pytest
 from dramatiq.middleware import GroupCallbacks
-from dramatiq.rate_limits import (
-    Barrier,
-    BucketRateLimiter,
-    ConcurrentRateLimiter,
-    WindowRateLimiter,
-)
+from dramatiq.rate_limits import Barrier, BucketRateLimiter, ConcurrentRateLimiter, WindowRateLimiter
 from dramatiq.rate_limits.backends import StubBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -35,8 +35,7 @@ class _Faulty:
     def _may_fail(self, call: str, what: object) -> None:
         if str(what).startswith(_ALIKE) and not str(what).startswith(_FIRST_OF_THEM):
             return
-        code = self.plan.fails(call)
-        if code is not None:
+        if (code := self.plan.fails(call)) is not None:
             raise self.plan.error(call, code, what)
 
     def open(self, name: str, *, write: bool = False) -> int:

@@ -8,14 +8,7 @@ import pytest
 from forwarder import ThreadForwarder
 from forwarder.result import RoundResult
 from forwarder.round import RoundSize
-from forwarder.routes.pace import (
-    FIRST_ROUND_MESSAGES,
-    MOST_ROUND_MESSAGES,
-    Pace,
-    halves,
-    is_through,
-    next_limit,
-)
+from forwarder.routes.pace import FIRST_ROUND_MESSAGES, MOST_ROUND_MESSAGES, Pace, halves, is_through, next_limit
 from spool.workers.conclusion import kept
 from spool.workers.states import Event
 
@@ -59,8 +52,7 @@ def test_e07_nothing_is_claimed_ahead_where_order_or_room_depends_on_the_commit(
 
 
 @pytest.mark.parametrize(
-    "result",
-    [not_reached(), RoundResult(kept=kept(Event.NO_ROOM, "queue replies is full")), delivered(9)],
+    "result", [not_reached(), RoundResult(kept=kept(Event.NO_ROOM, "queue replies is full")), delivered(9)]
 )
 def test_nothing_is_claimed_ahead_behind_a_round_that_left_messages(result: RoundResult) -> None:
     """The messages that the round left come first; or the service is down, and would fail for the next messages,

@@ -46,8 +46,7 @@ class Proxy(BaseHTTPRequestHandler):
             ends = {self.connection: there, there: self.connection}
             while True:
                 for one in select.select(list(ends), [], [])[0]:
-                    data = one.recv(1 << 16)
-                    if not data:
+                    if not (data := one.recv(1 << 16)):
                         return None
                     ends[one].sendall(data)
 

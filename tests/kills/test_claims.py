@@ -43,15 +43,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "call",
-    [
-        "pwrite64",
-        "renameat",
-        "unlinkat",
-        "fsync",
-        "renameat2",
-        pytest.param("fcntl", marks=pytest.mark.slow),
-    ],
+    "call", ["pwrite64", "renameat", "unlinkat", "fsync", "renameat2", pytest.param("fcntl", marks=pytest.mark.slow)]
 )
 def test_each_attempt_of_claims_counts_once_whenever_processes_are_killed(
     call: str, template: Path, tmp_path: Path, scaffold: Scaffold, stride: Stride, record_property

@@ -87,8 +87,7 @@ def test_a_reader_that_is_overtaken_at_each_file_ends(ordered: bool) -> None:
     turns = iter(range(40))
 
     def goes_on() -> None:
-        turn = next(turns, None)
-        if turn is not None:
+        if (turn := next(turns, None)) is not None:
             consumed_and_reclaimed(space, f"turn {turn}")
             disk.before("open", goes_on, layout.COMMITTED)
 

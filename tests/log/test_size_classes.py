@@ -31,8 +31,7 @@ class Watched(Disk):
         return handle, size, is_alone
 
     def close(self, handle: int) -> None:
-        before = self._sizes.pop(handle, None)
-        if before is not None:
+        if (before := self._sizes.pop(handle, None)) is not None:
             self.changed += self.handle_identity(handle).size != before
         super().close(handle)
 

@@ -182,6 +182,10 @@ def test_c06_a_reclaiming_process_flushes_the_commits_that_the_housekeeper_leave
         door.steps(space)
     page = door.counters(space)
     assert page.durable < page.published
+    space.create_queue("durable")
+    space.put_many("durable", ["two", "three"])
+    space.put("durable", "four")
+    assert space.metrics().unflushed == 1, "a power cut loses no durable commit"
 
 
 def test_c06_the_housekeeper_flushes_once_more_when_an_edit_has_taken_the_last_such_queue() -> None:

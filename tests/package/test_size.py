@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_308,
+    "spool": 23_302,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
-    "forwarder": 4_889,
+    "forwarder": 4_887,
     "scripts": 9_357,
-    "tests": 70_251,
+    "tests": 70_244,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,

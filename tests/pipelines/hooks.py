@@ -43,9 +43,12 @@ def untyped(message: spool.Message) -> Continue:
     return Continue(content_type=None)
 
 
+failure: type[BaseException] = ValueError
+
+
 def upper(message: spool.Message) -> Continue:
     if message.body == "bad":
-        raise ValueError("bad")
+        raise failure("bad")
     return Continue(str(message.body).upper())
 
 

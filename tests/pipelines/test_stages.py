@@ -4,6 +4,7 @@ import pytest
 
 import spool
 from spool.model import codecs
+from tests.pipelines import hooks
 from tests.pipelines.conftest import HOOKS, Run, declared
 from tests.shown import bodies
 
@@ -176,23 +177,23 @@ def test_c04_a_route_that_fails_fails_the_message(run: Run, space: spool.Space) 
     assert (failed.body, failed.failure_reason) == ("bad", f"route strict: {HOOKS}:upper: ValueError: bad")
 
 
+@pytest.mark.parametrize("failure", [ValueError, SystemExit])
 def test_c04_or_fails_alone_and_is_redriven_alone(
-    run: Run, space: spool.Space, monkeypatch: pytest.MonkeyPatch
+    run: Run, space: spool.Space, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
 ) -> None:
+    monkeypatch.setattr(hooks, "failure", failure)
     routes = [TWO_ROUTES[0] | {"severity": "route"}, TWO_ROUTES[1]]
     pipeline = declared(routes=routes, destinations=_stopped("one", "two"), retries=2)
     put(space, pipeline, "bad", "good", correlation_id="c", expires_at=4e9)
     for _ in range(3):
         assert bodies(space, "p.to.two") == [], "it is tried again, with all routes, before one fails alone"
         summary = run(pipeline)
-    reason = f"route strict: {HOOKS}:upper: ValueError: bad"
+    reason = f"route strict: {HOOKS}:upper: {failure.__name__}: bad"
     assert (bodies(space, "p.to.one"), bodies(space, "p.to.two")) == (["GOOD"], ["bad", "good"])
     assert ("delivered", f"{reason} (this route alone)") in {one[:2] for one in summary.failures["p"]}
     [failed] = space.browse("p.failures")
     assert (failed.body, failed.failure_reason, failed.correlation_id) == ("bad", reason, "c")
     assert (failed.origin_queue, failed.origin_attempts, failed.expires_at) == ("p", 3, None)
-    from tests.pipelines import hooks
-
     monkeypatch.setattr(hooks.upper, "__code__", hooks.lower.__code__)  # mended
     assert space.redrive("p.failures") == 1
     run(pipeline)

@@ -211,8 +211,7 @@ class _Search:
         found = []
         alive = self.alive(case)
         for process, name in enumerate(self.names):
-            operation = self.operation(case, process)
-            if operation is None:
+            if (operation := self.operation(case, process)) is None:
                 continue
             line = f"{name}: {operation}"
             try:
@@ -321,8 +320,7 @@ def check(
             raise Limit(f"{len(numbers):,} states, and more to come")
         try:
             search.check_cuts(case)
-            steps = search.steps(case)
-            if not steps:
+            if not (steps := search.steps(case)):
                 if blocked := search.blocked(case):
                     return fault(f"blocked for ever: {', '.join(blocked)}", number)
                 ended.append(number)

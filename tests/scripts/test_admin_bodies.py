@@ -84,12 +84,7 @@ def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_qu
         ("two teas", None, ["two teas"], False),
         (b"two teas", None, ["two teas"], False),
         (b"\x00\xfftea", None, ["00 ff 74 65 61", "..tea"], False),
-        (
-            {1: b"x", "at": datetime(2030, 1, 1, tzinfo=UTC)},
-            None,
-            ['"1": "b\'x\'"', "2030-01-01T00:00"],
-            False,
-        ),
+        ({1: b"x", "at": datetime(2030, 1, 1, tzinfo=UTC)}, None, ['"1": "b\'x\'"', "2030-01-01T00:00"], False),
         (b'{"tea":', "application/json", ['{"tea":'], False),
         ({"evil": "\x1b[2J"}, None, ["\\u001b[2J"], True),
     ],

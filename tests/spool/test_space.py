@@ -59,7 +59,7 @@ def test_q04_a_failed_try_of_a_message_taken_by_key_does_not_bring_it_forward(
     assert space.get("q").attempts == 1
 
 
-def test_stats_count_a_held_message_as_claimed_only(space: spool.Space) -> None:
+def test_stats_count_a_held_message_as_claimed_only(space: spool.Space, clock: MovedClock) -> None:
     now, later = space.put("q", "now"), space.put("q", "later", delay=100)
     space.put("q", "free", delay=100)
     with space.transaction() as tx:
@@ -67,6 +67,8 @@ def test_stats_count_a_held_message_as_claimed_only(space: spool.Space) -> None:
         tx.get("q", message_id=later)
         stats = space.stats("q")
         assert (stats.ready, stats.delayed, stats.claimed, stats.oldest_age) == (0, 1, 2, None)
+    clock.wall += 130
+    assert 25 < space.stats("q").oldest_age < 60, "a delayed message is ready since it is due"
 
 
 def test_a_get_that_cannot_read_releases_its_message(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:

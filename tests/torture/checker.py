@@ -236,8 +236,7 @@ class History:
         """Each producer's messages have rising positions."""
         last: dict[tuple[str, str], Delivery] = {}
         for place, expected, tx in self.committed_puts():
-            found = next(iter(self.deliveries[place]), None)
-            if found is None:
+            if (found := next(iter(self.deliveries[place]), None)) is None:
                 continue
             if expected is not None and found.position != expected:
                 yield f"{place} was put at {expected} and lies at {found.position}"
@@ -286,8 +285,7 @@ def _range(record: Record) -> Iterator[Position]:
 def _overlaps(deliveries: list[Delivery]) -> Iterator[str]:
     """A message is one transaction's from its delivery until that transaction ended, and for ever if it committed."""
     for place, holder in enumerate(deliveries):
-        tx = holder.tx
-        if tx is None:
+        if (tx := holder.tx) is None:
             continue
         until = END_OF_TIME - 1 if tx.outcome is Outcome.COMMITTED and "ack" in tx.events else tx.ended_at or holder.at
         for other in deliveries[place + 1 :]:

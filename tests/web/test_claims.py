@@ -110,8 +110,7 @@ def test_a_client_that_leaves_while_a_message_is_claimed_for_it_costs_no_attempt
     claimed, go_on, taken = threading.Event(), threading.Event(), leases._taken
 
     def take(*arguments: Any) -> Any:
-        found = taken(*arguments)
-        if found:
+        if found := taken(*arguments):
             claimed.set()
             assert go_on.wait(_PATIENT_SECONDS)
         return found

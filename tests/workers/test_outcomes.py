@@ -2,7 +2,10 @@
 run."""
 
 import logging
+import math
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from spool.runtime.context import associated
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import worker_run as runs
 from spool.workers.attempt import Attempt
+from spool.workers.outcome import Passed, Rejected, Replied, Retried
 from tests import door
 from tests.workers.conftest import WAIT, counts, fail
 
@@ -91,6 +95,46 @@ def test_a_delay_that_is_no_number_of_seconds_is_refused_in_words(delay: Any) ->
     for kind in (spool.Retry, spool.Reject):
         with pytest.raises(spool.InvalidArgument, match="delay is a number of seconds from 0, not "):
             kind("busy", delay=delay)
+
+
+class Later(spool.Retry):
+    def __init__(self, delay: Any, reason: Any = "later") -> None:
+        self.delay, self.reason = delay, reason
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(Later, "5"), partial(Later, None, ValueError("x")), partial(Retried, ValueError("x")),
+        partial(Retried, "x", "5"), partial(Replied, "text"), partial(Replied, b"x", 5), partial(Passed, 5),
+        partial(Replied, b"x", None, 5), partial(Rejected, "r", b"reply"), partial(Rejected, 5),
+    ],
+)  # fmt: skip
+def test_wrong_values_of_an_outcome_are_a_failed_attempt(space: spool.Space, call: Callable[[], object]) -> None:
+    """They were committed, and no reader takes such a commit, with all messages of other threads in it."""
+
+    def function(message: spool.Message) -> object:
+        if isinstance(found := call(), Exception):
+            raise found
+        return found
+
+    space.put("orders", "x")
+    assert counts(space.work("orders", function, once=True))["retried"] == 1
+    assert "InvalidArgument" in next(space.browse("orders")).failure_reason  # type: ignore[operator]
+    assert space.check() == []
+
+
+def test_the_delay_of_a_failure_is_at_most_a_week(space: spool.Space) -> None:
+    ids = [space.put("orders", delay) for delay in (math.inf, 1e30)]
+
+    def function(message: spool.Message) -> Retried:
+        if message.body == math.inf:
+            raise Later(math.inf)
+        return Retried("later", message.body)
+
+    assert counts(space.work("orders", function, once=True))["retried"] == 2
+    assert all(space.show(id).not_before < space.show(id).enqueued_at + 8 * 86_400 for id in ids)  # type: ignore[operator]
+    assert space.check() == []
 
 
 def test_a_rejected_message_is_final_and_no_get_takes_it_in_between(
