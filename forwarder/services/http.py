@@ -119,7 +119,7 @@ class HttpCaller:
             if proxy is not None and proxy.url.scheme == "https":
                 proxy.ssl_context = self._trusted
             client = httpx.Client(verify=self._trusted, proxy=proxy, trust_env=False, follow_redirects=False)
-            self._threads.client, self._threads.is_connected = client, False
+            self._threads.client = client
         return client
 
     def __call__(self, request: Request) -> Outcome:
@@ -140,13 +140,15 @@ class HttpCaller:
             return Retried(f"{describe(error)}{self._through}", counted=is_counted)
 
     def _note(self, event: str, info: dict[str, Any]) -> None:
-        """Note that the request is sent. Do not count a request CONNECT, which asks a proxy for the connection.
+        """Note whether the request is sent, and whether on a new connection. A request CONNECT asks a proxy for one.
 
         httpx calls this method for each event of a request. Source: "trace" of
         https://www.python-httpx.org/advanced/extensions.
         """
         if event.endswith("send_request_headers.started") and info["request"].method == b"POST":
             self._threads.is_sent = True
+        elif event == "connection.connect_tcp.started":
+            self._threads.is_new = True
 
     def _send(self, posted: "httpx.Request") -> "httpx.Response":
         """Send a request; return the response when its headers have arrived.
@@ -157,18 +159,15 @@ class HttpCaller:
         """
         import httpx
 
-        self._threads.is_sent = False
-        client = self._client()
+        self._threads.is_sent = self._threads.is_new = False
         try:
-            response = client.send(posted, stream=True)
+            return self._client().send(posted, stream=True)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-            if not self._threads.is_connected:
+            if self._threads.is_new:
                 raise
             self.close()
-            client, self._threads.is_sent = self._client(), False
-            response = client.send(posted, stream=True)
-        self._threads.is_connected = True
-        return response
+            self._threads.is_sent = False
+            return self._client().send(posted, stream=True)
 
     def _judge(self, response: "httpx.Response") -> Outcome:
         status, headers = response.status_code, response.headers

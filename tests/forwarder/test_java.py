@@ -217,12 +217,7 @@ def test_spark_runs_a_python_job_on_a_machine_without_java(tmp_path: Path) -> No
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     ran = subprocess.run(
-        [sys.executable, "-c", SPARK_JOB],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=200,
+        [sys.executable, "-c", SPARK_JOB], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     total, java_home = ran.stdout.split("\n")[:2]

@@ -294,6 +294,12 @@ class TestHttpFailures:
         assert len(answer.connections) == 2
 
     def test_a_new_connection_that_the_server_closes_is_an_attempt(self, url: str, answer: Answer) -> None:
+        def last(handler: BaseHTTPRequestHandler) -> None:
+            handler.send_response(200)
+            for header, value in (("Connection", "close"), ("Content-Length", "0")):
+                handler.send_header(header, value)
+            handler.end_headers()
+
         with closing(parse(url).open()) as caller:
             assert caller(request()) == Replied(b"")
             answer.act = lambda handler: None
@@ -301,6 +307,11 @@ class TestHttpFailures:
             assert len(answer.got) == 3  # one request over the old connection, and one over a new connection
             self.assert_a_try(caller(request()))
             assert len(answer.got) == 4
+            answer.act = last
+            assert caller(request()) == Replied(b"")
+            answer.act = lambda handler: None
+            self.assert_a_try(caller(request()))
+            assert len(answer.got) == 6, "the connection of the answer before was not used again"
 
     def test_a_response_cut_short(self, url: str, answer: Answer) -> None:
         def half(handler: BaseHTTPRequestHandler) -> None:

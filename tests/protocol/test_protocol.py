@@ -6,22 +6,13 @@ from tests.protocol.scenario import Scenario, Setting
 from tests.protocol.scenarios import SCENARIOS
 
 SETTINGS = [
-    pytest.param(
-        scenario,
-        setting,
-        id=f"{scenario.name}-{place}",
-        marks=[pytest.mark.slow] if setting.long else [],
-    )
+    pytest.param(scenario, setting, id=f"{scenario.name}-{place}", marks=[pytest.mark.slow] if setting.long else [])
     for scenario in SCENARIOS
     for place, setting in enumerate(scenario.settings, start=1)
 ]
 MISTAKES = [
     pytest.param(
-        scenario,
-        setting,
-        shows,
-        id=f"{scenario.name}: {mistake}",
-        marks=[pytest.mark.slow] if setting.long else [],
+        scenario, setting, shows, id=f"{scenario.name}: {mistake}", marks=[pytest.mark.slow] if setting.long else []
     )
     for scenario in SCENARIOS
     for shows, mistakes in scenario.mistakes.items()
