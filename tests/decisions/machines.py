@@ -25,12 +25,7 @@ Logs = dict[bytes, LogContents]
 @contextmanager
 def simulation(seed: int) -> Iterator[None]:
     """Use the same random ids in each run, short logs, and no directory of the real machine."""
-    with (
-        repeatable(seed),
-        short_logs(),
-        mock.patch("os.path.isdir", ROOT.__eq__),
-        mock.patch.object(directory, "Disk"),
-    ):
+    with repeatable(seed), short_logs(), mock.patch("os.path.isdir", ROOT.__eq__), mock.patch.object(directory, "Disk"):
         yield
 
 

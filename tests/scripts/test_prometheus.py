@@ -157,6 +157,12 @@ def test_meters_of_a_damaged_file_are_left_out(figures: spool.SpaceMetrics) -> N
     assert not {"xaspool_route_up", "xaspool_workers"} & found.keys()
 
 
+def test_the_transactions_of_a_stopped_space_have_no_samples(figures: spool.SpaceMetrics) -> None:
+    """They are not known, so no alert may take them for decided."""
+    found = parsed(text_with(replace(figures, is_stopped=True)))
+    assert not {"xaspool_transactions", "xaspool_transaction_oldest_age_seconds"} & found.keys()
+
+
 @pytest.mark.parametrize(
     ("service", "shown"),
     [

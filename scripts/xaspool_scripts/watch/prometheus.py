@@ -223,11 +223,11 @@ def _roles(metrics: "SpaceMetrics") -> Samples:
 
 def _transactions(metrics: "SpaceMetrics") -> Samples:
     claimed = sum(each.state == "claimed" for each in metrics.transactions)
-    return [(("claimed",), claimed), (("in_doubt",), metrics.in_doubt)]
+    return [] if metrics.is_stopped else [(("claimed",), claimed), (("in_doubt",), metrics.in_doubt)]
 
 
 def _oldest_transactions(metrics: "SpaceMetrics") -> Samples:
-    for state in ("claimed", "in doubt"):
+    for state in () if metrics.is_stopped else ("claimed", "in doubt"):
         begun = [each.since for each in metrics.transactions if each.state == state and each.since is not None]
         yield (state.replace(" ", "_"),), max(0.0, metrics.at - min(begun, default=metrics.at))
 
