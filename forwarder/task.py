@@ -32,7 +32,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.tracing import instrument
 from spool.workers.conclusion import kept
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome
-from spool.workers.outcome import Outcome, Retried, describe, of_error
+from spool.workers.outcome import Outcome, Retried, checked, describe, of_error
 from spool.workers.pauses import Streak
 from spool.workers.states import Event, State, end_of_call, next_state
 
@@ -258,7 +258,7 @@ class ServiceThreads:
     def call(self, request: Request) -> Outcome | BaseException:
         """Make a call in this thread; return the outcome of the call, or the exception that ends the task."""
         try:
-            return self.caller(request)
+            return checked(self.caller(request))
         except KeyboardInterrupt as error:  # Ctrl-C also reaches this process and ends the task
             return error
         except BaseException as error:  # also SystemExit, so that a service cannot end the task

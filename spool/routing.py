@@ -177,8 +177,7 @@ class Router(Closing):
     def space(self, path: str) -> Space:
         """Return the space at that path; the first call opens the space."""
         with self._opening:
-            space = self._spaces.get(path)
-            if space is None:
+            if (space := self._spaces.get(path)) is None:
                 space = self._spaces[path] = open_space(path)
             return space
 

@@ -202,8 +202,7 @@ class Space:
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """As ``spool.Space.put_many``."""
-        joined = self._joined(transaction)
-        if joined is not None:
+        if (joined := self._joined(transaction)) is not None:
             return await joined.put_many(queue, bodies, **options)
         return await self._put(queue, body_list(bodies), **options)
 
@@ -217,8 +216,7 @@ class Space:
         **options: Unpack[PutOptions],
     ) -> str:
         """As ``spool.Space.replace``. A cancelled call ends before the task is cancelled."""
-        joined = self._joined(transaction)
-        if joined is not None:
+        if (joined := self._joined(transaction)) is not None:
             return await joined.replace(queue, body, timeout=timeout, **options)
         replace = partial(self.sync.replace, queue, body, timeout=timeout, transaction=None, **options)
         return await self._threads.run_to_end(replace, patient=True)
@@ -269,8 +267,7 @@ class Space:
         **options: Unpack[GetOptions],
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
-        joined = self._joined(transaction)
-        if joined is not None:
+        if (joined := self._joined(transaction)) is not None:
             return await joined.get_many(queue, max_messages, **options)
         return await self._receiver.take(check_wanted(queue, max_messages, **options))
 

@@ -111,8 +111,7 @@ class Housekeeper:
     def compact(self) -> int:
         """Compact slow queues; return the number of written files. If another process compacts or reclaims, return
         0."""
-        written = sum(in_turns(self._store, self._compactor.steps()))
-        if written:
+        if written := sum(in_turns(self._store, self._compactor.steps())):
             self._store.meters.record([(("compactions",), 1), (("compacted_files",), written)])
         return written
 

@@ -241,8 +241,8 @@ def _decoded_alone(codec: Codec, raw: bytes) -> Any:
 
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(codec.decode, raw)
-    if isinstance(found.exception(), RecursionError):
-        raise ValueError("it is nested too deeply")
+    if isinstance(error := found.exception(), RecursionError):
+        raise ValueError(str(error))
     return found.result()
 
 

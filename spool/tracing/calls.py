@@ -84,8 +84,7 @@ class PutSpan(Attached):
 
 def _given_headers(options: Mapping[str, Any]) -> dict[str, str] | None:
     """Return a copy of the headers of a put, or None for headers that the put will refuse."""
-    headers = options.get("headers")
-    if headers is None:
+    if (headers := options.get("headers")) is None:
         return {}
     try:
         found = dict(headers) if isinstance(headers, Mapping) else {"": ""}

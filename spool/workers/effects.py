@@ -161,7 +161,7 @@ def _answers(message: Message, raw: bytes, outcome: Outcome) -> list[tuple[str, 
     queue = message.reply_queue
     if isinstance(outcome, Rejected):
         answer, queue = outcome.reply, message.failure_queue
-    return [] if answer is None or queue is None else [(queue, len(answer.body))]
+    return [] if answer is None or queue is None else [(queue, len(answer.body or b""))]
 
 
 def _reject(batch: WriteSet, policy: OutcomePolicy, message: Message, outcome: Rejected, now: float) -> Effect:
@@ -201,7 +201,7 @@ def _answer(batch: WriteSet, policy: OutcomePolicy, queue: str, request: Message
         attributes["content_type"] = answer.content_type
     if answer.codec is not None:
         attributes["codec"] = answer.codec
-    batch.put(queue, [answer.body], with_times_of_queue(policy.space.queues[queue], attributes))
+    batch.put(queue, [answer.body or b""], with_times_of_queue(policy.space.queues[queue], attributes))
 
 
 def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:

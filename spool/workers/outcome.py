@@ -1,7 +1,7 @@
 """The outcomes of a service call, and two exceptions that a Python function raises to choose its outcome."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
@@ -27,14 +27,6 @@ class Replied:
     content_type: str | None = None
     codec: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.body is None:
-            object.__setattr__(self, "body", b"")
-        if not (isinstance(self.body, bytes) and isinstance(self.content_type, str | None)):
-            raise InvalidArgument(f"a reply has bytes, and its content type is a text or None, not {shown(self)}")
-        if not isinstance(self.codec, str | None):
-            raise InvalidArgument(f"the codec of a reply is a text or None, not {shown(self.codec)}")
-
 
 @dataclass(frozen=True, slots=True)
 class Retried:
@@ -48,9 +40,6 @@ class Retried:
     delay: float | None = None
     counted: bool = True
 
-    def __post_init__(self) -> None:
-        _check_failure(self, self.reason, self.delay)
-
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -63,28 +52,12 @@ class Rejected:
     reply: Replied | None = None
     delay: float | None = None
 
-    def __post_init__(self) -> None:
-        _check_failure(self, self.reason, self.delay)
-        if not isinstance(self.reply, Replied | None):
-            raise InvalidArgument(f"the reply of a rejection is a Replied or None, not {shown(self.reply)}")
-
 
 @dataclass(frozen=True, slots=True)
 class Passed:
     """The message moves, unchanged, to another queue of the space, in the same commit."""
 
     queue: str
-
-    def __post_init__(self) -> None:
-        check_queue_name(self.queue)
-
-
-def _check_failure(outcome: "Retried | Rejected", reason: object, delay: float | None) -> None:
-    """Check the reason and the delay of a failure, and reduce the delay to ``LONGEST_DELAY``."""
-    if not isinstance(reason, str):
-        raise InvalidArgument(f"the reason of a failure is a text, not {shown(reason)}")
-    object.__setattr__(outcome, "reason", one_line(reason))
-    object.__setattr__(outcome, "delay", bounded(delay))
 
 
 class NewMessage:
@@ -197,7 +170,31 @@ def of_value(value: object, max_reply: int) -> Outcome:
     If no codec can write the value, the attempt has failed. A result that is an outcome is returned unchanged.
     ``max_reply``: the largest size of a reply in bytes.
     """
-    return value if isinstance(value, Outcome) else _reply(value, max_reply)
+    if not isinstance(value, Outcome):
+        return _reply(value, max_reply)
+    try:
+        return checked(value)
+    except InvalidArgument as wrong:
+        return Retried(describe(wrong))
+
+
+def checked(outcome: Outcome) -> Outcome:
+    """Return an outcome of the application with the values that a commit may have. Raises InvalidArgument."""
+    if isinstance(outcome, Replied):
+        texts = isinstance(outcome.content_type, str | None) and isinstance(outcome.codec, str | None)
+        if not (texts and isinstance(outcome.body, bytes | None)):  # (None: an empty reply)
+            raise InvalidArgument(f"a reply has bytes, and its content type and codec are texts, not {shown(outcome)}")
+    elif isinstance(outcome, Retried | Rejected):
+        if not isinstance(outcome.reason, str):
+            raise InvalidArgument(f"the reason of a failure is a text, not {shown(outcome.reason)}")
+        if isinstance(outcome, Rejected) and outcome.reply is not None:
+            if not isinstance(outcome.reply, Replied):
+                raise InvalidArgument(f"the reply of a rejection is a Replied or None, not {shown(outcome.reply)}")
+            checked(outcome.reply)
+        return replace(outcome, reason=one_line(outcome.reason), delay=bounded(outcome.delay))
+    elif isinstance(outcome, Passed):
+        check_queue_name(outcome.queue)
+    return outcome
 
 
 def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:
@@ -213,7 +210,7 @@ def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:
 def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     """Return the outcome of a function's exception: a failed attempt, unless it is `Retry` or `Reject`."""
     try:
-        return _of_error(error, max_reply)
+        return checked(_of_error(error, max_reply))  # type: ignore[return-value]
     except InvalidArgument as wrong:  # a subclass of `Retry` or `Reject` has wrong values
         return Retried(describe(wrong))
 
