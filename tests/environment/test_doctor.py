@@ -268,6 +268,13 @@ def test_the_doctor_names_each_missing_property_of_a_file_system(
     assert everything(tmp_path) == []
 
 
+def test_a_file_in_quarantine_may_have_the_mode_of_a_dropped_file(tmp_path: Path) -> None:
+    spool.create(tmp_path / "space").close()
+    refused = tmp_path / "space" / "quarantine" / "active.b.json"
+    refused.touch(0o644)
+    assert found(Disk(str(tmp_path / "space")))["owner"] is FINE
+
+
 def test_hard_links_are_not_needed_where_renames_are_ordered(tmp_path: Path) -> None:
     disk = NoLinks(str(tmp_path))
     disk.durability = Ordered(Guarantees(orders_renames=True))

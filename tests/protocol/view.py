@@ -7,23 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.protocol.checker import Steps
-from tests.protocol.machine import (
-    Exists,
-    List,
-    Load,
-    LoadAll,
-    Lock,
-    Read,
-    Store,
-    Unlock,
-)
-from tests.protocol.promises import (
-    Branch,
-    Commit,
-    Messages,
-    is_commit,
-    number_of,
-)
+from tests.protocol.machine import Exists, List, Load, LoadAll, Lock, Read, Store, Unlock
+from tests.protocol.promises import Branch, Commit, Messages, is_commit, number_of
 from tests.protocol.rules import Rules
 
 _CELLS = ("version of prepared", "published", "issued")
