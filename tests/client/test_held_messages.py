@@ -14,6 +14,7 @@ from spool.client import claims as leases
 from spool.client.connection import HttpConnection
 from tests.children import exit_code_of
 from tests.client.conftest import WAIT, served
+from tests.clocks import until
 
 
 def test_a_held_message_is_in_use(space: Any) -> None:
@@ -50,18 +51,17 @@ def test_a_message_is_ended_once_and_for_any_reason(space: Any) -> None:
 
 
 def test_leases_are_renewed_while_they_are_held(directory: Path) -> None:
-    with (
-        mock.patch.multiple(leases, LEASE_SECONDS=1.0, _RENEWAL_SECONDS=0.2),
-        served(directory) as address,
-        spool.connect(address) as remote,
-    ):
-        remote.put_many("orders", ["a", "b"])
-        with remote.claims() as claims:
+    spied = mock.patch.object(HttpConnection, "repeated", side_effect=HttpConnection.repeated, autospec=True)
+    with mock.patch.object(leases, "_RENEWAL_SECONDS", 0.05), served(directory) as address:
+        with spool.connect(address) as remote, remote.claims() as claims:
+            remote.put_many("orders", ["a", "b"])
             taken = claims.take("orders", 2)
-            time.sleep(2.0)
-            assert remote.stats("orders").claimed == 2
+            with spied as calls:
+                until(lambda: calls.call_count > 2)
             claims.remove(taken).result(WAIT)
-        assert remote.stats("orders").dequeued == 2
+            assert remote.stats("orders").dequeued == 2
+    told = [(json.loads(call.kwargs["content"]).keys(), call.kwargs["params"]) for call in calls.mock_calls[:2]]
+    assert told == [({"receipts"}, {"lease": 60.0})] * 2, "each call names the receipts of both messages"
 
 
 def test_an_extended_lease_is_not_shortened_by_its_renewal(directory: Path) -> None:
