@@ -86,7 +86,7 @@ def _measured(case: Case, bench: Bench, report: Report) -> str:
             print(line_of(outcome), flush=True)
     except Exception as error:
         traceback.print_exc()
-        return f"it failed: {type(error).__name__}: {error}"
+        return f"it failed: {type(error).__name__}: {' '.join(str(error).split())}"
     return "the peer to compare with, or xaspool, is left out"
 
 

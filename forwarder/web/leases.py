@@ -336,7 +336,12 @@ class _Line:
                 break
         take = partial(_taken, self.claims.sync, self.queue, wanted, self.wanted)
         found = deque(await self._loop.run_in_executor(None, take))
-        has_more = len(found) == wanted
+        if not found:
+            for waiter in hasty:
+                self.leave(waiter)
+                if not waiter.found.done():
+                    waiter.found.set_result([])
+            return False
         while found and self.waiters:
             waiter = next(iter(self.waiters))
             self.leave(waiter)
@@ -344,12 +349,7 @@ class _Line:
                 waiter.found.set_result([found.popleft() for _ in range(min(waiter.most, len(found)))])
         if found:
             await self.claims.release(found)
-        if not has_more:
-            for waiter in hasty:
-                self.leave(waiter)
-                if not waiter.found.done():
-                    waiter.found.set_result([])
-        return has_more
+        return True  # (even if fewer were found than wanted: a removal at the same moment hides later messages)
 
 
 def _taken(claims: spool.Claims, queue: str, most: int, wanted: dict[str, Any]) -> list[Message]:

@@ -13,20 +13,11 @@ from typing import Any
 import pytest
 
 from forwarder.web import leases
+from tests.clocks import until
 from tests.web.conftest import Served, parsed, request
 
 CLAIM = "/v1/shop/queues/orders/claims"
 _PATIENT_SECONDS = 60
-
-
-def until(condition: Any) -> None:
-    """Wait until a condition is true."""
-    waits = threading.Event()
-    for _ in range(100 * _PATIENT_SECONDS):
-        if condition():
-            return
-        waits.wait(0.01)
-    raise AssertionError("the condition is still false")
 
 
 def waiting(served: Served) -> int:
@@ -59,16 +50,13 @@ def test_clients_that_wait_are_served_in_their_order(served: Served, count: int)
     with open_files(2 * count + 500), ExitStack() as opened:
         before, poller = memory(), select.epoll()
         opened.callback(poller.close)
-        clients = []
         for begin in range(0, count, group):
             for _ in range(group):
                 client = opened.enter_context(served.connected(request("POST", f"{CLAIM}?wait=60")))
-                clients.append(client)
                 polls[client.fileno()] = begin // group
                 poller.register(client.fileno(), select.EPOLLIN)
             until(lambda begin=begin: waiting(served) == begin + group)
         bytes_a_poll = (memory() - before) / count  # of the server and of the test's client
-        print(f"{bytes_a_poll:,.0f} bytes a poll")
         assert bytes_a_poll < 40_000
         for served_before in range(0, count // 2, group):
             served.space.put_many("orders", [b"x"] * group)
@@ -115,9 +103,9 @@ def test_a_client_that_leaves_while_a_message_is_claimed_for_it_costs_no_attempt
             assert go_on.wait(_PATIENT_SECONDS)
         return found
 
+    monkeypatch.setattr(leases, "_taken", take)
     with served.connected(request("POST", f"{CLAIM}?wait=60"), behind) as client:
         until(lambda: waiting(served))
-        monkeypatch.setattr(leases, "_taken", take)
         served.space.put("orders", b"hello")
         assert claimed.wait(_PATIENT_SECONDS)
         client.shutdown(socket.SHUT_RDWR)
@@ -140,6 +128,21 @@ def test_the_end_of_the_server_ends_the_waits_and_releases_the_messages(served: 
     with served.space.claims() as claims:
         [message] = claims.take("orders")
         assert (message.body, message.attempts) == (b"held", 0)
+
+
+def test_a_claim_of_fewer_messages_turns_no_client_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim leaves out messages that were removed at the same moment, although later messages are free."""
+    taken = leases._taken
+
+    def take_one(claims: Any, queue: str, most: int, wanted: Any) -> Any:
+        until(lambda: waiting(served) + len(served.leases) == 3)
+        return taken(claims, queue, 1, wanted)
+
+    monkeypatch.setattr(leases, "_taken", take_one)
+    served.space.put_many("orders", [b"1", b"2", b"3"])
+    with ExitStack() as opened:
+        clients = [opened.enter_context(served.connected(request("POST", CLAIM))) for _ in range(3)]
+        assert [parsed(client.recv(1 << 16))[0][0] for client in clients] == [200] * 3
 
 
 def test_a_call_after_the_release_of_all_messages_is_refused_as_by_a_server_that_ends(served: Served) -> None:
