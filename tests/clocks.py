@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from spool.disk import Disk
 from spool.runtime.clock import Clock
@@ -12,11 +13,11 @@ from spool.runtime.clock import Clock
 LONG = 60.0  # a test that waits so long in vain fails
 
 
-def until(is_so: Callable[[], object]) -> None:
-    """Wait until another thread or process has done its work."""
+def until(is_so: Callable[[], object], program: Any = None) -> None:
+    """Wait until another thread or process has done its work. program: its ``log`` is shown if it does not."""
     end = time.monotonic() + LONG
     while not is_so():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, program.log if program else "it did not come"
         time.sleep(0.01)
 
 

@@ -18,10 +18,10 @@ import msgpack
 from spool.coordination.counters import CounterPage
 from spool.disk.recycler import STOCK
 from spool.errors import SystemFailure
-from spool.format.commands import Addressing, Command, Left, Remove, Take, Update, addressing
+from spool.format.commands import Addressing, Command, Left, Remove, Take, addressing
 from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry
 from spool.format.reader import FileContents
-from spool.format.schema import MOST_ADDRESSED
+from spool.format.schema import MOST_ADDRESSED, check_attributes, check_command
 from spool.format.table import SECTION_BYTES, CompactedTable, Section, Table, section_of, table_of
 from spool.model.layout import MAX_ORDINAL
 from spool.model.position import PositionRanges
@@ -180,7 +180,12 @@ class WriteSet:
     # -- messages, commands, facts ------------------------------------------------------------------------------------
 
     def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
-        """Append messages with the same control fields; return the ordinal of the first message."""
+        """Append messages with the same control fields; return the ordinal of the first message.
+
+        ValueError: a reader would refuse the control fields, and with them all messages of the commit.
+        """
+        if attributes:
+            check_attributes(attributes)
         first, count, left = self.messages, len(bodies), 0
         if first + count > MAX_ORDINAL + 1:
             raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
@@ -328,17 +333,12 @@ class WriteSet:
             self.close_section()
         commands = self._table.commands
         if commands:
-            last = commands[-1]
-            if (
-                last.name == "update"
-                and last.number == number
-                and last.first + last.length == first
-                and last.changes == changes
-            ):
+            last, place = commands[-1], (number, first, changes)
+            if last.name == "update" and (last.number, last.first + last.length, last.changes) == place:
                 commands[-1] = last._replace(length=last.length + count)
                 self._addressed += count
                 return
-        self._command(Update("update", number, first, count, dict(changes)))
+        self._command(check_command(("update", number, first, count, dict(changes))))
         self._addressed += count
         self._bytes += _table_bytes(changes)
 

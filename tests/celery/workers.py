@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import spool
 from tests.celery.tasks import SPACE
+from tests.clocks import until as until
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -49,14 +49,6 @@ class Worker:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(SECONDS)
-
-
-def until(is_so: Callable[[], object], worker: Worker | None = None) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < end, worker.log if worker else "it did not come"
-        time.sleep(0.02)
 
 
 @contextmanager

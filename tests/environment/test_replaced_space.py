@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import wait
@@ -21,6 +20,7 @@ import spool
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.celery import tasks
+from tests.clocks import until
 from tests.dramatiq_broker.app import App
 from tests.spaces import opened_path
 
@@ -92,14 +92,6 @@ def running(path: Path) -> Iterator[dict[str, Program]]:
         for program in programs.values():
             until(program.has_started, program)
         yield programs
-
-
-def until(is_so: Callable[[], object], program: Program | None = None) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < end, program.log if program else "it did not come"
-        time.sleep(0.02)
 
 
 def replace(path: Path) -> None:

@@ -1,11 +1,14 @@
 """Writers and readers have the same limits: every reader accepts each message that a put accepts."""
 
+import math
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spool
+from tests import door
 from tests.clocks import MovedClock, timed
 from tests.conftest import in_memory
 
@@ -39,3 +42,12 @@ def test_e12_an_accepted_put_can_be_read_also_after_a_failed_attempt(options: di
         with spool.open(timed(directory / "space", MovedClock(wall=4e11))) as space:
             assert space.check() == []
             assert space.show(message_id).attempts == 1
+
+
+@pytest.mark.parametrize("wrong", [{"priority": None}, {"attempts": 1.5}, {"failed_at": math.inf}, {"unknown": 1}])
+def test_control_fields_that_no_reader_accepts_are_not_written(space: spool.Space, wrong: dict[str, Any]) -> None:
+    """A reader would refuse the whole commit, with the messages of other threads."""
+    for action in (("put", "orders", [b""], wrong), ("update", 1, 0, 1, wrong)):
+        with pytest.raises(ValueError, match=r"field|number of seconds"):
+            door.commit(space, action)
+    assert space.check() == []

@@ -5,12 +5,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from tests.clocks import until
 from xaspool_scripts.terminal.exit_codes import FAILED
 
 ROOT = Path(__file__).parents[2]
@@ -79,12 +79,9 @@ def ends(pid: int, timeout: float) -> bool:
         os.close(descriptor)
 
 
-def wait_until_left(space: Path, seconds: float = 60.0) -> None:
+def wait_until_left(space: Path) -> None:
     """Wait until no other process has the space open: those of a killed driver end by themselves."""
-    end = time.monotonic() + seconds
-    while any(has_open(process, space) for process in processes()):
-        assert time.monotonic() < end, "a process of a killed driver stays"
-        time.sleep(0.05)
+    until(lambda: not any(has_open(process, space) for process in processes()))
 
 
 class Program:

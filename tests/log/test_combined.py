@@ -29,6 +29,7 @@ from spool.runtime.clock import Clock, Deadline, WaitExpired
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.branches import voting
+from tests.clocks import until
 from tests.held import PATIENT_SECONDS
 from tests.shown import bodies
 
@@ -53,13 +54,6 @@ def owner(leader: spool.Space, tmp_path: Path) -> Iterator[spool.Space]:
 
 def slots_of(space: spool.Space) -> RequestSlots:
     return door.store(space).shared.requests
-
-
-def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENT_SECONDS
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def posted(space: spool.Space, count: int = 1) -> None:

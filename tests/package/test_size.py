@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_297,
+    "spool": 23_294,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 4_886,
     "scripts": 9_356,
-    "tests": 70_228,
+    "tests": 70_221,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -50,7 +50,7 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_067),
+    "log and format": (("spool/log", "spool/format"), 3_064),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/attempt_journal.py"),
         2_753,
