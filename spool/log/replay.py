@@ -60,12 +60,9 @@ def read_commit(
     """
     name = layout.committed(number)
     contents, wrong = _numbered_contents(store.files.disk, number, handle)
-    if wrong is not None and not last_resort:
+    if contents is None if wrong is None else not last_resort:
         return None
-    if contents is None:
-        if wrong is None:
-            return None
-        contents = FileContents(Header(0, store.clock.now(), {}), ())
+    contents = contents or FileContents(Header(0, store.clock.now(), {}), ())
     commit = Commit(number, [CommitFile(0, None, 0, contents)], [] if wrong is None else [(name, wrong)])
     for table, section in zip(contents.tables, contents.header.sections, strict=True):
         if len(table.lengths) != section.messages and not is_quarantined(store.files.disk, name):

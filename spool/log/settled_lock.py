@@ -21,6 +21,7 @@ MOST_COMMITS, MOST_MESSAGES = 64, 1_024
 # After this many rounds, a decision applies all commits under the lock. Otherwise the decision might never be made
 # while other processes commit large transactions all the time.
 _MOST_ROUNDS = 8
+Applied = Callable[[], object]
 
 
 class Overtaken(Exception):
@@ -28,19 +29,21 @@ class Overtaken(Exception):
     of the maintenance tries again."""
 
 
-def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
-    """Apply every issued commit and list the prepared branches. The view is exact if the caller holds the number lock.
+def settle_and_catch_up(store: Store, deadline: Deadline, *, lists: bool = True) -> None:
+    """Apply every issued commit, and list the prepared branches if ``lists`` is true. The view is exact if the caller
+    holds the number lock.
 
     Raises LockTimeout if another process does not publish its number in time.
     """
     try:
-        catch_up(store, list_prepared(store, settle_all(store, deadline)))
+        page = settle_all(store, deadline)
+        catch_up(store, list_prepared(store, page) if lists else page)
     except WaitExpired as error:
         raise LockTimeout(f"{error}; the transaction was rolled back") from None
 
 
 def lock_settled(
-    store: Store, seconds: float | None, *, insists: bool = True, on_applied: Callable[[], object] = lambda: None
+    store: Store, seconds: float | None, *, insists: bool = True, lists: bool = True, on_applied: Applied = lambda: None
 ) -> None:
     """Take the number lock once every issued commit is applied; the caller releases the lock.
 
@@ -50,6 +53,7 @@ def lock_settled(
             the number of commits.
         insists: whether to apply all remaining commits under the lock in the end, as a decision does. If False, as in
             maintenance, the call gives up.
+        lists: whether the decision depends on all prepared branches, e.g. on the room that they need in a queue.
 
     Raises:
         LockTimeout: the lock, or an earlier number, does not become free in time.
@@ -60,17 +64,17 @@ def lock_settled(
     while True:
         if not locked:
             deadline = deadline or store.deadline(seconds)  # (made only if it is needed)
-            settle_and_catch_up(store, deadline)
+            settle_and_catch_up(store, deadline, lists=lists)
             on_applied()
             with_number_lock(control, deadline)
             left -= 1
         try:
             page = store.shared.counters.read()
-            if locked and page.issued == page.published and _is_near(store, page):
+            if locked and page.issued == page.published and _is_near(store, page, lists):
                 catch_up(store, page)
                 return
-            if deadline is not None and (_is_near(store, page) or (insists and not left)):
-                settle_and_catch_up(store, deadline)
+            if deadline is not None and (_is_near(store, page, lists) or (insists and not left)):
+                settle_and_catch_up(store, deadline, lists=lists)
                 return
         except BaseException:
             control.unlock(NUMBER)
@@ -91,11 +95,11 @@ def settled(store: Store, deadline: Deadline) -> Iterator[None]:
         store.shared.control.unlock(NUMBER)
 
 
-def _is_near(store: Store, page: CounterPage) -> bool:
+def _is_near(store: Store, page: CounterPage, lists: bool) -> bool:
     """Return whether few and small commits remain to be applied. The caller holds the number lock, and has read the
     counters."""
     applied, own = store.view.index.applied, store.view.own_commits
-    if page.issued - applied > MOST_COMMITS or page.prepared != store.view.prepared.version:
+    if page.issued - applied > MOST_COMMITS or (lists and page.prepared != store.view.prepared.version):
         return False
     messages = 0
     for number in range(applied + 1, page.issued + 1):

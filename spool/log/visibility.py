@@ -108,12 +108,10 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
         names = store.files.disk.names(layout.PREPARED)
     known, branches = store.view.prepared.branches, dict[Xid, FileContents]()
     for name in names:
-        xid = layout.parse_xid(name)
-        if xid is None:
+        if (xid := layout.parse_xid(name)) is None:
             continue
         contents = known.get(xid) if xid.format_id in FORMATS_USED_ONCE else None  # (no other branch has had the xid)
-        contents = contents or prepared_contents(store.files.disk, store.view.prepared, xid)
-        if contents is not None:
+        if contents := contents or prepared_contents(store.files.disk, store.view.prepared, xid):
             branches[xid] = contents
     with store.view.mutex:
         has_adopted = store.view.index.has_adopted

@@ -142,7 +142,8 @@ class Write:
             self.known = store.settings.current(whole.page)
         known = self.known
         usages = quota.usages_of(store, self.write_sets) if self.limited and known.config.has_limits else None
-        settled = self.settled or usages is not None or bool(whole.adopts or whole.supersedes)
+        exact = self.settled or usages is not None or bool(whole.supersedes)
+        settled, lists = exact or bool(whole.adopts), exact or self.check is not None  # (an adoption needs no list)
         # 1. Write the whole file in active/, where nothing refers to the file yet. A file that supersedes others must
         #    be correct at the moment when it gets its number. So step 3 completes the file, after ``check``.
         self.flushes = self.flush
@@ -166,7 +167,7 @@ class Write:
         #    a condition needs no number lock.
         control, locks = store.shared.control, settled or self.into is COMMITTED or self.check is not None
         if settled:
-            lock_settled(store, self.seconds, insists=not whole.supersedes, on_applied=self.on_applied)
+            lock_settled(store, self.seconds, insists=not whole.supersedes, lists=lists, on_applied=self.on_applied)
         elif locks and not control.try_lock(NUMBER):
             with_number_lock(control, store.deadline(self.seconds))
         try:

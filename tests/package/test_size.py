@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_294,
+    "spool": 23_292,
     "spool/watch": 1_045,
     "recovery": 1_237,
     "xa": 2_719,
@@ -50,7 +50,7 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_064),
+    "log and format": (("spool/log", "spool/format"), 3_062),
     "transactions and the journal of attempts": (
         ("spool/transactions", "spool/policies/attempt_journal.py"),
         2_753,
