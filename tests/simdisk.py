@@ -174,16 +174,13 @@ class SimulatedDisk(Disk):
             raise error_of(errno.ENOENT, source)
         if self.machine.lookup(target) is not None:
             raise error_of(errno.EEXIST, target)
-        if inode.entries is not None:
-            raise Unsupported(errno.EPERM, os.strerror(errno.EPERM), source)
-        if inode.foreign:
+        if inode.entries is not None or inode.foreign:
             raise Unsupported(errno.EPERM, os.strerror(errno.EPERM), source)
         self.machine.record("link", Change(*place, inode))
 
     def unlink(self, name: str) -> None:
         self._step("unlink", name)
-        inode = self.machine.lookup(name)
-        if inode is None:
+        if (inode := self.machine.lookup(name)) is None:
             raise error_of(errno.ENOENT, name)
         if inode.entries is not None:
             raise error_of(errno.EISDIR, name)
@@ -340,8 +337,7 @@ class SimulatedDisk(Disk):
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
         self._step("some_lock", handle, start, length)
         inode = self._handle(handle)
-        found = _others(inode, Lock(handle, start, start + length, False))
-        if not found:
+        if not (found := _others(inode, Lock(handle, start, start + length, False))):
             return None
         first = min(found, key=lambda lock: lock.start)
         start, stop = first.start, first.stop

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from spool.admin.quarantined import count_by_queue
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.index.lookup import MessageTable
 from spool.index.queue import Queue
 from spool.index.run import QueueOrder, Run
 from spool.log.quota import Usage, prepared_usage
@@ -58,21 +59,21 @@ def last_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """Return the figures of the named queues after the commits that this process has applied."""
     quarantined = count_by_queue(store.files.disk)
     with store.view.mutex:
-        now, index = store.clock.now(), store.view.index
+        now, index, table = store.clock.now(), store.view.index, store.view.index.messages
         claimed = _per_queue(store.view, store.shared.claims.positions())
         held = _per_queue(store.view, store.view.prepared.held)
         added = prepared_usage(store.view.prepared)
         totals = index.totals()
         figures, empty = {}, Queue(QueueConfig(""), lambda segment: None)
         for name in queues:
-            queue = index.messages.queues.get(name, empty)  # (of thousands of queues, most may have no messages)
-            claimed_here, held_here = claimed.get(queue.order, _NONE), held.get(queue.order, _NONE)
-            ready, delayed, oldest = _waiting(queue, now, claimed_here + held_here) if queue.live else (0, 0, None)
+            queue = table.queues.get(name, empty)  # (of thousands of queues, most may have no messages)
+            taken, doubtful = claimed.get(queue.order, _NONE), held.get(queue.order, _NONE)
+            ready, delayed, oldest = _waiting(table, queue, now, taken + doubtful) if queue.live else (0, 0, None)
             counts = totals.get(name, _NO_COUNTS)
             gone = counts[DEQUEUED] + counts[FAILED] + counts[EXPIRED]
             figures[name] = QueueStats(
-                ready=ready, delayed=delayed, claimed=claimed_here.total(),
-                in_doubt=held_here.total() + added.get(name, _NO_USAGE).messages,
+                ready=ready, delayed=delayed, claimed=taken.total(),
+                in_doubt=doubtful.total() + added.get(name, _NO_USAGE).messages,
                 bytes=queue.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
                 expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - queue.live),
@@ -84,7 +85,7 @@ def last_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
 _NONE, _NO_COUNTS, _NO_USAGE = Counter[Run](), (0, 0, 0, 0), Usage()
 
 
-def _waiting(queue: Queue, now: float, taken: Counter[Run]) -> tuple[int, int, float | None]:
+def _waiting(table: MessageTable, queue: Queue, now: float, taken: Counter[Run]) -> tuple[int, int, float | None]:
     """Return the number of ready messages, the number of delayed messages, and the time since which one is ready.
 
     ``taken``: the number of messages that transactions hold, by run.
@@ -95,7 +96,7 @@ def _waiting(queue: Queue, now: float, taken: Counter[Run]) -> tuple[int, int, f
     ready = queue.live - delayed - taken.total()
     ready_runs = [run for run in (*queue.ready, *queue.waiting) if run.live > taken.get(run, 0)]
     times = [max(run.committed_at, due_time(run.attributes, run.committed_at) or 0.0) for run in ready_runs]
-    oldest = min(times + [segment.oldest for segment in queue.segments], default=None)
+    oldest = min([*times, *map(table.oldest_in, [*queue.segments])], default=None)
     return max(0, ready), max(0, delayed), oldest
 
 

@@ -66,8 +66,7 @@ class MessageTable:
 
     def queue(self, name: str) -> Queue:
         """Return the queue of this name; create it if it does not exist."""
-        queue = self.queues.get(name)
-        if queue is None:
+        if (queue := self.queues.get(name)) is None:
             queue = self.queues[name] = Queue(self._configs.get(name) or QueueConfig(name), self._refill)
         return queue
 
@@ -219,8 +218,7 @@ class MessageTable:
 
         Expired messages do not count. No message moves from a segment to a run, so the search leaves nothing in memory.
         """
-        known = self.queues.get(queue)
-        if known is None:
+        if (known := self.queues.get(queue)) is None:
             return None
         runs, hashed = known.correlated(correlation_id), correlation_hash(correlation_id)
         for segment in known.correlated_segments(hashed):
@@ -336,8 +334,7 @@ class MessageTable:
                 at += 1
 
     def _materialize_expired(self, segment: Segment, now: float) -> None:
-        table = self._or_dropped(self.table_of, segment)
-        if table is None:
+        if (table := self._or_dropped(self.table_of, segment)) is None:
             return
         for live in list(segment.live_runs(table)):
             if self._run_of(segment, table, live).is_expired(now):
@@ -358,6 +355,13 @@ class MessageTable:
         self.segments_added += 1
         for number, ordinal in segment.cuts:
             self._split_at(queue, number, ordinal)
+
+    def oldest_in(self, segment: Segment) -> float:
+        """Return the earliest commit time of a segment's live messages, in seconds since the epoch."""
+        if segment.live != segment.counted and (table := self._or_dropped(self.table_of, segment)):
+            times = (table.origins.times[live.run] for live in segment.live_runs(table))
+            segment.oldest, segment.counted = min(times, default=segment.oldest), segment.live
+        return segment.oldest
 
     def remove_segment(self, segment: Segment) -> None:
         self.queues[segment.queue.name].remove_segment(segment)
@@ -385,8 +389,7 @@ class MessageTable:
 
     def _refill(self, segment: Segment) -> None:
         """Turn the next messages of a segment into runs."""
-        table = self._or_dropped(self.table_of, segment)
-        if table is None:
+        if (table := self._or_dropped(self.table_of, segment)) is None:
             return
         done = 0
         for live in list(segment.live_runs(table, segment.next_row)):

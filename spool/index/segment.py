@@ -42,7 +42,8 @@ class Segment:
     removed: one bit for each row; the bit is set if the message was removed.
     next_row: the row before which all messages were removed.
     low, high: the lowest position, and the end of the highest range of positions, both packed by ``pack_position``.
-    oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
+    expires: the next expiry time, in seconds since the epoch.
+    oldest: the earliest commit time, when ``counted`` messages were live: see ``MessageTable.oldest_in``.
     key: the sort key of the next message. If ``delayed`` is true, the key begins with the message's due time.
     prefixes: for IDS and CORRELATIONS, the sorted prefixes of the search keys; added by the first search.
     cuts: the positions (number, ordinal) before which messages of this segment were put; a run must end before each
@@ -50,8 +51,8 @@ class Segment:
     """
 
     __slots__ = (
-        "bytes", "correlated", "cuts", "delayed", "entry", "expires", "file", "high", "key", "live", "low", "next_row",
-        "oldest", "prefixes", "queue", "removed", "rows",
+        "bytes", "correlated", "counted", "cuts", "delayed", "entry", "expires", "file", "high", "key", "live", "low",
+        "next_row", "oldest", "prefixes", "queue", "removed", "rows",
     )  # fmt: skip
 
     def __init__(self, queue: QueueOrder, file: FileRef, entry: SectionEntry, table: CompactedTable) -> None:
@@ -64,7 +65,7 @@ class Segment:
         self.bytes = sum(table.lengths)
         self.removed = bytearray((self.rows + 7) // 8)
         self.next_row = 0
-        self.oldest = min(table.origins.times)
+        self.oldest, self.counted = min(table.origins.times), self.rows
         self.low, self.high = places.starts[0], max(places.ends)
         self.correlated = bool(table.correlations)
         self.prefixes: dict[int, array[int]] = {}

@@ -109,8 +109,7 @@ def refuse_decided(store: Store, page: CounterPage, write_sets: Iterable[WriteSe
 
 def voted_contents(store: Store, xid: Xid) -> FileContents:
     """Read a prepared branch; raises UnknownBranch if the branch does not exist."""
-    contents = prepared_contents(store.files.disk, store.view.prepared, xid)
-    if contents is None:
+    if (contents := prepared_contents(store.files.disk, store.view.prepared, xid)) is None:
         catch_up(store)
         raise UnknownBranch(xid, store.view.index.adopter(xid))
     return contents

@@ -155,8 +155,7 @@ def add_failure_outcome(
     now: float | None = None,
 ) -> None:
     """Call ``add_failure`` for a message, if the message exists. The caller holds the mutex."""
-    run = store.view.index.messages.find(position)
-    if run is None:
+    if (run := store.view.index.messages.find(position)) is None:
         return
     add_failure(
         batch,

@@ -37,8 +37,7 @@ def judge(zoo: Zoo, damage: Damage, root: Path, *, repair: bool) -> None:
             _expect_service(space)
     except Exception as error:
         raise Wrong(f"{damage}: {type(error).__name__}: {error}") from error
-    problem = _expect_truth(zoo, damage, served) or _expect_names(must_name, findings)
-    if problem:
+    if problem := _expect_truth(zoo, damage, served) or _expect_names(must_name, findings):
         raise Wrong(f"{damage}: {problem}\n" + "\n".join(map(str, findings)))
 
 

@@ -184,8 +184,7 @@ def _round(log: OperationLog) -> Program:
         assert store.shared.xids.try_lock(byte)
         operation = log.begin("round", from_queue="a")
         tx = door.branch(space, timeout=None, counted=False)
-        held = tx.hold("a", 1)
-        if held:
+        if held := tx.hold("a", 1):
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]
             try:
                 with mock.patch.object(remote_branch, "Disk", return_value=disk):

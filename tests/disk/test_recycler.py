@@ -31,8 +31,7 @@ def write(disk: SimulatedDisk, name: str, size: int) -> None:
 
 
 def taken(pool: Recycler, size: int = 10) -> bool:
-    found = pool.take(f"{layout.ACTIVE}/taken", size)
-    if found is not None:
+    if (found := pool.take(f"{layout.ACTIVE}/taken", size)) is not None:
         pool.disk.close(found[0])
         pool.disk.unlink(f"{layout.ACTIVE}/taken")
     return found is not None

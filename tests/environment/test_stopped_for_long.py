@@ -129,8 +129,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
 
 def _expect_nothing_set_aside(space: spool.Space) -> None:
     """Expect an empty quarantine: a process must not take a missing file for a damaged one."""
-    found = [str(finding) for finding in space.quarantined()]
-    if found:
+    if found := [str(finding) for finding in space.quarantined()]:
         raise Unexplained(f"set aside, and nothing was damaged: {found}")
 
 

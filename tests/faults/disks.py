@@ -45,8 +45,7 @@ class _Faulty:
         return super().open(name, write=write)  # type: ignore[misc, no-any-return]
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
-        code = self.plan.fails("write_at")
-        if code is not None:
+        if (code := self.plan.fails("write_at")) is not None:
             super().write_at(handle, offset, data[: len(data) // 2])  # type: ignore[misc]
             raise self.plan.error("write_at", code, handle)
         super().write_at(handle, offset, data)  # type: ignore[misc]
@@ -94,8 +93,7 @@ class FaultySimulatedDisk(_Faulty, SimulatedDisk):
         super().__init__(machine)
 
     def flush(self, handle: int, *, data_only: bool = False) -> None:
-        code = self.plan.fails("flush")
-        if code is not None:
+        if (code := self.plan.fails("flush")) is not None:
             self.machine.fail_flush(self._handle(handle))
             raise self.plan.error("flush", code, handle)
         super().flush(handle, data_only=data_only)

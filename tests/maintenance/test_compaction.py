@@ -1,6 +1,7 @@
 """Compaction of slow queues (S01-S06): a backlog leaves memory and small files, and no caller notices."""
 
 import os
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -15,6 +16,7 @@ from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow, was
 from spool.maintenance.reclaim import next_to_go, note_pins
 from spool.model import layout
 from tests import door
+from tests.clocks import MovedClock, timed
 from tests.compaction import MANY, bodies, drain, files, fill, small_compactions, tidy
 from tests.spaces import space_with
 
@@ -74,6 +76,19 @@ def test_s03_the_front_refills_a_little_at_a_time(space: spool.Space) -> None:
         for n in range(60):
             assert space.get("orders").body == b"%d" % n
             assert line.entries <= 4
+
+
+def test_s04_the_oldest_age_is_that_of_a_message_that_is_left(tmp_path: Path) -> None:
+    clock = MovedClock()
+    with small_compactions(), spool.create(timed(tmp_path / "space", clock)) as space:
+        space.create_queue("orders")
+        fill(space, many=6)
+        clock.later = 1000.0
+        fill(space, many=20)
+        tidy(space)
+        with spool.open(timed(tmp_path / "space", clock)) as other:  # (which follows the removals of the first)
+            assert [space.get("orders").body for _ in range(6)] == bodies(range(6))
+            assert [each.stats("orders").oldest_age < 100 for each in (space, other)] == [True, True]
 
 
 def test_s04_positions_ids_and_times_stay(space: spool.Space) -> None:

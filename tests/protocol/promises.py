@@ -115,8 +115,7 @@ def note_delivery(state: State, context: Context, message: str) -> State:
         holds = isinstance(key, tuple) and key[0] == "holds" and key[2] == message
         if holds and key[1] != context.process and context.alive[key[1]]:
             raise Violation(f"{message} delivered to two live processes")
-    by = removals(state).get(message) or record.get(("removed", message))
-    if by:
+    if by := removals(state).get(message) or record.get(("removed", message)):
         raise Violation(f"{message} delivered although commit {by} removes it")
     for name, index in state.names:
         branch = state.files[index].content

@@ -38,13 +38,11 @@ class Others:
             pass
 
     def move(self) -> None:
-        some = [message.id for message in self._space.browse("orders")]
-        if some:
+        if some := [message.id for message in self._space.browse("orders")]:
             self._space.move(self._chance.choice(some), "errors")
 
     def change(self) -> None:
-        some = [message.id for message in self._space.browse("orders")]
-        if some:
+        if some := [message.id for message in self._space.browse("orders")]:
             self._space.change(self._chance.choice(some), priority=self._chance.randint(1, 100))
 
     def sweep(self) -> None:

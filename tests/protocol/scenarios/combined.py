@@ -270,8 +270,7 @@ def _join(together: Together, slot: str) -> Steps[Request | None]:
         return request if request.stands else None
     yield Lock(f"slot of {slot}")
     request = yield Load(f"request {slot}")
-    joined = request.state == "posted"
-    if joined:
+    if joined := request.state == "posted":
         yield Store(f"request {slot}", request._replace(state="joined"))
     yield Unlock(f"slot of {slot}")
     return request if joined else None

@@ -326,7 +326,7 @@ SCENARIOS = (
                     1, power=True, rules=Rules(decide_after="published")
                 ),
             },
-            "told rolled back after commit 2 adopted it": {
+            "told both committed and rolled back": {
                 "a decision follows published commits only, two commits": Setting(
                     1, options=TWO, rules=Rules(decide_after="published")
                 ),
@@ -357,7 +357,7 @@ SCENARIOS = (
         unflushed_vote,
         (Setting(1, power=True),),
         {
-            "is back after its removal was visible": {
+            "was told committed and its content is lost": {
                 "an untold vote is adopted as it lies": Setting(1, power=True, options={"copied": False}),
             },
         },
