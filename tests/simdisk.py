@@ -468,10 +468,7 @@ def _let_go(inode: Inode, range_: Lock) -> None:
         if lock.handle != range_.handle:
             kept.append(lock)
             continue
-        pieces = (
-            lock._replace(stop=min(lock.stop, range_.start)),
-            lock._replace(start=max(lock.start, range_.stop)),
-        )
+        pieces = (lock._replace(stop=min(lock.stop, range_.start)), lock._replace(start=max(lock.start, range_.stop)))
         kept += [piece for piece in pieces if piece.start < piece.stop]
     inode.locks = kept
 

@@ -82,15 +82,16 @@ class Bindings:
 
     def _read(self) -> Iterator[tuple[str, Binding]]:
         """Yield the bindings that count, and remove those of dead connections."""
-        for entry in self._space.entries(BINDINGS):
-            if (message := entry.message) is None:
-                continue
+        for message in self._space.browse(BINDINGS):
             binding = Binding(*loads(message.body))
-            if binding.seconds is None or entry.state == "claimed" or message.enqueued_at > time.time() - _SECONDS:
+            is_new, is_own = message.enqueued_at > time.time() - _SECONDS, message.id in self._held
+            if binding.seconds is None or is_new or is_own or not self._delete(message.id):
                 yield message.id, binding
-            else:
-                self._delete(message.id)
 
-    def _delete(self, id: str) -> None:
-        with suppress(spool.BadMessageId, spool.MessageInUse):  # another process removes or claims the same message
-            self._space.delete(id)
+    def _delete(self, id: str) -> bool:
+        """Delete a binding unless a connection holds it; return whether it is gone."""
+        with suppress(spool.MessageInUse):
+            with suppress(spool.BadMessageId):  # another process has removed the binding
+                self._space.delete(id)
+            return True
+        return False

@@ -85,8 +85,7 @@ class XaspoolRateLimiterBackend(RateLimiterBackend):
             if counted is not None and (found := space.find(self.namespace, correlation_id=counted)) is not None:
                 return bool(json.loads(found.body))
             shares = self._shares(space, key)
-            is_taken = _total(shares) - amount >= minimum
-            if is_taken:
+            if is_taken := _total(shares) - amount >= minimum:
                 _take(shares, amount, _end(ttl))
             if counted is None:
                 if is_taken:

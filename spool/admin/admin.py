@@ -309,7 +309,8 @@ class Administration(Closing):
         Args:
             filters: see ``spool.MessageFilters``.
         """
-        return self._undamaged(self.entries(queue, **filters))
+        self._look(queue)
+        return self._undamaged(self._entries(queue, Cursor(queue, Filter.of(filters)), None, named=False))
 
     @staticmethod
     def _undamaged(entries: Iterator[QueueEntry]) -> Iterator[Message]:
@@ -336,11 +337,11 @@ class Administration(Closing):
         self._look(queue)
         return self._entries(queue, Cursor(queue, Filter.of(filters)), preview)
 
-    def _entries(self, queue: str, look: Cursor, preview: int | None) -> Iterator[QueueEntry]:
+    def _entries(self, queue: str, look: Cursor, preview: int | None, named: bool = True) -> Iterator[QueueEntry]:
         count = _BROWSED_FIRST
         while some := self._next(look, count):
             count = _BROWSED_AT_ONCE
-            found = entries_of(self._store, queue, some, preview)
+            found = entries_of(self._store, queue, some, preview, named)
             while (entry := self._following(found)) is not None:
                 yield entry
         yield from self._unread(look, queue)

@@ -55,12 +55,18 @@ class DroppedFiles:
             for name in self._names(folder):
                 if not layout.is_unfinished(name):
                     self._note(found, f"{folder}/{name}")
+        for path in self.captured():
+            self._note(found, path)
+        return found
+
+    def captured(self, queue: str | None = None) -> Iterator[str]:
+        """Yield the files, of one queue or of all, that intakes have captured and that are no messages yet."""
         taken = self._store.view.index.captured
         for folder in self._captures():
-            for name in self._names(folder):
-                if (folder.rpartition("/")[2], os.fsencode(name)) not in taken and layout.is_captured(name):
-                    self._note(found, f"{folder}/{name}")
-        return found
+            directory = folder.rpartition("/")[2]
+            for name in self._names(folder) if queue in (None, layout.queue_of_capture(directory)) else ():
+                if (directory, os.fsencode(name)) not in taken and layout.is_captured(name):
+                    yield f"{folder}/{name}"
 
     def _note(self, found: dict[Version, str], path: str) -> None:
         identity = self._disk.identity(path)

@@ -49,14 +49,15 @@ class QueueEntry(NamedTuple):
 PREVIEW = number(2**32 - 1, optional=True)
 
 
-def entries_of(store: Store, queue: str, slices: list[Slice], preview: int | None) -> Iterator[QueueEntry]:
+def entries_of(store: Store, queue: str, slices: list[Slice], preview: int | None, named: bool) -> Iterator[QueueEntry]:
     """Yield entries for the messages of the slices that are still in the queue and have not expired.
 
-    ``preview``: how many bytes of each body to read; None for whole bodies.
+    ``preview``: how many bytes of each body to read; None for whole bodies. ``named``: whether to find the processes
+    that hold messages, which reads the open files of all processes of the machine.
     """
     held = by_position(store.files.disk, store.shared, store.view)
     listed = (Position(part.number, ordinal) for part in slices for ordinal in part.ordinals)
-    name_processes(store.shared, held, listed if held else ())
+    name_processes(store.shared, held, listed if held and named else ())
     for part in slices:
         for ordinal in part.ordinals:
             position = Position(part.number, ordinal)

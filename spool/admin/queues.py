@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from spool.admin.dropped import DroppedFiles
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.content import ensure_directories, ensure_directory, protect_files
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
@@ -32,7 +33,6 @@ from spool.model.text import no_queue, plural, shown
 from spool.policies.no_effect import warn_of_queue
 from spool.runtime.clock import LockTimeout, WaitExpired
 from spool.store.edits import SettingsFile, edited, editing, use_edits
-from spool.store.parts import View
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -188,21 +188,22 @@ def delete_queue(store: Store, name: str) -> None:
 
     Raises:
         QueueNotFound: the queue does not exist.
-        QueueNotEmpty: the queue has a message, which may be claimed or in doubt. Also raised if files wait in the
-            queue's directory, or an option of another queue or a schedule names the queue.
+        QueueNotEmpty: the queue has a message, which may be claimed or in doubt. Also raised if dropped files wait for
+            the queue, or an option of another queue or a schedule names the queue.
     """
 
     with editing(store) as file:
         if check_queue_name(name) not in file.config.queues:
             raise no_queue(name, file.config.queues)
         with edited(store, file, {}, [name]) as publish, _commits_blocked(store):
-            _check_unused(store.files.disk, store.view, name, file.config)
+            _check_unused(store, name, file.config)
             publish()
         with suppress(OSError):  # (a file was just dropped: the next intake reports the file)
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
 
-def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None:
+def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
+    disk, view = store.files.disk, store.view
     for other in known.queues.values():
         for option in _REFERRING:
             if other.name != name and getattr(other, option) == name:
@@ -221,6 +222,8 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
         )
     if disk.exists(f"{layout.DROP}/{name}") and disk.names(f"{layout.DROP}/{name}"):
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
+    if (waiting := next(DroppedFiles(store).captured(name), None)) is not None:
+        raise QueueNotEmpty(f"dropped files wait for room, e.g. {waiting}: raise the limits, and run spool-intake")
 
 
 def _puts(contents: FileContents, queue: str) -> int:

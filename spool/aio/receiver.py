@@ -65,8 +65,7 @@ class Receiver:
 
     @public_call("looking into queue {queue}")
     def _find(self, queue: str, wanted: Wanted, other_than: str | None) -> Message:
-        found = find_now(self._store, wanted, other_than)
-        if found is None:
+        if (found := find_now(self._store, wanted, other_than)) is None:
             raise Empty(f"queue {queue} has no message with this correlation id")
         return found
 

@@ -123,8 +123,7 @@ class LockFile:
             self.disk.unlock(self.handle, byte)
         finally:
             del self._held[byte]  # only now, so that no other thread locks the byte before this one unlocks it
-        futexes = self.disk.futexes
-        if futexes is not None:
+        if (futexes := self.disk.futexes) is not None:
             at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (no system call: most often no thread waits)
             try:
                 if futexes.memory[at : at + WORD_BYTES] != CLEAR:
@@ -138,8 +137,7 @@ class LockFile:
         Each pause ends when the holder releases the byte, and at the latest after ``_SLEEP_SECONDS``, because a dying
         holder wakes no thread. See ``Deadline.pauses``.
         """
-        futexes = self.disk.futexes
-        if futexes is None:
+        if (futexes := self.disk.futexes) is None:
             return deadline.pauses()
         wait, clock = futexes.expect(byte), deadline.clock
         return deadline.pauses(pause_for=lambda _: clock.wait(wait, min(_SLEEP_SECONDS, deadline.remaining())))

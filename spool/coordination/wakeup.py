@@ -207,7 +207,6 @@ class Wakeups:
         begun = int(1000 * now) % _WORDS
         if polled == mark and (begun - time) % _WORDS < POLLED_MILLISECONDS:
             return []
-        found = search()
-        if not found:
+        if not (found := search()):
             self._memory[at : at + FUTEX_BYTES] = _POLL.pack(mark, begun)
         return found

@@ -140,7 +140,7 @@ def _free_name(disk: Disk, name: str, reason: FileReason) -> str:
 
 def stem_of(name: str) -> str:
     """Return the beginning of a file's name in quarantine. Only a number may follow this beginning."""
-    stem = name.rpartition("/")[2]
+    stem = name.rpartition("/")[2].replace(layout.REASON_SUFFIX, ".reason")  # (a dropped file may have this suffix)
     while len(stem.encode("utf-8", "surrogateescape")) > _MAX_STEM:
         stem = stem[: len(stem) - 8]
     return f"{name.partition('/')[0]}.{stem}"

@@ -28,8 +28,7 @@ def check_kind(disk: Disk, allowed: str | None) -> None:
 def check_stages(disk: Disk) -> None:
     """Raise UnsafeFileSystem if a directory of the space is a file or a symlink, or lies on another device."""
     for name in layout.DIRECTORIES:
-        defect = misplacement(disk, name)
-        if defect:
+        if defect := misplacement(disk, name):
             raise UnsafeFileSystem(f"{disk.path(name)} {defect}")
 
 

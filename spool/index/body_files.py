@@ -52,8 +52,7 @@ class FileCache:
 
     def table(self, file: FileRef, section: SectionEntry) -> Table:
         """Return one section's table of contents."""
-        table = self._tables.pop((file, section), None)
-        if table is None:
+        if (table := self._tables.pop((file, section), None)) is None:
             table = decode_table(self._proven_table(file, section), section)
             self._keep(file, section, table)
         self._tables[file, section] = table  # the table used last is the last in the dict

@@ -233,8 +233,7 @@ _NO_END: Key = (float("inf"),)
 def _push(heap: list[_Entry], rank: int, runs: Iterator[Run]) -> None:
     """Add the remaining ``runs`` to the heap. If two entries have equal keys, the entry with the lower ``rank`` is
     first."""
-    run = next(runs, None)
-    if run is not None:
+    if (run := next(runs, None)) is not None:
         heappush(heap, (_sort_key(run), rank, run, runs))
 
 

@@ -441,8 +441,7 @@ class Index:
         """Check again which commits are kept for a subscription, because it was registered, has read further, or has
         ended."""
         old, (_, value, _) = self.subscriptions.pop(key, None), self.facts.get(key, (0, None, None))
-        new = Subscription.of(value)
-        if new is not None:
+        if (new := Subscription.of(value)) is not None:
             self.subscriptions[key] = new
         for number in old.read_between(new) if old and new and old.queues == new.queues else [*self.idle, *self.unread]:
             if number in self.idle or number in self.unread:

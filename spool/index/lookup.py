@@ -2,6 +2,7 @@
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
@@ -358,9 +359,11 @@ class MessageTable:
 
     def oldest_in(self, segment: Segment) -> float:
         """Return the earliest commit time of a segment's live messages, in seconds since the epoch."""
-        if segment.live != segment.counted and (table := self._or_dropped(self.table_of, segment)):
-            times = (table.origins.times[live.run] for live in segment.live_runs(table))
-            segment.oldest, segment.counted = min(times, default=segment.oldest), segment.live
+        if segment.live != segment.counted:
+            with suppress(CorruptedFile, FileNotFoundError):  # (the index may not have applied the file's removal yet)
+                table = self.table_of(segment)
+                times = (table.origins.times[live.run] for live in segment.live_runs(table))
+                segment.oldest, segment.counted = min(times, default=segment.oldest), segment.live
         return segment.oldest
 
     def remove_segment(self, segment: Segment) -> None:

@@ -92,8 +92,7 @@ class Queue:
         if run.due is not None:
             self.delayed.add(run)
             self._beside += 1
-        group = self.order.group_of(run.attributes)
-        if group is not None:
+        if (group := self.order.group_of(run.attributes)) is not None:
             if run.due is None or run.attributes.get("attempts"):
                 self._join_group(group, run)
         elif run.due is None:
@@ -108,8 +107,7 @@ class Queue:
         if run.due is not None:
             self.delayed.remove(run)
             self._beside -= 1
-        group = self.order.group_of(run.attributes)
-        if group is not None:
+        if (group := self.order.group_of(run.attributes)) is not None:
             if run.due is None or run.attributes.get("attempts"):
                 self._leave_group(group, run)
         elif run.due is None:
@@ -117,8 +115,7 @@ class Queue:
 
     def _join_group(self, group: str, run: Run) -> None:
         """Add a run to its group. Only the first run of a group is ready."""
-        members = self._groups.get(group)
-        if members is None:
+        if (members := self._groups.get(group)) is None:
             members = self._groups[group] = SortedKeyList(key=_by_key)
         first = members[0] if members else None
         members.add(run)

@@ -87,8 +87,7 @@ class Segment:
 
     def may_have(self, kind: int, key: bytes) -> bool:
         """Return False if the prefixes in memory show that no message of the segment has this search key."""
-        prefixes = self.prefixes.get(kind)
-        if prefixes is None:
+        if (prefixes := self.prefixes.get(kind)) is None:
             return kind == IDS or self.correlated
         (prefix,) = _PREFIX.unpack_from(key)
         at = bisect_left(prefixes, prefix)
@@ -119,8 +118,7 @@ class Segment:
             run = places.order[at]
             stop = min(end, places.ends[at] - pack_position(number, 0))
             row = places.rows[run] + ordinal - table.origins.ordinals[run]
-            span = next(_live_spans(self.removed, row, row + stop - ordinal), None)
-            if span is None:
+            if (span := next(_live_spans(self.removed, row, row + stop - ordinal), None)) is None:
                 return None, stop
             if span[0] > row:
                 return None, ordinal + span[0] - row

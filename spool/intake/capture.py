@@ -303,7 +303,14 @@ class _FileMove(Move):
 
     def release(self) -> None:
         if not self._moves_at_release:
-            self._batch.captured += [self._file, *self._capture._remove_first_name(self._file)]
+            try:
+                self._batch.captured += [self._file, *self._capture._remove_first_name(self._file)]
+            except PermissionError as error:
+                why = "this user may not remove it from its folder"
+                self._capture._report(
+                    self._file.first, self._file.queue, f"it cannot be taken: {why}: {error.strerror}"
+                )
+                self.disk.unlink(self._file.path)
         elif self._attempt(super().rename):
             self._batch.captured.append(self._file)
 

@@ -18,7 +18,16 @@ from spool.disk.advice import advice
 from spool.disk.content import is_directory, opened, protect_files
 from spool.disk.quarantine import FileCause, FileReason, quarantine
 from spool.disk.stat import FileIdentity
-from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen, SpoolError, TransactionTimeout
+from spool.errors import (
+    NO_ROOM,
+    BadMessageId,
+    Full,
+    InvalidArgument,
+    MessageInUse,
+    NotOpen,
+    SpoolError,
+    TransactionTimeout,
+)
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
 from spool.intake.dropfile import NotTaken, PutArguments, least_body_bytes, puts_of, type_of
@@ -293,6 +302,12 @@ class Intake:
                 for file in batch:  # one by one, so that only the file with the error waits
                     self._commit([file])
                 return
+            except OSError as error:
+                if error.errno not in NO_ROOM or len(batch) == 1:
+                    raise
+                half = len(batch) // 2  # (the commit of fewer files needs less room, and their removal gives some back)
+                self._commit(batch[:half])
+                batch = batch[half:]
 
     @step("taking dropped files")
     def _commit_together(self, batch: list[CapturedFile]) -> list[CapturedFile]:

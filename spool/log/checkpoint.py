@@ -197,6 +197,7 @@ def _segment(values: list[Any]) -> Segment:
     segment = Segment.__new__(Segment)
     for name, value in zip(_SEGMENT, values, strict=True):
         setattr(segment, name, value)
+    segment.counted = -1  # (the messages of ``oldest`` are not in the file)
     segment.entry, segment.key, segment.prefixes = SectionEntry(*segment.entry), tuple(segment.key), {}
     segment.removed, segment.cuts = bytearray(segment.removed), [(number, ordinal) for number, ordinal in segment.cuts]
     return segment

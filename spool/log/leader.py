@@ -487,7 +487,6 @@ def commit_submitted(submitted: Leader) -> None:
         return
     except (KeyboardInterrupt, OSError, SpoolError) as error:
         why = f": {str(error) or type(error).__name__}"
-    lost = submitted.failed - before + submitted.waiting
-    if lost:
+    if lost := submitted.failed - before + submitted.waiting:
         where = store.files.disk.root
         log.warning("%s: the program ends, and %d messages that were submitted were not committed%s", where, lost, why)

@@ -49,8 +49,7 @@ def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: Us
     with view.mutex:
         prepared = prepared_usage(view.prepared) if prepared is None else prepared
         for queue, usage in added.items():
-            limits = config.queues.get(queue)
-            if limits is not None:
+            if (limits := config.queues.get(queue)) is not None:
                 _compare(queue, limits, usage_of(view, queue, prepared), usage)
         if config.max_messages is not None or config.max_bytes is not None:
             live = sum_of(Usage(queue.live, queue.bytes) for queue in view.index.messages.queues.values())

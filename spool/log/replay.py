@@ -69,8 +69,7 @@ def read_commit(
             commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
             break
     for place, adoption in enumerate(contents.header.adopts, 1):
-        branch = _adopted_contents(store.files.disk, number, place, adoption)
-        if branch is not None:
+        if (branch := _adopted_contents(store.files.disk, number, place, adoption)) is not None:
             commit.files.append(CommitFile(place, adoption.xid, adoption.first, branch))
         elif listing is not None and not listing.has_branch(number, place, adoption.xid):
             continue

@@ -104,8 +104,7 @@ def _is_near(store: Store, page: CounterPage, lists: bool) -> bool:
     messages = 0
     for number in range(applied + 1, page.issued + 1):
         if number not in own:  # (this process keeps only its small commits for later)
-            commit = store.shared.feed.commit(number)
-            if commit is None:
+            if (commit := store.shared.feed.commit(number)) is None:
                 return False  # the commit is too large for the feed
             for table in (table for file in commit.files for table in file.contents.tables):
                 messages += len(table.lengths) + sum(command.length for command in addressing(table.commands))

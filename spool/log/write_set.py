@@ -313,8 +313,7 @@ class WriteSet:
                 self.remove(number, first, room, why)
             first, count = first + room, count - room
             self.close_section()
-        commands = self._table.commands
-        if commands:
+        if commands := self._table.commands:
             last = commands[-1]
             if type(last) is Remove and last.number == number and last.first + last.length == first and last.why == why:
                 commands[-1] = tuple.__new__(Remove, ("remove", number, last.first, last.length + count, why))
@@ -331,8 +330,7 @@ class WriteSet:
         joined."""
         if self._addressed + count > MOST_ADDRESSED:
             self.close_section()
-        commands = self._table.commands
-        if commands:
+        if commands := self._table.commands:
             last, place = commands[-1], (number, first, changes)
             if last.name == "update" and (last.number, last.first + last.length, last.changes) == place:
                 commands[-1] = last._replace(length=last.length + count)

@@ -161,8 +161,7 @@ class Housekeeper:
         self._undo_dropped()
         if due:
             self._look_again()
-        elected = due and self._is_elected()
-        if elected:
+        if elected := due and self._is_elected():
             self._catch_up()
         self._put_scheduled(due=due, elected=elected)
         if elected:

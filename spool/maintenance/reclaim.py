@@ -190,8 +190,7 @@ def _remove_idle(store: Store, idle: Sequence[int], newest: int | None, pause: C
     have room for only one record.
     """
     removed = 0
-    levels = _plan(store.shared, store.view, store.clock, idle, newest)
-    if levels:
+    if levels := _plan(store.shared, store.view, store.clock, idle, newest):
         _record_totals(store, [number for level in levels for number in level])
     for level in levels:
         removed += _remove(store.files, store.view, level, pause)
@@ -239,8 +238,7 @@ def _forget_captured(disk: Disk, view: View) -> None:
             disk.flush_directory(f"{layout.ACTIVE}/{directory}")
     with view.mutex:
         for number, taken in pending:
-            state = view.index.files.get(number)
-            if state is not None:
+            if (state := view.index.files.get(number)) is not None:
                 state.captured = tuple(one for one in state.captured if one not in taken)
             view.index.captured.difference_update(taken)
 
@@ -308,8 +306,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
 
     def give(name: str) -> None:
         nonlocal room
-        spare = files.recycler.give(name, room)
-        if spare is not None:
+        if (spare := files.recycler.give(name, room)) is not None:
             given.append(spare)
             room -= weight(spare)
         else:

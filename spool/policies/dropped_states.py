@@ -20,6 +20,7 @@ taken the file. Without evidence that a file is complete, the file remains where
 
 import enum
 import fnmatch
+import os
 import re
 from collections.abc import Callable, Container
 from functools import lru_cache
@@ -189,10 +190,11 @@ def unreadable(identity: FileIdentity | None, error: OSError) -> Verdict:
         return Verdict(Action.QUARANTINE, "it is no regular file")
     if not isinstance(error, PermissionError):
         return Verdict(Action.REPORT, f"it cannot be read ({error.strerror}), and waits")
+    whose, letter = ("owner", "u") if identity.owner == os.geteuid() else ("group", "g")
     return Verdict(
         Action.REPORT,
-        f"it belongs to user {user_name(identity.owner)}, and this user may not read it: let its group read "
-        "it (chmod g+r, or a umask of 027 or 022 for the program that drops files)",
+        f"it belongs to user {user_name(identity.owner)}, and this user may not read it: let its {whose} read "
+        f"it (chmod {letter}+r, or a umask of 027 or 022 for the program that drops files)",
     )
 
 

@@ -87,8 +87,7 @@ class Backlog:
         lost: list[int] = []
         configs = self._store.settings.known.config.queues
         for number, _, _ in within(Backlog.kept_sizes)(self, first, last):
-            alone = put_by(self._store, number)
-            if alone is None:
+            if (alone := put_by(self._store, number)) is None:
                 lost.append(number)
                 continue
             for run in alone.messages.runs.get(number, ()):

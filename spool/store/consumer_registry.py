@@ -65,8 +65,7 @@ class Consumers:
 
     def _service(self, queue: str) -> _Service:
         """Return the service of a queue. Caller holds the mutex."""
-        found = self._served.get(queue)
-        if found is None:
+        if (found := self._served.get(queue)) is None:
             found = self._served[queue] = _Service(self._clock.now())
         return found
 

@@ -62,8 +62,7 @@ def edited(
 def _text_and_settings(
     store: Store, file: SettingsFile, changed: Mapping[str, QueueConfig], removed: Collection[str]
 ) -> tuple[str, SpaceConfig]:
-    text = settings_text.edited(file.text, file.config, changed, removed)
-    if text is not None:
+    if (text := settings_text.edited(file.text, file.config, changed, removed)) is not None:
         with suppress(InvalidArgument, NewerFormat):
             config = store.settings.parse(text)
             if config == with_queues(file.config, changed, removed):

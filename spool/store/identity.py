@@ -47,8 +47,7 @@ def find_id(disk: Disk) -> str | None:
 
 def read_id(disk: Disk) -> str:
     """Return the id of a space. Raises NotASpace if the file is missing, and CorruptedFile if it is damaged."""
-    found = find_id(disk)
-    if found is None:
+    if (found := find_id(disk)) is None:
         raise NotASpace(
             f"{disk.root} has a {layout.SETTINGS}, and no {layout.SPACE_ID}: put the file back from a backup or from "
             f"the mirror, or write a new id with: spool-admin init {quote(disk.root)}"
@@ -63,8 +62,7 @@ def write_id(disk: Disk, id: str) -> None:
 
 def ensure_id(disk: Disk) -> str:
     """Return the id of a directory that becomes a space. Without an id, write a new one."""
-    found = find_id(disk)
-    if found is None:
+    if (found := find_id(disk)) is None:
         found = new_id()
         write_id(disk, found)
     return found

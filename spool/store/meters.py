@@ -100,8 +100,7 @@ class Meters:
 
     def _count_commits(self) -> None:
         """Count the noted commits. Caller holds the mutex."""
-        notes = [self._commits.popleft() for _ in range(len(self._commits))]
-        if notes:
+        if notes := [self._commits.popleft() for _ in range(len(self._commits))]:
             requests = sum(note[0] for note in notes)
             commits = [(_COMMIT_SECONDS, note[1]) for note in notes]
             flushes = [(_FLUSH_SECONDS, note[2]) for note in notes if note[2] is not None]

@@ -143,8 +143,7 @@ class Mirror(SingleCopy):
         if not self.keeps_vote(xid):
             return False
         with self._taking_vote(xid):
-            source = open_first(self.source, [layout.prepared(xid)])
-            if source is not None:
+            if (source := open_first(self.source, [layout.prepared(xid)])) is not None:
                 self._write(source, layout.prepared(xid))
             return source is not None
 

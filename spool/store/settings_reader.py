@@ -69,8 +69,7 @@ class SettingsReader:
 
     def is_replaced(self) -> bool:
         """Return whether the file was replaced or written since the last call, e.g. by a manual edit."""
-        identity = self._disk.identity(layout.SETTINGS)
-        if identity is None:
+        if (identity := self._disk.identity(layout.SETTINGS)) is None:
             return False
         last, self._seen = self._seen, (identity.inode, identity.size, identity.modified_ns)
         return last != self._seen

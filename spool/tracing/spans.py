@@ -124,8 +124,7 @@ class Attached:
 
 def in_context(call: Callable[[], T]) -> Callable[[], T]:
     """Return a call that another thread makes in the caller's context of OpenTelemetry."""
-    found = guarded(context.get_current)()
-    if not found:
+    if not (found := guarded(context.get_current)()):
         return call
 
     def run() -> T:

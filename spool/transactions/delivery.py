@@ -134,8 +134,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
     they can be read. The caller holds the claim.
     """
     with store.view.mutex:
-        run = store.view.index.messages.find(position)
-        if run is None:
+        if (run := store.view.index.messages.find(position)) is None:
             return
         id_, queue = run.id_of(position.ordinal), run.queue.name
         name = layout.committed(run.file.number, run.file.adoption)

@@ -170,8 +170,7 @@ class HeldMessages(Closing):
         self._check_open()
         if not isinstance(message, Message):
             raise InvalidArgument(f"claims take messages that take() returned, not {shown(message)}")
-        held = self._held.get(message.id)
-        if held is None:
+        if (held := self._held.get(message.id)) is None:
             raise BadMessageId(
                 f"message {message.id} is not held by these claims: it was removed, failed or released already, or "
                 "another program took it"

@@ -175,8 +175,7 @@ class Transaction:
         """Add messages to an existing queue, according to these settings. The caller holds the lock."""
         store, writes = self._store, self.writes
         groups = encode_bodies(store, settings, queue, bodies, options)
-        key = options.get("deduplication_key")
-        if key is not None:
+        if (key := options.get("deduplication_key")) is not None:
             check_single(len(bodies))
             self._keys = self._keys or DeduplicationKeys(store, self._hold.locks)
             if (known := self._keys.seen(queue, key, self._until - store.clock.monotonic())) is not None:
@@ -545,8 +544,7 @@ class DropGuard:
         self.hold: Hold | None = hold  # the last assignment: ``__del__`` may come after an exception inside this method
 
     def __del__(self) -> None:
-        hold = getattr(self, "hold", None)
-        if hold is not None:
+        if (hold := getattr(self, "hold", None)) is not None:
             hold.store.drop(
                 partial(_undo, hold, self.promises),
                 f"a transaction of {hold.store.files.disk.root} was dropped without a commit or a rollback, and is "

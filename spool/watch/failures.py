@@ -200,8 +200,7 @@ def _new_runs(store: Store, name: str, known: _Known, *, is_error: bool) -> list
 def _failed_message(store: Store, queue: str, run: Run, position: Position) -> FailedTask | None:
     """Return a failed message of an error queue. None: the message has not failed, or was removed."""
     attributes = run.attributes
-    at = failure_time(attributes, run.committed_at)
-    if at is None:
+    if (at := failure_time(attributes, run.committed_at)) is None:
         return None
     with store.view.mutex:
         if store.view.index.messages.find(position) is None:

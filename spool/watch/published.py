@@ -75,8 +75,7 @@ def publish(disk: Disk, metrics: SpaceMetrics, group: str) -> None:
 def _without_texts(metrics: SpaceMetrics) -> SpaceMetrics:
     """Return the metrics without names and reasons of files, and without causes of failures: they may quote a
     message."""
-    recovery = metrics.recovery
-    if recovery is not None:
+    if (recovery := metrics.recovery) is not None:
         findings = tuple(Finding(finding.kind, "", "", finding.action) for finding in recovery.findings)
         recovery = replace(recovery, findings=findings)
     failures = by_task(metrics.failures, len(metrics.failures))

@@ -56,8 +56,7 @@ def task_of(entry: "QueueEntry", now: float) -> Task | None:
 
     The body of the entry is the stored bytes; the arguments are omitted if it is cut. ``now``: seconds since the epoch.
     """
-    message = entry.message
-    if message is None:
+    if (message := entry.message) is None:
         return None
     found = _in_result(message) if STATE in message.headers else _in_body(message, is_cut=entry.body_cut)
     name = one_line(message.headers.get(NAME, found.name if found else ""))

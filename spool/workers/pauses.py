@@ -205,7 +205,6 @@ class Breaker:
 
     def _ends_probe(self, position: Position | None) -> bool:
         """Return whether the message is the probe of a storm, which has ended now."""
-        probed = position is not None and position == self._probe
-        if probed:
+        if probed := position is not None and position == self._probe:
             self._probe = None
         return probed

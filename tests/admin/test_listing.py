@@ -64,9 +64,7 @@ def test_a_dry_run_leaves_out_messages_that_this_process_holds(space: spool.Spac
         transaction.rollback()
 
 
-def test_a_held_message_is_named_with_its_process_its_program_and_since_when(
-    space: spool.Space,
-) -> None:
+def test_a_held_message_is_named_with_its_process_its_program_and_since_when(space: spool.Space) -> None:
     message_id, _ = space.put_many("orders", [b"1", b"2"])
     with held_by_another(space.path) as pid:
         found = space.holders("orders")

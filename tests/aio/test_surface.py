@@ -69,10 +69,7 @@ async def test_a_space_is_administered_by_tasks(tmp_path: Path) -> None:
         assert (await space.change_queue("orders", max_messages=9)).max_messages == 9
         assert list(await space.queues()) == ["errors", "orders"]
         ids = await space.put_many("orders", [b"a", b"b", b"c"], correlation_id="x")
-        assert {name: figures.ready for name, figures in (await space.stats()).items()} == {
-            "errors": 0,
-            "orders": 3,
-        }
+        assert {name: figures.ready for name, figures in (await space.stats()).items()} == {"errors": 0, "orders": 3}
         assert (await space.change(ids[2], priority=90)).priority == 90
         assert (await space.move(ids[0], "errors")).queue == "errors"
         assert (await space.delete(ids[1])).body == b"b"

@@ -24,9 +24,7 @@ texts = st.text(max_size=12) | st.sampled_from(
 )
 plain = st.none() | st.booleans() | numbers | texts
 values = st.recursive(
-    plain,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=6,
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
 )
 
 HEADERS = {

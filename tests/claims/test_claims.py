@@ -597,3 +597,15 @@ def test_x14_a_reason_is_one_line_without_control_characters(space: spool.Space,
         assert message.failure_reason is not None
         assert message.failure_reason.startswith("the oven is \\x1b[31mcold\\x00!")
         assert len(message.failure_reason) == 1_000
+
+
+def test_browsing_held_messages_asks_the_kernel_for_no_process(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question reads the open files of all processes of the machine; only ``entries`` tells the answer."""
+    space.put_many("orders", ["a", "b"])
+    with space.claims() as claims:
+        claims.take("orders")
+        assert [entry.holder is None for entry in space.entries("orders")] == [False, True]
+        monkeypatch.setattr(Disk, "process_locks", None)
+        assert [message.body for message in space.browse("orders")] == ["a", "b"]

@@ -268,9 +268,7 @@ def simulated() -> Iterator[tuple[spool.Space, Recorded, Machine]]:
         yield space, clock, machine
 
 
-def test_only_a_publication_adds_a_message_to_an_empty_queue(
-    simulated: tuple[spool.Space, Recorded, Machine],
-) -> None:
+def test_only_a_publication_adds_a_message_to_an_empty_queue(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
     space, clock, _ = simulated
     with pytest.raises(spool.Empty):
         space.get("orders", timeout=10 * IDLE_SECONDS)

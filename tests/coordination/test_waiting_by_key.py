@@ -271,10 +271,7 @@ def test_a_call_that_stops_waiting_leaves_nothing(path: Path, other: spool.Space
 
 
 def test_a_call_without_notifications_polls(path: Path, pool: ThreadPoolExecutor, other: spool.Space) -> None:
-    with (
-        spool.open(path) as space,
-        mock.patch.object(door.disk(space), "watch", side_effect=OSError),
-    ):
+    with spool.open(path) as space, mock.patch.object(door.disk(space), "watch", side_effect=OSError):
         found = pool.submit(space.get, "orders", correlation_id="c", timeout=WHEN_WOKEN)
         other.put("orders", "new", correlation_id="c")
         assert found.result(LONG).body == "new"

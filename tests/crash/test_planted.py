@@ -55,8 +55,7 @@ RARE = {"threads share locks"}
 
 
 @pytest.mark.parametrize(
-    "bug",
-    [pytest.param(bug, id=bug.what, marks=[pytest.mark.slow] if bug.what in RARE else []) for bug in BUGS],
+    "bug", [pytest.param(bug, id=bug.what, marks=[pytest.mark.slow] if bug.what in RARE else []) for bug in BUGS]
 )
 def test_a_rule_that_is_broken_is_missed(bug: Bug) -> None:
     with planted(bug), pytest.raises(Unexplained):

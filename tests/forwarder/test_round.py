@@ -158,9 +158,7 @@ def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_attempt(s
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
 
 
-def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_move_in_any_case(
-    tmp_path: Path,
-) -> None:
+def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_move_in_any_case(tmp_path: Path) -> None:
     with spool.create(tmp_path / "full", max_messages=2, defaults=AT_ONCE) as space:
         space.create_queue("replies")
         space.create_queue("errors", max_messages=0)

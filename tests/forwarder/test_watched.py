@@ -90,9 +90,7 @@ def test_x13_the_name_of_a_service_has_no_passwords(url: str, name: str) -> None
 
 def test_x13_a_pipeline_is_seen_as_its_flow() -> None:
     pipeline = Pipeline(
-        name="adt",
-        routes=[{"name": "lab", "to": "lab"}],
-        destinations={"lab": {"service": "http://lab.example/adt"}},
+        name="adt", routes=[{"name": "lab", "to": "lab"}], destinations={"lab": {"service": "http://lab.example/adt"}}
     )
     flow = {route.queue: (route.service.shown_name, route.into) for route in pipeline.routes()}
     assert flow == {

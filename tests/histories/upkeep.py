@@ -154,10 +154,7 @@ UPKEEP = (
         _half_compacted,
         {
             SINGLES_IN_DOUBT: {"commit": SINGLES.got("a"), "rollback": SINGLES},
-            SINGLES_IN_DOUBT.got("a"): {
-                "commit": SINGLES.got("a", 2),
-                "rollback": WITHOUT_THE_THIRD,
-            },
+            SINGLES_IN_DOUBT.got("a"): {"commit": SINGLES.got("a", 2), "rollback": WITHOUT_THE_THIRD},
         },
         survivors=1,
     ),

@@ -127,7 +127,7 @@ def test_unfinished_names_and_irregular_files_are_not_touched_and_reported_once(
 def test_a_file_that_is_too_large_moves_to_quarantine(tmp_path: Path) -> None:
     with spool.create(tmp_path / "small", max_body_bytes=100) as space:
         space.create_queue("orders")
-        (folder(space) / "large").write_bytes(b"x" * 101)
+        (folder(space) / "large.reason.txt").write_bytes(b"x" * 101)
         (folder(space) / "fits").write_bytes(b"x" * 100)
         Intake(space).run(once=True)
         assert "max_body_bytes is 100" in reasons(space)[0]
@@ -263,6 +263,20 @@ def test_a_full_disk_loses_nothing(space: spool.Space, monkeypatch: pytest.Monke
     monkeypatch.undo()
     Intake(space).run(once=True)
     assert [m.body for m in space.browse("orders")] == [b"a"]
+
+
+def test_on_a_disk_with_little_room_files_are_committed_apart(space: spool.Space) -> None:
+    def commit(transaction: spool.Transaction) -> None:
+        if len(door.batch(transaction).tables[0].lengths) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        committed(transaction)
+
+    for name in "abcde":
+        (folder(space) / name).write_bytes(name.encode())
+    committed = spool.Transaction.commit
+    with mock.patch.object(spool.Transaction, "commit", commit):
+        assert Intake(space).run(once=True).files == 5
+    assert [m.body for m in space.browse("orders")] == [b"a", b"b", b"c", b"d", b"e"]
 
 
 @pytest.mark.parametrize(("flush", "at"), [("ordered", "drop/q"), ("strict", "drop/q"), ("ordered", "drop")])

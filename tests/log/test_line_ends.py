@@ -187,9 +187,7 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
 
 @pytest.mark.unled("the leader of this process fails, and no other one")
 @pytest.mark.usefixtures("_the_usual_handler")
-def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(
-    gathering: Gathering,
-) -> None:
+def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(gathering: Gathering) -> None:
     space, main = gathering.space, threading.main_thread()
     leads = threading.Event()
 

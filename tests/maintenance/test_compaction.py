@@ -89,6 +89,8 @@ def test_s04_the_oldest_age_is_that_of_a_message_that_is_left(tmp_path: Path) ->
         with spool.open(timed(tmp_path / "space", clock)) as other:  # (which follows the removals of the first)
             assert [space.get("orders").body for _ in range(6)] == bodies(range(6))
             assert [each.stats("orders").oldest_age < 100 for each in (space, other)] == [True, True]
+    with spool.open(timed(tmp_path / "space", clock)) as again:
+        assert again.stats("orders").oldest_age < 100
 
 
 def test_s04_positions_ids_and_times_stay(space: spool.Space) -> None:
@@ -221,9 +223,7 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
     assert space.check() == []
 
 
-def test_tombstones_kept_by_a_subscription_are_not_written_repeatedly(
-    space: spool.Space,
-) -> None:
+def test_tombstones_kept_by_a_subscription_are_not_written_repeatedly(space: spool.Space) -> None:
     space.engine.register_subscription("seen", ("orders",), 3600.0)
     merged: list[set[int]] = []
     with mock.patch.object(tombstones, "MERGED_COMMITS", 10), mock.patch.object(tombstones, "_MAX_TARGETS", 8):

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_292,
-    "spool/watch": 1_045,
+    "spool": 23_291,
+    "spool/watch": 1_042,
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 4_886,
     "scripts": 9_356,
-    "tests": 70_220,
+    "tests": 70_190,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -50,18 +50,12 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_062),
-    "transactions and the journal of attempts": (
-        ("spool/transactions", "spool/policies/attempt_journal.py"),
-        2_753,
-    ),
+    "log and format": (("spool/log", "spool/format"), 3_056),
+    "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_737),
 }
 """The most lines of code of some parts of the engine."""
 
-GOALS = {
-    "log and format": 2_900,
-    "transactions and the journal of attempts": 2_600,
-}
+GOALS = {"log and format": 2_900, "transactions and the journal of attempts": 2_600}
 
 UNFORMATTED = 475
 """The most places that the formatter leaves alone: they are for tables of data."""

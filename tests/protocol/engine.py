@@ -6,20 +6,7 @@ Locks are "number lock", "number 2" (the byte of a number), "claim m", "xid x" a
 """
 
 from tests.protocol.checker import Steps
-from tests.protocol.machine import (
-    Create,
-    Exists,
-    Flush,
-    Load,
-    Lock,
-    Move,
-    Note,
-    Read,
-    Store,
-    Unlink,
-    Unlock,
-    Write,
-)
+from tests.protocol.machine import Create, Exists, Flush, Load, Lock, Move, Note, Read, Store, Unlink, Unlock, Write
 from tests.protocol.promises import (
     Branch,
     Commit,

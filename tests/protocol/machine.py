@@ -97,9 +97,7 @@ Condition = Callable[[State, tuple[bool, ...]], Any]
 
 
 def start(
-    files: Mapping[str, Any],
-    memory: Mapping[str, Any] | None = None,
-    record: Mapping[Any, Any] | None = None,
+    files: Mapping[str, Any], memory: Mapping[str, Any] | None = None, record: Mapping[Any, Any] | None = None
 ) -> State:
     """A state in which all ``files`` are durable."""
     names = frozenset((name, index) for index, name in enumerate(files))

@@ -15,10 +15,7 @@ from tests.reference_pages.commands import command, option_text
 from tests.reference_pages.markdown import BACK, GENERATED, code, inline, joined, wrapped
 
 UNITS = {"TIME": "seconds", "SIZE": "bytes"}
-COMMANDS = {
-    "queue": ("spool-admin queue create", "spool-admin queue change"),
-    "space": ("spool-admin init",),
-}
+COMMANDS = {"queue": ("spool-admin queue create", "spool-admin queue change"), "space": ("spool-admin init",)}
 
 
 def page() -> str:

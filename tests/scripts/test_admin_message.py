@@ -134,7 +134,9 @@ def test_a_message_cannot_steer_the_terminal(run: Run) -> None:
         assert "owned" in shown
 
 
-def test_a_message_whose_body_could_not_be_written_stays_and_no_attempt_is_counted(path: Path) -> None:
+def test_a_message_whose_body_could_not_be_written_stays_and_no_attempt_is_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with spool.open(path) as space:
         space.put("orders", b"x" * 300_000)
     with open("/dev/full", "wb") as full:
@@ -145,6 +147,12 @@ def test_a_message_whose_body_could_not_be_written_stays_and_no_attempt_is_count
     done = execute("spool-admin", "-s", path, "message", "get", "orders", stdout=writer)
     os.close(writer)
     assert (done.code, done.err) == (1, "")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    with start("spool-admin", "-s", path, "message", "get", "orders") as getting:
+        assert getting.stdout is not None
+        assert getting.stdout.read(1) == b"x"
+        getting.stdout.close()
+        assert getting.wait(60) == 1
     with spool.open(path) as space:
         assert [len(found.body) for found in space.browse("orders")] == [300_000]
         assert space.get("orders").attempts == 0

@@ -25,11 +25,7 @@ def called() -> Path:
     return Path("gate")
 
 
-CASES = [
-    *(("worker", number) for number in ENDING),
-    ("forward", signal.SIGHUP),
-    ("forward", signal.SIGALRM),
-]
+CASES = [*(("worker", number) for number in ENDING), ("forward", signal.SIGHUP), ("forward", signal.SIGALRM)]
 
 
 @pytest.mark.every(4)

@@ -12,9 +12,7 @@ from tests.compaction import small_compactions
 from tests.spaces import space_with
 
 space = space_with(
-    "errors",
-    results={"role": "state", "on_expiry": "drop"},
-    orders={"retries": 0, "error_queue": "errors"},
+    "errors", results={"role": "state", "on_expiry": "drop"}, orders={"retries": 0, "error_queue": "errors"}
 )
 
 

@@ -41,10 +41,7 @@ CALLS: dict[str, tuple[tuple[str, str, Any], set[str]]] = {
         ("POST", "/claims/0.none/commit", b'{"put": [{"queue": "results", "body": 1}]}'),
         {"all", "put", "put=results", "take=orders put=results", "write"},
     ),
-    "commit into two queues": (
-        ("POST", "/claims/0.none/commit", BOTH),
-        {"all", "put", "write"},
-    ),
+    "commit into two queues": (("POST", "/claims/0.none/commit", BOTH), {"all", "put", "write"}),
     "conclude with a reply": (("POST", "/claims/0.none/conclude", b'{"reply": {"body": 1}}'), ANY),
     "conclude with a message": (
         ("POST", "/claims/0.none/conclude", b'{"put": [{"queue": "results", "body": 1}]}'),

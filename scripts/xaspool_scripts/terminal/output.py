@@ -26,8 +26,9 @@ def write_bytes(data: bytes) -> None:
     """Write bytes to stdout, and flush stdout. Raise OSError if the write fails."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "standard output is closed")
-    output = _own_output or sys.stdout.buffer
-    output.write(data)
+    output, left = _own_output or sys.stdout.buffer, memoryview(data)
+    while left:
+        left = left[output.write(left) :]  # (with PYTHONUNBUFFERED, the system may write only a part)
     output.flush()
 
 

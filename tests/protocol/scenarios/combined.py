@@ -488,11 +488,7 @@ def _get(rules: Rules, together: Together, who: str, others: str, commits: bool 
 
 
 def puts_together(
-    rules: Rules,
-    together: Together = _RIGHT,
-    putters: str = "AB",
-    impatient: str = "",
-    alone: bool = False,
+    rules: Rules, together: Together = _RIGHT, putters: str = "AB", impatient: str = "", alone: bool = False
 ) -> Case:
     """Each process puts a message; ``impatient`` ones may give up. ``alone``: C commits in a file of its own."""
     processes = [
@@ -578,7 +574,7 @@ SCENARIOS = (
             "was withdrawn and is committed": {
                 "a request is withdrawn that a leader may have read": Setting(
                     options=_options(impatient="AB", together=Together(joined=False))
-                ),
+                )
             },
             "put by two commits": {
                 "requests are marked as taken after the stamp": Setting(
@@ -622,12 +618,12 @@ SCENARIOS = (
             "removed by two commits": {
                 "a claim does not look at requests": Setting(
                     1, faults=ONLY_A, options=_options(getters=2, together=Together(look_at_requests="no"))
-                ),
+                )
             },
             "although commit": {
                 "a claim looks at requests after the second look": Setting(
                     2, faults=Faults(killable=("A", "B")), options=_options(together=Together(look_at_requests="last"))
-                ),
+                )
             },
         },
     ),
@@ -656,7 +652,7 @@ SCENARIOS = (
                 "a process that gives up a request keeps its slot": Setting(
                     0, options=_options(together=Together(patient=False, disowns=False))
                 ),
-            },
+            }
         },
     ),
 )

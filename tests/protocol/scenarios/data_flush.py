@@ -68,12 +68,7 @@ def data_flushes(
 
 
 def _commit_data(
-    rules: Rules,
-    who: str,
-    free: str,
-    puts: Messages = (),
-    removes: Messages = (),
-    told: tuple[Messages, ...] = (),
+    rules: Rules, who: str, free: str, puts: Messages = (), removes: Messages = (), told: tuple[Messages, ...] = ()
 ) -> Steps[None]:
     yield Move(f"free/{free}", f"active/{who}")
     file = yield Open(f"active/{who}")

@@ -112,15 +112,15 @@ SCENARIOS = (
             "is not durable": {
                 "the copy of a dead writer's file is not flushed under its name": Setting(
                     1, power=True, rules=Rules(finish=("copy", "flush", "rename"))
-                ),
+                )
             },
             "no history without further faults comes to an end": {
-                "a reader of two cells waits until both are equal": Setting(1, rules=Rules(counters="two equal cells")),
+                "a reader of two cells waits until both are equal": Setting(1, rules=Rules(counters="two equal cells"))
             },
             "number 2 published again": {
                 "the byte of a number is locked after *issued* is stored": Setting(
                     0, power=True, options=FOLLOWER, rules=Rules(issue=ISSUED_LAST)
-                ),
+                )
             },
         },
     ),
@@ -149,7 +149,7 @@ SCENARIOS = (
             "although commit {3} removes it": {
                 "only the next unpublished number is looked at": Setting(
                     1, options=PUTTER, rules=Rules(second_look="next number"), faults=ONLY_A
-                ),
+                )
             },
         },
     ),
@@ -165,7 +165,7 @@ SCENARIOS = (
                 "the slot of a number that became an empty commit stays": Setting(
                     1, faults=ONLY_A, rules=Rules(retract=False)
                 ),
-            },
+            }
         },
     ),
     Scenario(
@@ -183,8 +183,8 @@ SCENARIOS = (
             "published again": {
                 "*published* is not read again under the byte": Setting(
                     0, options=RECLAIMS, rules=Rules(published_again=False)
-                ),
-            },
+                )
+            }
         },
     ),
 )

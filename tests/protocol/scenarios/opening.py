@@ -210,8 +210,8 @@ SCENARIOS = (
             "is not durable": {
                 "an opener publishes the file of a dead writer without a flush": Setting(
                     2, power=True, faults=WRITERS, options=TRUST
-                ),
-            },
+                )
+            }
         },
     ),
     Scenario(
@@ -224,8 +224,8 @@ SCENARIOS = (
             "no history without further faults comes to an end": {
                 "a number without a whole file gets no empty commit": Setting(
                     1, faults=Faults(killable=("A",)), rules=Rules(empty_commit=False)
-                ),
-            },
+                )
+            }
         },
     ),
     Scenario(
@@ -238,8 +238,8 @@ SCENARIOS = (
             "does not see the acknowledged message a": {
                 "one byte is exclusive while a process recovers, and shared afterwards": Setting(
                     1, power=True, faults=CUT, options=ONE
-                ),
-            },
+                )
+            }
         },
     ),
 )

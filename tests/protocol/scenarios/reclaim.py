@@ -328,12 +328,12 @@ SCENARIOS = (
             "although commit 3 removes it": {
                 "the files are listed once": Setting(
                     rules=Rules(feed="empty", listing="ascending", lists=1), options={"asleep": True}
-                ),
+                )
             },
             "although commit 2 removes it": {
                 "a listed file that was removed meanwhile is passed over": Setting(
                     rules=Rules(feed="empty", listing="ascending", read_again=False)
-                ),
+                )
             },
         },
     ),
@@ -347,8 +347,8 @@ SCENARIOS = (
             "it looks like damage": {
                 "a file is overwritten before its name in free/ is durable": Setting(
                     power=True, options={"flushed": False}
-                ),
-            },
+                )
+            }
         },
     ),
     Scenario(
@@ -365,17 +365,15 @@ SCENARIOS = (
             "message m is back after its removal was visible": {
                 "a head is removed before its branch": Setting(
                     1, power=True, options={"order": "head first", "flushes": False}
-                ),
+                )
             },
             "its content is lost": {
-                "where renames are not ordered, a branch is renamed without a flush": Setting(
-                    power=True, journal=False
-                ),
+                "where renames are not ordered, a branch is renamed without a flush": Setting(power=True, journal=False)
             },
             "is back after": {
                 "where renames are not ordered, removals are not flushed one by one": Setting(
                     power=True, journal=False, options={"move": "link", "flushes": False}
-                ),
+                )
             },
         },
     ),
@@ -389,7 +387,7 @@ SCENARIOS = (
             "the vote of the second branch x is lost": {
                 "the byte of a number is free before its branch is moved": Setting(rules=Rules(held_until_moved=False)),
                 "reclaim does not look at the byte of a number": Setting(options={"looks": False}),
-            },
+            }
         },
     ),
     Scenario(
@@ -400,8 +398,8 @@ SCENARIOS = (
         (Setting(long=True), Setting(1, long=True)),
         {
             "although commit 2 removes it": {
-                "removals after the compaction's view are reclaimed with it": Setting(options={"keep": False}),
-            },
+                "removals after the compaction's view are reclaimed with it": Setting(options={"keep": False})
+            }
         },
     ),
     Scenario(
@@ -414,8 +412,8 @@ SCENARIOS = (
             "its commit is not published": {
                 "an opener reads listed files above *published*": Setting(
                     1, power=True, rules=Rules(read_published_only=False)
-                ),
-            },
+                )
+            }
         },
     ),
 )

@@ -102,7 +102,7 @@ SCENARIOS = (
                     options={"since": "issued"}
                 ),
                 "a subscription ends by time alone": Setting(options={"ended_by": "time"}, long=True),
-            },
+            }
         },
     ),
 )

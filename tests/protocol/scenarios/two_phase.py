@@ -277,12 +277,12 @@ SCENARIOS = (
             "although prepared branch x holds it": {
                 "the list of prepared branches changes without its byte": Setting(
                     1, options={"decision": "none"}, rules=Rules(prepared_under_lock=False)
-                ),
+                )
             },
             "although commit {2} removes it": {
                 "the second look sees commits before prepared branches": Setting(
                     1, rules=Rules(look_order="commits first")
-                ),
+                )
             },
         },
     ),
@@ -296,8 +296,8 @@ SCENARIOS = (
             "believes that the rolled-back branch holds it": {
                 "the list of prepared branches changes without its byte": Setting(
                     rules=Rules(prepared_under_lock=False)
-                ),
-            },
+                )
+            }
         },
     ),
     Scenario(
@@ -310,8 +310,8 @@ SCENARIOS = (
             "prepared branch x lost": {
                 "an adopted branch without its head stays where it is": Setting(
                     power=True, options={"orphans_back": False}
-                ),
-            },
+                )
+            }
         },
     ),
     Scenario(
@@ -324,12 +324,12 @@ SCENARIOS = (
             "was told rolled back and is committed": {
                 "a decision follows published commits only": Setting(
                     1, power=True, rules=Rules(decide_after="published")
-                ),
+                )
             },
             "told both committed and rolled back": {
                 "a decision follows published commits only, two commits": Setting(
                     1, options=TWO, rules=Rules(decide_after="published")
-                ),
+                )
             },
         },
     ),
@@ -341,12 +341,12 @@ SCENARIOS = (
         (Setting(1, power=True),),
         {
             "although the log of the coordinator says commit": {
-                "the log is read before the lock of the coordinator": Setting(1, power=True, options={"first": "log"}),
+                "the log is read before the lock of the coordinator": Setting(1, power=True, options={"first": "log"})
             },
             "the record of the coordinator is lost": {
                 "the record of a dead coordinator is not flushed before it is followed": Setting(
                     1, power=True, options={"flush_log": False}
-                ),
+                )
             },
         },
     ),
@@ -358,8 +358,8 @@ SCENARIOS = (
         (Setting(1, power=True),),
         {
             "was told committed and its content is lost": {
-                "an untold vote is adopted as it lies": Setting(1, power=True, options={"copied": False}),
-            },
+                "an untold vote is adopted as it lies": Setting(1, power=True, options={"copied": False})
+            }
         },
     ),
     Scenario(
@@ -372,8 +372,8 @@ SCENARIOS = (
             "was told rolled back and is committed": {
                 "a decision follows published commits only": Setting(
                     1, power=True, rules=Rules(decide_after="published")
-                ),
-            },
+                )
+            }
         },
     ),
     Scenario(
@@ -384,8 +384,8 @@ SCENARIOS = (
         (Setting(1),),
         {
             "removed the file of a live branch": {
-                "the file is created before its xid is locked": Setting(1, options={"lock_first": False}),
-            },
+                "the file is created before its xid is locked": Setting(1, options={"lock_first": False})
+            }
         },
     ),
 )
