@@ -197,15 +197,16 @@ class Capture:
             if meanwhile and self._is_one_file(file.path, f"{path}/{file.name}"):
                 self._disk.unlink(file.path)
                 continue
+            found = [file]
             # A file has both names if the intake died, or because of a power cut.
             if self._is_one_file(file.first, file.path):
                 for folder in (layout.ACTIVE, file.folder):
                     self._disk.flush_directory(folder)
-                left += self._remove_first_name(file)
-            if file.record in self._store.view.index.captured:
+                found = self._remove_first_name(file)
+            if found and file.record in self._store.view.index.captured:
                 self._remove_of_the_dead(file)
-            else:
-                left.append(file)
+                del found[0]
+            left += found
         self._directories.keep(directory)
         return left
 
@@ -232,29 +233,35 @@ class Capture:
         return identity is not None and identity.same_file(self._disk.identity(other))
 
     def _remove_first_name(self, file: CapturedFile) -> list[CapturedFile]:
-        """Remove the first name of a file whose new name is durable.
+        """Remove the first name of a file whose new name is durable. Return the captured files, this file first.
 
         If another file already has the first name, that file is not touched. If another file gets the name during the
-        removal, that file is also captured, and is returned.
+        removal, that file is also captured. If this user may not remove files from the folder, the file stays there,
+        and loses its new name, unless a commit names it.
         """
         if not self._is_one_file(file.first, file.path):
-            return []
+            return [file]
         moved = CapturedFile(file.queue, file.directory, file.name, came_meanwhile=True)
         try:
             self._disk.rename_new(file.first, moved.path)
         except FileNotFoundError:  # the file's owner removed the file
+            return [file]
+        except PermissionError as error:
+            self._report(file.first, file.queue, f"it cannot be removed from its folder: {error.strerror}")
+            if file.record not in self._store.view.index.captured:
+                self._disk.unlink(file.path)
             return []
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENAMETOOLONG):
                 raise
             with suppress(FileNotFoundError):  # the check above has shown that the name belongs to the captured file
                 self._disk.unlink(file.first)
-            return []
+            return [file]
         if self._is_one_file(moved.path, f"{moved.folder}/{moved.name}"):
             self._disk.unlink(moved.path)
-            return []
+            return [file]
         self._disk.flush_directory(moved.folder)  # a power cut must not lose both names of the file
-        return [moved]
+        return [file, moved]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -303,14 +310,7 @@ class _FileMove(Move):
 
     def release(self) -> None:
         if not self._moves_at_release:
-            try:
-                self._batch.captured += [self._file, *self._capture._remove_first_name(self._file)]
-            except PermissionError as error:
-                why = "this user may not remove it from its folder"
-                self._capture._report(
-                    self._file.first, self._file.queue, f"it cannot be taken: {why}: {error.strerror}"
-                )
-                self.disk.unlink(self._file.path)
+            self._batch.captured += self._capture._remove_first_name(self._file)
         elif self._attempt(super().rename):
             self._batch.captured.append(self._file)
 

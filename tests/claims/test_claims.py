@@ -599,10 +599,8 @@ def test_x14_a_reason_is_one_line_without_control_characters(space: spool.Space,
         assert len(message.failure_reason) == 1_000
 
 
-def test_browsing_held_messages_asks_the_kernel_for_no_process(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The question reads the open files of all processes of the machine; only ``entries`` tells the answer."""
+def test_browsing_held_messages_asks_for_no_process(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would list the open files of all processes of the machine. Only ``entries`` needs the list."""
     space.put_many("orders", ["a", "b"])
     with space.claims() as claims:
         claims.take("orders")

@@ -66,8 +66,7 @@ def kill_one(roots: list[int], directory: Path, word: str, chance: random.Random
     """Kill one of the processes that have come from ``roots``, as soon as there is one of this kind."""
     end = time.monotonic() + 60
     while True:
-        found = [pid for root in roots for pid in of_kind(processes_of(root, directory / "space"), word)]
-        if found:
+        if found := [pid for root in roots for pid in of_kind(processes_of(root, directory / "space"), word)]:
             with suppress(ProcessLookupError):
                 os.kill(chance.choice(sorted(set(found))), signal.SIGKILL)
                 return

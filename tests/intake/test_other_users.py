@@ -116,16 +116,19 @@ def test_a_file_without_late_writes_is_removed_after_ten_minutes(path: Path, clo
     assert (bodies(path), kept(path)) == ([b"one"], {})
 
 
-def test_a_folder_whose_files_cannot_be_removed_holds_up_no_other(path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["", "an intake was killed while the file had two names"])
+def test_a_folder_whose_files_cannot_be_removed_holds_up_no_other(path: Path, killed: bool) -> None:
     with acting_as(OWNER), spool.open(path) as space:
         space.create_queue("other")
         for name in ("q", "other"):
             (path / "drop" / name / "a").write_bytes(name.encode())
+        if killed:
+            (path / "active/drop.q.0123456789abcdef").mkdir()
+            (path / "active/drop.q.0123456789abcdef/a").hardlink_to(path / "drop/q/a")
         (path / "drop/q").chmod(0o555)
         assert (take(path, Clock()).files, take(path, Clock()).left) == (1, 1)
         (path / "drop/q").chmod(0o770)
-        assert take(path, Clock()).files == 1
-    assert bodies(path) == [b"q"]
+        assert (take(path, Clock()).files, bodies(path)) == (1, [b"q"])
 
 
 def test_a_file_that_was_renamed_into_place_is_taken_at_once(path: Path) -> None:

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from forwarder.web import leases
-from tests.clocks import until
+from tests.clocks import LONG, until
 from tests.web.conftest import Served, parsed, request
 
 CLAIM = "/v1/shop/queues/orders/claims"
-_PATIENT_SECONDS = 60
 
 
 def waiting(served: Served) -> int:
@@ -62,7 +61,7 @@ def test_clients_that_wait_are_served_in_their_order(served: Served, count: int)
             served.space.put_many("orders", [b"x"] * group)
             answered = set[int]()
             while len(answered) < group:
-                found = [number for number, _ in poller.poll(_PATIENT_SECONDS)]
+                found = [number for number, _ in poller.poll(LONG)]
                 assert found
                 for number in found:
                     poller.unregister(number)
@@ -100,14 +99,14 @@ def test_a_client_that_leaves_while_a_message_is_claimed_for_it_costs_no_attempt
     def take(*arguments: Any) -> Any:
         if found := taken(*arguments):
             claimed.set()
-            assert go_on.wait(_PATIENT_SECONDS)
+            assert go_on.wait(LONG)
         return found
 
     monkeypatch.setattr(leases, "_taken", take)
     with served.connected(request("POST", f"{CLAIM}?wait=60"), behind) as client:
         until(lambda: waiting(served))
         served.space.put("orders", b"hello")
-        assert claimed.wait(_PATIENT_SECONDS)
+        assert claimed.wait(LONG)
         client.shutdown(socket.SHUT_RDWR)
     until(lambda: not served.server._http.server_state.connections)
     go_on.set()
@@ -150,7 +149,7 @@ def test_a_call_after_the_release_of_all_messages_is_refused_as_by_a_server_that
     served.space.put("orders", b"held")
     with served.client() as client:
         receipt = client.post("/queues/orders/claims").headers["spool-receipt"]
-        asyncio.run_coroutine_threadsafe(served.leases.close(), served.server._loop).result(_PATIENT_SECONDS)
+        asyncio.run_coroutine_threadsafe(served.leases.close(), served.server._loop).result(LONG)
         answer = client.post("/queues/orders/claims?wait=20")
         assert (answer.status_code, answer.json()["detail"]) == (503, leases.ENDED)
         assert client.delete(f"/claims/{receipt}").status_code == 410
