@@ -136,11 +136,7 @@ def _login_routes(console: Console) -> list[BaseRoute]:
         answer.delete_cookie(COOKIE, path=f"{session.root}/", httponly=True, samesite="strict")
         return answer
 
-    return [
-        Route(LOGIN, ask),
-        Route(LOGIN, log_in, methods=["POST"]),
-        Route("/logout", log_out, methods=["POST"]),
-    ]
+    return [Route(LOGIN, ask), Route(LOGIN, log_in, methods=["POST"]), Route("/logout", log_out, methods=["POST"])]
 
 
 def _local(target: str) -> str:

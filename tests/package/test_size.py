@@ -22,7 +22,7 @@ MOST = {
     "recovery": 1_237,
     "xa": 2_719,
     "forwarder": 4_886,
-    "scripts": 9_356,
+    "scripts": 9_353,
     "tests": 70_190,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,

@@ -125,8 +125,8 @@ def test_any_entry_in_quarantine_can_be_shown_and_deleted(run: Run, path: Path) 
     (path / "quarantine/folder").mkdir()
     (path / "quarantine/link").symlink_to("/etc/passwd")
     (path / "quarantine/link.reason.txt").symlink_to("/etc/passwd")
-    (path / "quarantine/nothing").write_bytes(b"")
-    for name in ("folder", "link", "nothing"):
+    (path / os.fsdecode(b"quarantine/two\nlines\xe9")).write_bytes(b"")
+    for name in ("folder", "link", r"two\nlines\udce9"):  # (list prints the last name with these escapes)
         assert b"root:" not in run("quarantine", "show", name).out
         assert run("quarantine", "delete", name).code == 0
     assert Path("/etc/passwd").exists()

@@ -95,9 +95,7 @@ def show(name: str, as_json: bool) -> None:
         write_json(_object(file))
         return
     shown = {"name": file.name, "file": place, "since": moment(file.since), "bytes": file.size}
-    pairs(
-        {**shown, "queue": file.queue, "cause": file.cause, "reason": file.reason, "what to do": file.advice},
-    )
+    pairs({**shown, "queue": file.queue, "cause": file.cause, "reason": file.reason, "what to do": file.advice})
     if file.beginning:
         from spool.watch.body_text import beginning
 
@@ -183,12 +181,16 @@ def _chosen(space: "Space", names: tuple[str, ...], cause: str | None, every: bo
 
 
 def _file(space: "Space", name: str) -> "QuarantinedFile":
-    """Return the file with this name. If no such file exists, the exit code is 1, as for a missing message."""
+    """Return the file with this name, or with the escaped name that ``list`` prints. If no such file exists, the exit
+    code is 1, as for a missing message."""
     import spool
 
     try:
         return space.quarantined_file(name)
     except spool.InvalidArgument as error:
+        for file in _files(space):
+            if printable(file.name) == name:
+                return file
         raise Failure(str(error)) from error
 
 
