@@ -14,6 +14,7 @@ from spool.model.message import Message, message_id
 from spool.model.position import Position
 
 _MICROSECONDS = 1_000_000
+_LAST_TIME = 253_402_214_400 * _MICROSECONDS  # the last day of 9999: in any time zone, Python has no year after 9999
 LARGEST_BODY = 2**31 - 1
 """The bytes of the largest body that a row can hold."""
 
@@ -82,7 +83,7 @@ def _value(message: Message, name: str) -> Any:
         return message.position.number
     value = getattr(message, name)
     if COLUMN_KINDS[name][0] is ColumnKind.TIME:
-        return None if value is None else round(value * _MICROSECONDS)
+        return None if value is None else min(round(value * _MICROSECONDS), _LAST_TIME)
     return list(value.items()) if isinstance(value, Mapping) else value
 
 

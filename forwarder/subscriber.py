@@ -109,10 +109,10 @@ class Subscriber:
         ``start`` may lie before the registration; commits before the registration do not count.
         """
         known, begin = self._engine.subscription(self.name), start[NUMBER]
-        if known is None:
-            wrong = f"it was deleted, or it ended because no {self._visit} came in time"
-        elif SINCE not in start:
+        if SINCE not in start:
             wrong = "the query has read without a subscription until now"
+        elif known is None:
+            wrong = f"it was deleted, or it ended because no {self._visit} came in time"
         elif known.since != start[SINCE]:
             wrong = f"commit {known.since} registered it again"
         elif known.queues != self._queues:

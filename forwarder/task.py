@@ -255,13 +255,11 @@ class ServiceThreads:
         self.threads = threads
         self.pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
 
-    def call(self, request: Request) -> Outcome | BaseException:
-        """Make a call in this thread; return the outcome of the call, or the exception that ends the task."""
+    def call(self, request: Request) -> Outcome:
+        """Make a call in this thread; return the outcome of the call."""
         try:
             return checked(self.caller(request))
-        except KeyboardInterrupt as error:  # Ctrl-C also reaches this process and ends the task
-            return error
-        except BaseException as error:  # also SystemExit, so that a service cannot end the task
+        except BaseException as error:  # also SystemExit and KeyboardInterrupt: a service cannot end the task
             return self.failed(error)
 
     def failed(self, error: BaseException) -> Outcome:
@@ -285,7 +283,7 @@ class ChunkCalls(Generic[Key]):
         self._threads = threads
         self._most = 1 if chunk.in_order else threads.threads
         self._on_end = on_end
-        self._ended: SimpleQueue[tuple[Key, Outcome | BaseException]] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[Key, Outcome]] = SimpleQueue()
         self.under_way = 0
 
     @property
@@ -293,7 +291,7 @@ class ChunkCalls(Generic[Key]):
         """Return whether a call has to end before another call may begin."""
         return self.under_way >= self._most
 
-    def begin(self, key: Key, service: Callable[[], Outcome | BaseException]) -> None:
+    def begin(self, key: Key, service: Callable[[], Outcome]) -> None:
         """Begin a call of the service; ``wait`` later returns the key and the outcome of the call."""
 
         def call() -> None:
@@ -310,12 +308,10 @@ class ChunkCalls(Generic[Key]):
             self._threads.pool.submit(call)
 
     def wait(self) -> tuple[Key, Outcome]:
-        """Wait until a call ends; return the call's key and outcome, or raise the exception of the call."""
-        key, ended = self._ended.get()
+        """Wait until a call ends; return the call's key and outcome."""
+        ended = self._ended.get()
         self.under_way -= 1
-        if isinstance(ended, BaseException):
-            raise ended
-        return key, ended
+        return ended
 
     def __enter__(self) -> "ChunkCalls[Key]":
         return self

@@ -12,6 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
+from forwarder.network.server_options import CONNECTION
+from spool.client.connection import is_address
 from spool.errors import InvalidArgument
 
 SPACE = "space"
@@ -34,8 +36,9 @@ def spaces_of(options: Mapping[str, str]) -> list[str]:
 
 
 def of_space(options: Mapping[str, str], space: str) -> dict[str, str]:
-    """Return the options for reading one of the spaces."""
-    return {**{name: value for name, value in options.items() if name.lower() != "spaces"}, "path": space}
+    """Return the options for reading one of the spaces. Only the spaces of servers get the options of a connection."""
+    others = {"spaces"} if is_address(space) else {"spaces", *(name.lower() for name in CONNECTION)}
+    return {**{name: value for name, value in options.items() if name.lower() not in others}, "path": space}
 
 
 def with_space(columns: StructType) -> StructType:

@@ -49,9 +49,7 @@ class PythonCaller(Caller):
         limit = TimeLimit(self.timeout)
         try:
             value = limit.call(self.function, self.argument(request))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # also SystemExit, which must not end the worker
+        except BaseException as error:  # also SystemExit and KeyboardInterrupt, which must not end the worker
             outcome = of_error(error, MAX_REPLY)
             # The time limit is also the reason if the function caught TookTooLong and raised another error.
             if limit.reason and not isinstance(error, Retry | Reject):

@@ -143,8 +143,7 @@ class SpaceTransfers(Transfers):
         batch = _batch(given.get("batch"))
 
         def commit(write: OpenWrite) -> bool:
-            xids = _xids(write, given["votes"])
-            return not xids or adopt(space, xids, batch)
+            return adopt(space, _xids(write, given["votes"]), batch)
 
         return json_answer(200, {"written": await self.writes.commit(call, commit)})
 

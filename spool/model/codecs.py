@@ -149,7 +149,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
     try:
         read(_SPARE_FRAMES)
     except (ValueError, CorruptedFile) as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(str(error).removeprefix(f"the body is not {codec}: ")) from None
     except RecursionError:
         raise ValueError("its lists and maps are nested too deeply") from None
 

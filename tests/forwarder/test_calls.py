@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -104,23 +103,18 @@ def test_messages_of_a_group_are_never_under_way_together(space: spool.Space) ->
     assert together == [b"1"]
 
 
-def test_an_interrupt_ends_the_task_after_the_calls_under_way(space: spool.Space) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_service_cannot_end_its_task(space: spool.Space, error: type[BaseException]) -> None:
+    """No Ctrl-C reaches the workers of Spark."""
     space.put_many("work", [b"breaks", b"goes on"])
-    broken, ended = threading.Event(), []
 
     def answer(request: Request) -> Outcome:
         if request.raw == b"breaks":
-            broken.set()
-            raise KeyboardInterrupt
-        assert broken.wait(PATIENT_SECONDS)
-        ended.append(request.raw)
+            raise error
         return Replied()
 
-    with pytest.raises(KeyboardInterrupt):
-        forward(space, answer, threads=2, job=in_one_task)
-    assert ended == [b"goes on"]
-    assert not list(Path(space.path, "prepared").iterdir())
-    assert len(bodies(space, "work")) == 2
+    assert forward(space, answer, job=in_one_task).effects == {Effect.RETRIED: 1, Effect.DELIVERED: 1}
+    assert [message.attempts for message in space.browse("work")] == [1]
 
 
 def test_a_service_that_is_watched_is_called_one_message_at_a_time(space: spool.Space) -> None:

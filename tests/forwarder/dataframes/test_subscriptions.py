@@ -114,6 +114,8 @@ def test_x05_two_subscriptions_and_a_plain_query_read_independently(space: spool
     assert space.subscriptions().keys() == {"one"}
     with pytest.raises(spool.InvalidArgument, match=r"'seen' has not kept all .*: it was deleted, .*failOnDataLoss"):
         query().latestOffset({"number": 3, "since": 2}, ALL)
+    with pytest.raises(spool.InvalidArgument, match="the query has read without a subscription until now"):
+        query().latestOffset({"number": 3}, ALL)
 
 
 def test_a_new_subscription_reads_older_messages_that_still_exist(space: spool.Space, query: Query) -> None:

@@ -85,6 +85,9 @@ def test_x05_a_job_whose_commit_was_lost_is_repeated_without_a_double(
         write(numbered(spark), space, format="dying", applicationId="import", batchId=7)
     assert len(bodies(space)) == ROWS
     write(numbered(spark), space, format="dying", applicationId="import", batchId=7)
+    forwarder.register(spark)
+    for rows, batch in ((0, 9), (ROWS, 8)):  # (a batch without rows is a batch, too)
+        write(numbered(spark, rows), space, applicationId="import", batchId=batch)
     assert bodies(space) == list(map(str, range(ROWS)))
     assert_nothing_is_left(space)
 
