@@ -153,7 +153,8 @@ class Archive:
     def _write(self, start: Offset, newest: int) -> ArchiveReport:
         begin, schema = start[NUMBER], arrow_schema()
         report = ArchiveReport(self._queue, self._directory, (), 0, 0, begin + 1, begin)
-        with DatedFiles(self._directory, self._file.prefix, schema, self._row_group) as files:
+        # (the record names the files of the last run that was not killed, so no later run has the same temporary names)
+        with DatedFiles(self._directory, f"{self._file.prefix}{report.first}.", schema, self._row_group) as files:
             for end in self._ends(start, newest):
                 for batch in self._batches({**start, NUMBER: report.last}, {**start, NUMBER: end}):
                     files.add(batch)

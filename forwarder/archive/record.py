@@ -91,7 +91,7 @@ class RecordFile:
         folders = {self._directory}
         for temporary, final in () if record is None else record.files:
             source, target = os.path.join(self._directory, temporary), os.path.join(self._directory, final)
-            if os.path.exists(source):  # (otherwise the file has its final name already)
+            if os.path.exists(source) and not os.path.exists(target):  # (otherwise the file has its final name already)
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 os.rename(source, target)
                 folders.add(os.path.dirname(target))

@@ -211,7 +211,8 @@ def judge(status: int, body: bytes | None, headers: "httpx.Headers") -> Outcome:
         # service did answer. Without counted attempts, a message that is always redirected would block its queue.
         location = headers.get("Location", "none")
         return Retried(one_line(f"HTTP {status}: put the URL it redirects to into the route ({location})"))
-    return Retried(_failure(status, body), retry_after(headers.get("Retry-After"), time.time()))
+    # (a service that asks for no wait, e.g. because its clock is late, gets the wait of the queue)
+    return Retried(_failure(status, body), retry_after(headers.get("Retry-After"), time.time()) or None)
 
 
 def _failure(status: int, body: bytes | None) -> str:

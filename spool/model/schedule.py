@@ -76,7 +76,7 @@ class Schedule(NamedTuple):
         """Return the first time after a moment; None if no time is left.
 
         As in Debian's cron, a daily time that the clocks skip in spring is due at the end of the skipped hour, and a
-        daily time that they repeat in autumn is due the first time only.
+        daily time that they repeat in autumn is due the first time only. An expression of six fields follows the clock.
 
         Raises InvalidArgument if the cron expression is wrong, or the time zone unknown.
         """

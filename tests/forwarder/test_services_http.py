@@ -114,10 +114,10 @@ class TestHttpResponses:
         answer.status = status
         assert call(parse(url)) == Retried(f"HTTP {status}")
 
-    @pytest.mark.parametrize("status", [429, 503])
-    def test_retry_after_is_honoured(self, url: str, answer: Answer, status: int) -> None:
-        answer.status, answer.headers = status, {"Retry-After": "120"}
-        assert call(parse(url)) == Retried(f"HTTP {status}", 120.0)
+    @pytest.mark.parametrize(("told", "delay"), [("120", 120.0), ("Fri, 01 Jan 2021 00:00:00 GMT", None)])
+    def test_retry_after_is_honoured(self, url: str, answer: Answer, told: str, delay: float | None) -> None:
+        answer.status, answer.headers = 503, {"Retry-After": told}
+        assert call(parse(url)) == Retried("HTTP 503", delay)
 
     @pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
     def test_other_4xx_are_final_and_their_body_is_the_reply(self, url: str, answer: Answer, status: int) -> None:

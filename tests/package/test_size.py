@@ -23,7 +23,7 @@ MOST = {
     "xa": 2_719,
     "forwarder": 4_886,
     "scripts": 9_353,
-    "tests": 70_183,
+    "tests": 70_182,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,

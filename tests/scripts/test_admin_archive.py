@@ -64,8 +64,8 @@ def test_q16_export_to_standard_output_is_the_same_file(run: Run, path: Path, tm
     assert run("import", "-", "--verify", stdin=out, space=None).code == 0
     assert run("import", "-", space=tmp_path / "copy", stdin=out).code == 0
     assert _bodies(tmp_path / "copy") == [1]
-    for option in ("--verify", "--replace"):
-        assert run("export", "-", option).code == 2
+    for words in (("-", "--verify"), ("-", "--replace"), (path / "committed/out.tar",)):
+        assert run("export", *words).code == 2
 
 
 def test_nothing_is_made_of_a_damaged_export(run: Run, damaged: Path, tmp_path: Path) -> None:

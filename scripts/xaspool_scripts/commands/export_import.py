@@ -46,6 +46,8 @@ def export(file: str, replace: bool, verify: bool) -> None:
       spool-admin export --verify --replace /backup/shop.tar.gz
       spool-admin export - | ssh elsewhere spool-admin import - -s /var/spool/shop
     """
+    from spool.engine.remote import space_of
+
     if file == _STANDARD:
         for option, is_given in (("replace", replace), ("verify", verify)):
             if is_given:
@@ -54,6 +56,8 @@ def export(file: str, replace: bool, verify: bool) -> None:
             report = space.export(cast(BinaryIO, SimpleNamespace(write=write_bytes)), progress=set_progress)
     else:
         compress = _compression(file)
+        if (inside := space_of(os.path.realpath(file))) is not None:
+            raise Failure(f"{printable(file)} is inside the queue space {inside}: name a file elsewhere", WRONG_USAGE)
         with opened() as space, _NewFile(file, replace=replace) as target:
             with _bar("exporting") as set_progress:
                 report = space.export(cast(BinaryIO, target), compress=compress, progress=set_progress)

@@ -38,8 +38,5 @@ def code_of_effects(effects: Iterable[str], *, failed: object, left: object) -> 
 
     occurred = set(effects)
     return exit_code(
-        damaged=Effect.QUARANTINED in occurred,
-        failed=failed,
-        failed_for_good=occurred & FAILURES_FOR_GOOD,
-        left=left,
+        damaged=Effect.QUARANTINED in occurred, failed=failed, failed_for_good=occurred & FAILURES_FOR_GOOD, left=left
     )

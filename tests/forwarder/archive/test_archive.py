@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 space = space_with("orders", "others")
-MONTH = 30 * 86_400.0
+MONTH, NEVER = 30 * 86_400.0, 1_000_000
 
 
 @pytest.fixture
@@ -191,17 +191,18 @@ class Died(BaseException):
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize(("kind", "earlier"), [(kind, runs) for kind in ("before", "after") for runs in (1, 0)])
 def test_an_archive_that_dies_at_any_step_neither_loses_nor_doubles_a_message(
-    kind: str, days: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, earlier: int, days: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [b"%d" % n for n in range(300)]
     step, died = 0, True
     while died:
         out = tmp_path / f"{kind}-{step}"
-        died = dies_at(days, out, step, kind, monkeypatch)
-        days.put("orders", b"later")
-        wanted.append(b"later")
+        for last_step in (*[NEVER] * earlier, step):
+            died = dies_at(days, out, last_step, kind, monkeypatch)
+            days.put("orders", b"later")
+            wanted.append(b"later")
         run(days, out, subscription=out.name)
         assert bodies(out) == wanted, f"died {kind} step {step}"
         assert not list(out.rglob("*.part"))
@@ -226,9 +227,7 @@ def dies_at(space: spool.Space, out: Path, step: int, kind: str, monkeypatch: py
             if owner is os and not concerns(out, arguments[0]):
                 return original(*arguments, **options)
             left[0] -= 1
-            if kind == "before" and left[0] < 0:
-                raise Died
-            found = original(*arguments, **options)
+            found = original(*arguments, **options) if kind == "after" or left[0] >= 0 else None
             if left[0] < 0:
                 raise Died
             return found
