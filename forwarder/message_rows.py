@@ -13,8 +13,7 @@ from spool.engine.remote import ReadMessages, StoredRun
 from spool.model.message import Message, message_id
 from spool.model.position import Position
 
-_MICROSECONDS = 1_000_000
-_LAST_TIME = 253_402_214_400 * _MICROSECONDS  # the last day of 9999: in any time zone, Python has no year after 9999
+_MICROSECONDS, _LAST_TIME = 1_000_000, 253_402_214_400_000_000  # (the last day of 9999, as Python has no later year)
 LARGEST_BODY = 2**31 - 1
 """The bytes of the largest body that a row can hold."""
 

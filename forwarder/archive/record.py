@@ -1,9 +1,9 @@
 """The record of an archive: a small file in the directory of the Parquet files. The record is replaced in one step."""
 
 import fcntl
-import glob
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -46,6 +46,9 @@ class RecordFile:
         self.name = quote(subscription, safe="")[:_LONGEST_NAME]
         self.prefix = f".{self.name}."
         self.path = os.path.join(directory, f"_{self.name}.json")
+        # The name of another archive in the directory may begin with this name, e.g. orders and orders-1.
+        self._parts = re.compile(rf"\.{re.escape(self.name)}\.(json|\d+\.\d+)\.part")
+        self._files = re.compile(rf"{re.escape(self.name)}-\d{{16,}}-\d{{16,}}(-\d+)?\.parquet")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -71,7 +74,7 @@ class RecordFile:
 
     def check_new(self) -> None:
         """Raise InvalidArgument if the directory has files of this archive, although it has no record."""
-        for found in Path(self._directory).glob(f"date=*/{glob.escape(self.name)}-*.parquet"):
+        for found in filter(lambda file: self._files.fullmatch(file.name), Path(self._directory).glob("date=*/*")):
             raise InvalidArgument(
                 f"{self._directory} has files of this archive, e.g. {found.name}, but not its record, without which "
                 f"messages would be archived again: restore {self.path} from a backup, or begin a second archive with "
@@ -95,9 +98,8 @@ class RecordFile:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 os.rename(source, target)
                 folders.add(os.path.dirname(target))
-        for name in os.listdir(self._directory):
-            if name.startswith(self.prefix) and name.endswith(PART):
-                os.unlink(os.path.join(self._directory, name))
+        for name in filter(self._parts.fullmatch, os.listdir(self._directory)):
+            os.unlink(os.path.join(self._directory, name))
         for folder in sorted(folders, reverse=True):  # a partition before the directory that has its name
             flush(folder)
 
