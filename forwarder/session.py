@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +121,8 @@ def warm_up(spark: "SparkSession") -> None:
 
 def stop(spark: "SparkSession") -> None:
     """Stop the session, and also Java if `start` started the session. A stopped or crashed session is not touched."""
-    try:
+    with suppress(Exception):  # Java may not answer, because it has already ended
         spark.stop()
-    except Exception:  # Java does not answer, because it has already ended
-        pass
     if _Bridge.current is not None:
         _Bridge.current.close()
 
@@ -319,10 +317,9 @@ class _Bridge:
                 if not self.passing_on:
                     self._printed.append(text)
                     continue
-                try:
+                # (standard error may be closed; the loop goes on, because a full pipe would block the workers)
+                with suppress(OSError, ValueError, AttributeError):
                     sys.stderr.write(text)
-                except (OSError, ValueError, AttributeError):
-                    pass  # standard error is closed; the loop goes on, because a full pipe would block the workers
 
 
 @contextmanager

@@ -109,10 +109,7 @@ def _closed(path: str | os.PathLike[str]) -> Iterator[Disk]:
 
 
 def restore(
-    path: str | os.PathLike[str],
-    mirror: str | os.PathLike[str],
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    path: str | os.PathLike[str], mirror: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
 ) -> Space:
     """Create a new space, without a mirror, from a mirror; returns the open space. The mirror is not changed.
 

@@ -50,12 +50,7 @@ def os_errors(doing: str) -> Iterator[None]:
         raise as_failure(doing, error) from error
 
 
-def create(
-    path: str | os.PathLike[str],
-    *,
-    exist_ok: bool = False,
-    **options: Unpack[SpaceOptions],
-) -> Space:
+def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Space:
     """Create a new, empty queue space in a directory; returns the open space. A missing directory is created.
 
     Several processes may call this for one directory at the same time: one of them creates the space.

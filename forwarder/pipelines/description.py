@@ -157,10 +157,12 @@ class Description:
         for index, route in enumerate(self.routes):
             if route.name in names[:index]:
                 yield f"routes[{index}].name: there is another route {route.name!r}: give each its own name"
-            for name in route.to:
+            for name in dict.fromkeys(route.to):
+                place = f"routes[{index}].to"
                 if name not in self.destinations:
-                    there = ", ".join(self.destinations)
-                    yield f"routes[{index}].to: there is no destination {name!r}; there are {there}"
+                    yield f"{place}: there is no destination {name!r}; there are {', '.join(self.destinations)}"
+                elif route.to.count(name) > 1:
+                    yield f"{place}: {name!r} would get each message twice: name it once"
         for name, destination in self.destinations.items():
             place = f"destinations.{name}.service"
             try:

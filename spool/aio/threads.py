@@ -99,10 +99,7 @@ def threaded(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 
 async def call_in_thread(
-    name: str,
-    function: Callable[[], Any],
-    give_up: Callable[[threading.Thread], object],
-    late: Callable[[], object],
+    name: str, function: Callable[[], Any], give_up: Callable[[threading.Thread], object], late: Callable[[], object]
 ) -> Any:
     """Call a plain function in a new thread. Return the function's result, or raise its exception.
 

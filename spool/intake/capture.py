@@ -12,7 +12,7 @@ removes the name. Otherwise the name belongs to another file, which the intake c
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -85,6 +85,9 @@ class Capture:
 
     @contextmanager
     def _folder_locked(self, queue: str) -> Iterator[None]:
+        if queue in self._locked_folders:
+            yield
+            return
         what = f"the folder {layout.DROP}/{queue}"
         with self._store.shared.xids.holding(drop_folder_byte(queue), self._store.deadline(), what):
             self._locked_folders.add(queue)
@@ -186,15 +189,14 @@ class Capture:
         # file.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
-        self._recover_copies(queue, path)
+        self._repair_names(queue, directory)
         left = []
         for name in sorted(self._disk.names(path)):
             if not layout.is_captured(name):
                 self.late_writes.take_over(queue, f"{path}/{name}")
                 continue
-            meanwhile = name.startswith(layout.FIRST_PREFIX)
-            file = CapturedFile(queue, directory, name.removeprefix(layout.FIRST_PREFIX), came_meanwhile=meanwhile)
-            if meanwhile and self._is_one_file(file.path, f"{path}/{file.name}"):
+            file = _captured(queue, directory, name)
+            if name != file.name and self._is_one_file(file.path, f"{path}/{file.name}"):
                 self._disk.unlink(file.path)
                 continue
             found = [file]
@@ -210,12 +212,32 @@ class Capture:
         self._directories.keep(directory)
         return left
 
-    def _recover_copies(self, queue: str, path: str) -> None:
-        """Recover the copies in a directory. Meanwhile no other intake renames files of the queue's folder."""
-        if not safety_copies.folders(self._disk, path):
+    def _repair_names(self, queue: str, directory: str) -> None:
+        """Recover the copies in a directory. After a failed flush, also change the names of captured files once more.
+
+        The kernel may have dropped the changes that it had not written, and later flushes do not write them. So a file
+        that has both names loses the new name, and is captured anew. A file that has only its new name gets its first
+        name again, and loses it at once. Meanwhile no other intake renames files of the queue's folder.
+        """
+        path, disk, captured = f"{layout.ACTIVE}/{directory}", self._disk, self._store.view.index.captured
+        has_copies = bool(safety_copies.folders(disk, path))
+        is_suspect = disk.durability.defers_removal(self._store.shared.counters.read().is_suspect)
+        if not (has_copies or is_suspect):
             return
-        with nullcontext() if queue in self._locked_folders else self._folder_locked(queue):
-            safety_copies.recover(self._disk, path, queue)
+        with self._folder_locked(queue):
+            if has_copies:
+                safety_copies.recover(disk, path, queue)
+            if not is_suspect:
+                return
+            files = [_captured(queue, directory, name) for name in disk.names(path) if layout.is_captured(name)]
+            for file in [each for each in files if each.record not in captured]:
+                if self._is_one_file(file.first, file.path):
+                    disk.unlink(file.path)
+                    continue
+                with suppress(OSError):  # a new file has the name, or the kernel refuses a link to another user's file
+                    disk.link(file.path, file.first)
+                self._remove_first_name(file)
+            disk.flush_directory(path)
 
     def _remove_of_the_dead(self, file: CapturedFile) -> None:
         """Remove a file that a commit of a dead intake names. If the file may still have a writer, watch the file."""
@@ -270,6 +292,11 @@ class Capture:
         """Release the capture directories. The files in the directories wait for the next intake."""
         self.late_writes.close()
         self._directories.release_all()
+
+
+def _captured(queue: str, directory: str, entry: str) -> CapturedFile:
+    name = entry.removeprefix(layout.FIRST_PREFIX)
+    return CapturedFile(queue, directory, name, came_meanwhile=name != entry)
 
 
 @dataclass

@@ -41,12 +41,7 @@ class Listing(NamedTuple):
 
 
 def read_commit(
-    store: Store,
-    number: int,
-    *,
-    handle: int | None = None,
-    listing: Listing | None = None,
-    last_resort: bool = False,
+    store: Store, number: int, *, handle: int | None = None, listing: Listing | None = None, last_resort: bool = False
 ) -> Commit | None:
     """Read a published commit with its adopted branches.
 

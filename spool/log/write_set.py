@@ -235,11 +235,7 @@ class WriteSet:
             table.attributes += (dict(attributes),)
             self._bytes += _table_bytes(attributes)
             after = end - row - 1
-            runs = [
-                [queue, present, count - after - 1],
-                [queue, len(table.attributes) - 1, 1],
-                [queue, present, after],
-            ]
+            runs = [[queue, present, count - after - 1], [queue, len(table.attributes) - 1, 1], [queue, present, after]]
             table.runs[at : at + 1] = [run for run in runs if run[2]]
         if self.section_is_full:
             self.close_section()

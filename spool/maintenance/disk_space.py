@@ -50,17 +50,18 @@ def rooms(store: Store) -> Iterator[object]:
 
     On a full disk, a few kept files serve the commits of all processes in turn.
     """
-    published = 0
+    settled = None
     for _ in store.deadline(_OTHERS_SECONDS).polls():
-        page = store.shared.counters.read()
         reclaim(store)
         store.files.recycler.refresh()  # another process may have given files, too
         yield True
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             is_alone = ours and not any(map(layout.parse_xid, store.files.disk.names(layout.ACTIVE)))
-        if is_alone and page.published == published:
+        page = store.shared.counters.read()
+        found = page.issued if is_alone and page.issued == page.published else None
+        if found is not None and found == settled:
             return
-        published = page.published
+        settled = found
 
 
 def _remove_files(store: Store, wait: Deadline, spares: int = QUIET_BYTES) -> None:

@@ -105,9 +105,7 @@ class Codec(NamedTuple):
 CODECS: dict[str, Codec] = {
     "text": Codec(TEXT_TYPE, lambda value: value.encode("utf-8"), lambda raw: raw.decode("utf-8")),
     "json": Codec(
-        JSON_TYPE,
-        lambda value: json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode(),
-        json.loads,
+        JSON_TYPE, lambda value: json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode(), json.loads
     ),
     "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
 }

@@ -164,9 +164,7 @@ class Message:
         "content_type", BYTES_TYPE, "The media type of the body: that of the put, or else that of the body's codec."
     )
     codec: Final[str | None] = _field(
-        "codec",
-        None,
-        "The codec that wrote the body: text, json, msgpack or a registered one; None: bytes.",
+        "codec", None, "The codec that wrote the body: text, json, msgpack or a registered one; None: bytes."
     )
     priority: Final[int] = _field(
         "priority", DEFAULT_PRIORITY, "1 to 100; a queue by priority delivers the higher first."

@@ -92,11 +92,7 @@ def add_failure(
                 id_, queue, delay, missing, missing, reason,
             )  # fmt: skip
     due = max(now + (retry_delay(config, attempts) if delay is None else delay), not_before or 0.0)
-    changes = {
-        "attempts": attempts + is_counted,
-        "not_before": due if due > now else None,
-        "failure_reason": reason,
-    }
+    changes = {"attempts": attempts + is_counted, "not_before": due if due > now else None, "failure_reason": reason}
     if died and config.deaths is not None:
         changes["deaths"] = fields.get("deaths", 0) + 1
     batch.update(*position, 1, changes)

@@ -6,7 +6,7 @@ import math
 import tracemalloc
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -154,10 +154,8 @@ def bodies_of(disk: Disk, name: str, *, salvage: bool) -> list[bytes]:
     try:
         for entry, table in zip(contents.header.sections, contents.tables, strict=True):
             for end, length, checksum in zip(table.ends(entry), table.lengths, table.checksums, strict=True):
-                try:
+                with suppress(CorruptedFile):
                     bodies += read_bodies(disk, handle, [end], [length], [checksum], bytes)
-                except CorruptedFile:
-                    pass
     finally:
         disk.close(handle)
     return bodies

@@ -127,10 +127,8 @@ def rolling_back(log: OperationLog, name: str) -> Program:
     def run(space: spool.Space) -> None:
         operation = log.begin(f"{name} rolls back", from_queue="a")
         tx = space.transaction()
-        try:
+        with suppress(spool.Empty):
             log.saw("a", text(tx.get("a")))
-        except spool.Empty:
-            pass
         tx.rollback()
         operation.ended, operation.from_queue = True, None
 

@@ -1,5 +1,6 @@
 """Creating a space, cut at every step: an acknowledged space exists; any other can be created again or opened."""
 
+from contextlib import suppress
 from io import BytesIO
 
 import pytest
@@ -43,10 +44,8 @@ def _cut_at(step: int | None, rules: Rules) -> tuple[Machine, Answers]:
     machine, answers = Machine(NO_FILES, **rules.told), Answers()
     machine.crash_at(step)
     with repeatable(1):
-        try:
+        with suppress(PowerCut):
             _make(machine, SimulatedDisk(machine), answers)
-        except PowerCut:
-            pass
     machine.crash_at(None)
     return machine, answers
 

@@ -8,6 +8,7 @@ order, ``s`` undoes a savepoint with another task, ``.`` orders.
 import os
 import signal
 import sys
+from contextlib import suppress
 
 import django
 
@@ -50,10 +51,8 @@ def order(number: int, way: str) -> None:
 def main(first: int, count: int, ways: str) -> None:
     django.setup()
     for number in range(first, first + count):
-        try:
+        with suppress(Undone):
             order(number, ways[(number - first) % len(ways)])
-        except Undone:
-            pass
         print(number, flush=True)
 
 

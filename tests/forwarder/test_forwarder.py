@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -153,10 +154,8 @@ def test_q12_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
             space.put("sample", "first", correlation_id="term")
             while not any(m.correlation_id == "term" for m in space.browse("replies")):
                 assert program.poll() is None
-                try:
+                with suppress(spool.Empty):
                     space.get("replies", timeout=0.2, transaction=None)
-                except spool.Empty:
-                    pass
                 space.put("sample", "again", correlation_id="term")
         finally:
             program.send_signal(signal.SIGTERM)

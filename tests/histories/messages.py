@@ -43,9 +43,8 @@ def _get(space: spool.Space, expected: Expectation) -> None:
 
 
 def _transaction(space: spool.Space, expected: Expectation) -> None:
-    with expected.becoming(expected.contents.got("a").put("b", "reply")):
-        with space.transaction() as tx:
-            tx.put("b", f"reply to {tx.get('a').body}"[:5])
+    with expected.becoming(expected.contents.got("a").put("b", "reply")), space.transaction() as tx:
+        tx.put("b", f"reply to {tx.get('a').body}"[:5])
 
 
 def _rollback(space: spool.Space, expected: Expectation) -> None:
@@ -230,11 +229,10 @@ def _replace(space: spool.Space, expected: Expectation) -> None:
 
 def _replace_in_a_transaction(space: spool.Space, expected: Expectation) -> None:
     """Two queues change together. The second replacement in the transaction takes the place of the first."""
-    with expected.becoming(FIRST_REPLACED.put("b", "beside")):
-        with space.transaction() as tx:
-            tx.replace("a", "never seen", correlation_id="key")
-            tx.put("b", "beside")
-            tx.replace("a", "two", correlation_id="key")
+    with expected.becoming(FIRST_REPLACED.put("b", "beside")), space.transaction() as tx:
+        tx.replace("a", "never seen", correlation_id="key")
+        tx.put("b", "beside")
+        tx.replace("a", "two", correlation_id="key")
 
 
 def _replace_in_a_group(space: spool.Space, expected: Expectation) -> None:

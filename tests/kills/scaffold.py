@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,10 +32,8 @@ _CLOSED = (1 << 20) - 1  # a descriptor that no process has open
 
 def _in_vain(call: Callable[[], object]) -> Callable[[], None]:
     def make() -> None:
-        try:
+        with suppress(OSError):
             call()
-        except OSError:
-            pass
 
     return make
 

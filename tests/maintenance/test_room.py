@@ -11,6 +11,7 @@ import pytest
 import spool
 from spool.disk import recycler
 from spool.maintenance import disk_space
+from tests import door
 from tests.at_once import AT_ONCE
 from tests.beside.company import two_that_commit
 
@@ -133,3 +134,18 @@ def test_a_signal_ends_a_purge_between_two_commits_and_the_next_purge_ends_it(sp
         assert 0 < left < 10_000
         assert space.purge("errors") == left
         assert space.check() == []
+
+
+def test_a_commit_on_a_full_disk_tries_again_while_another_process_commits(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of the other process may begin and end between two looks: it gives files afterwards."""
+    monkeypatch.setattr(disk_space, "_OTHERS_SECONDS", 60.0)
+    with space, spool.open(space.path) as other:
+        space.put("errors", "earlier")
+        attempts = disk_space.rooms(door.store(space))
+        assert next(attempts)
+        assert next(attempts)
+        other.put("errors", "meanwhile")
+        assert next(attempts, None), "it gave up"
+        assert len(list(attempts)) < 3, "nobody commits any more"

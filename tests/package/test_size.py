@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_290,
+    "spool": 23_283,
     "spool/watch": 1_042,
     "recovery": 1_237,
     "xa": 2_719,
-    "forwarder": 4_886,
+    "forwarder": 4_884,
     "scripts": 9_353,
-    "tests": 70_182,
+    "tests": 70_173,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -37,7 +37,7 @@ MOST = {
     "scripts/xaspool_scripts/commands/reschedule.py": 29,
     "scripts/xaspool_scripts/commands/execute.py": 64,
     "tests/selection": 372,
-    "tests/web": 1_242,
+    "tests/web": 1_238,
     "tests/client": 903,
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,
@@ -50,7 +50,7 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_056),
+    "log and format": (("spool/log", "spool/format"), 3_047),
     "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_737),
 }
 """The most lines of code of some parts of the engine."""

@@ -17,6 +17,7 @@ MISTAKES = [
     ({"routes": [{"to": "d"}]}, "routes[0].name: it is missing"),
     ({"routes": [{"name": "r", "to": []}]}, "routes[0].to: it is the name of a destination, or a list"),
     ({"routes": [{"name": "r", "to": "x"}]}, "routes[0].to: there is no destination 'x'; there are d"),
+    ({"routes": [{"name": "r", "to": ["d", "d"]}]}, "routes[0].to: 'd' would get each message twice: name it once"),
     ({"routes": [{"name": "r", "to": "d"}] * 2}, "routes[1].name: there is another route 'r': give each its own name"),
     (
         {"routes": [{"name": "r", "to": "d", "when": 1}]},

@@ -120,9 +120,8 @@ def newest(path: Path) -> Path:
 
 def prepare(path: Path, xid: xa.Xid, body: bytes = b"x") -> None:
     """A coordinator prepares a branch that puts a message, and is gone."""
-    with spool.open(path) as space:
-        with voting(xa.ResourceManager(space), xid):
-            space.put("orders", body)
+    with spool.open(path) as space, voting(xa.ResourceManager(space), xid):
+        space.put("orders", body)
 
 
 def flip(file: Path, offset: int) -> None:

@@ -142,9 +142,8 @@ def test_a_backup_is_durable_before_it_has_its_name(run: Run, tmp_path: Path) ->
 
         return mock.patch(f"os.{name}", call)
 
-    with spool.open(tmp_path / "space"):
-        with noted("fsync"), noted("rename"):
-            assert run("export", tmp_path / "out.tar").code == 0
+    with spool.open(tmp_path / "space"), noted("fsync"), noted("rename"):
+        assert run("export", tmp_path / "out.tar").code == 0
     assert calls == ["fsync", "rename", "fsync"]
 
 

@@ -97,13 +97,12 @@ def test_another_thread_does_not_join_a_transaction_by_itself(space: spool.Space
 
 
 def test_a_copied_context_joins_the_transaction_while_it_is_active(space: spool.Space) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        with space.transaction():
-            contexts = [contextvars.copy_context() for _ in range(8)]
-            futures = [pool.submit(context.run, space.put, "orders", n) for n, context in enumerate(contexts)]
-            for future in futures:
-                future.result()
-            assert space.stats("orders").ready == 0
+    with ThreadPoolExecutor(4) as pool, space.transaction():
+        contexts = [contextvars.copy_context() for _ in range(8)]
+        futures = [pool.submit(context.run, space.put, "orders", n) for n, context in enumerate(contexts)]
+        for future in futures:
+            future.result()
+        assert space.stats("orders").ready == 0
     messages = list(space.browse("orders"))
     assert sorted(message.body for message in messages) == list(range(8))
     assert len({message.position.number for message in messages}) == 1

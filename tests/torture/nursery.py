@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -57,10 +58,8 @@ class Child:
 
     def close(self) -> None:
         for file in (self.stdin, self.stdout):
-            try:
+            with suppress(BrokenPipeError):
                 file.close()
-            except BrokenPipeError:
-                pass
         os.close(self._handle)
 
 

@@ -204,16 +204,15 @@ def test_a_faulty_context_loses_nothing(
     broken: str, space: spool.Space, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(tracing, "_has_failed", False)
-    with recorder.tracer.start_as_current_span("a caller"):
-        with monkeypatch.context() as patch:
-            patch.setattr(context._RUNTIME_CONTEXT, broken, mock.Mock(side_effect=error))
-            for number in range(4):
-                space.put("orders", number)
-            assert space.get("orders").body == 0
-            assert [message.body for message in space.get_many("orders", 1)] == [1]
-            with space.transaction() as transaction:
-                assert transaction.get("orders").body == 2
-                assert [message.body for message in transaction.get_many("orders", 1)] == [3]
+    with recorder.tracer.start_as_current_span("a caller"), monkeypatch.context() as patch:
+        patch.setattr(context._RUNTIME_CONTEXT, broken, mock.Mock(side_effect=error))
+        for number in range(4):
+            space.put("orders", number)
+        assert space.get("orders").body == 0
+        assert [message.body for message in space.get_many("orders", 1)] == [1]
+        with space.transaction() as transaction:
+            assert transaction.get("orders").body == 2
+            assert [message.body for message in transaction.get_many("orders", 1)] == [3]
     assert space.stats("orders").dequeued == 4
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -32,10 +33,8 @@ class Others:
         self._put += count
 
     def get(self) -> None:
-        try:
+        with suppress(spool.Empty):
             self._space.get_many("orders", self._chance.randint(1, 4))
-        except spool.Empty:
-            pass
 
     def move(self) -> None:
         if some := [message.id for message in self._space.browse("orders")]:

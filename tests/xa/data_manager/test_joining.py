@@ -61,9 +61,8 @@ def test_x03_a_caller_in_another_transaction_of_the_space_is_refused(space: spoo
     manager.commit()
     assert not transaction.get()._resources
     found = join(space)
-    with space.transaction():
-        with pytest.raises(spool.ProtocolError, match="another transaction"):
-            found.savepoint()
+    with space.transaction(), pytest.raises(spool.ProtocolError, match="another transaction"):
+        found.savepoint()
     space.put("out", "second")
     transaction.commit()
     assert bodies(space, "out") == ["own", "first", "second"]

@@ -40,20 +40,18 @@ def test_x03_a_commit_in_one_phase_whose_answer_is_lost_is_unknown(shop: Shop) -
 
 def test_x03_a_commit_in_one_phase_after_a_failed_statement_is_no_commit(shop: Shop) -> None:
     """Source: pgjdbc, ``raiseExceptionOnSilentRollback``."""
-    with shop.manager() as manager:
-        with pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
-            shop.database.execute("insert into bookings values ('tea')")
-            fail_a_statement(shop)
+    with shop.manager() as manager, pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
+        shop.database.execute("insert into bookings values ('tea')")
+        fail_a_statement(shop)
     assert shop.booked() == []
 
 
 @last_resource
 def test_x03_a_commit_in_one_phase_of_a_closed_connection_is_no_commit(shop: Shop) -> None:
     """E.g. ``with closing(psycopg.connect(…))`` within the transaction."""
-    with shop.manager() as manager:
-        with pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
-            shop.database.execute("insert into bookings values ('tea')")
-            shop.database.close()
+    with shop.manager() as manager, pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
+        shop.database.execute("insert into bookings values ('tea')")
+        shop.database.close()
 
 
 @of_kinds("sqlite3")

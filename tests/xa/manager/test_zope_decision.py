@@ -191,10 +191,9 @@ at_each_step = pytest.mark.parametrize(
 @pytest.mark.every(5)
 def test_x03_a_program_that_is_killed(shop: Shop, step: Step, when: str) -> None:
     def program() -> None:
-        with shop, shop.manager() as manager, closing_session(shop.server) as session:
-            with acting(step, when, die):
-                book(shop, session, manager)
-                transaction.commit()
+        with shop, shop.manager() as manager, closing_session(shop.server) as session, acting(step, when, die):
+            book(shop, session, manager)
+            transaction.commit()
 
     shop.space.put("orders", "tea")
     let_die(program)
