@@ -32,9 +32,8 @@ def temporary_space(**options: Unpack[SpaceOptions]) -> Iterator[Space]:
         options: see ``spool.SpaceOptions``.
     """
     merged: SpaceOptions = {**options, "defaults": {**_DEFAULTS, **options.get("defaults", {})}}
-    with TemporaryDirectory(prefix="spool-test-") as directory:
-        with create(directory, **merged) as space:
-            yield space
+    with TemporaryDirectory(prefix="spool-test-") as directory, create(directory, **merged) as space:
+        yield space
 
 
 if pytest is not None:

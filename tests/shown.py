@@ -11,6 +11,11 @@ def bodies(space: spool.Space, queue: str = "orders") -> list[Any]:
     return [message.body for message in space.browse(queue)]
 
 
+def bodies_at(path: str | Path, queue: str = "orders") -> list[Any]:
+    with spool.open(path) as space:
+        return bodies(space, queue)
+
+
 def numbers(space: spool.Space, queue: str = "orders") -> list[int]:
     """Return the numbers of the commits that put the messages."""
     return [message.position.number for message in space.browse(queue)]

@@ -11,9 +11,11 @@ import os
 import re
 import signal
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -182,8 +184,11 @@ def has_writer(descriptor: int) -> bool | None:
 @contextmanager
 def file_locked(directory: int, name: str, mode: int) -> Iterator[bool]:
     """Hold the lock on a file in ``directory`` (filelock). Yields False at once if another process holds the lock."""
-    import filelock  # imported late: the import is slow, and short commands do not need the package
-
+    if "filelock" not in sys.modules:
+        # A fork waits for the end of this import, because the child could never import the package. The function is
+        # registered this late, so that it is called before others take locks that the import needs, e.g. of logging.
+        os.register_at_fork(before=lambda: import_module("filelock"))
+    filelock = import_module("filelock")  # late: the import is slow, and short commands do not need the package
     guard = filelock.FileLock(f"{by_descriptor(directory)}/{name}", timeout=0, mode=mode)
     try:
         guard.acquire()

@@ -277,10 +277,8 @@ def _with_fragmented(
 ) -> list[Run]:
     """Return, in order, ``runs`` and the other runs of the queue that are in fragmented files."""
     chosen = {id(run) for run in runs}
-    found = list(runs)
-    for run in queue.runs():
-        if run.file.number in fragmented_files and id(run) not in chosen and not _must_stay(run, held):
-            found.append(run)
+    others = (run for run in queue.runs() if run.file.number in fragmented_files and id(run) not in chosen)
+    found = [*runs, *(run for run in others if not _must_stay(run, held))]
     for segment in queue.all_segments():
         if segment.file.number in fragmented_files:
             found += index.messages.runs_of(segment)

@@ -91,9 +91,8 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 
     A process that did not get the vote of the branch calls this function.
     """
-    with store.shared.xids.holding(xid_byte(xid), deadline, f"the branch {xid}"):
-        with store.stopping():
-            _replace_by_copy(store, xid, deadline)
+    with store.shared.xids.holding(xid_byte(xid), deadline, f"the branch {xid}"), store.stopping():
+        _replace_by_copy(store, xid, deadline)
 
 
 def _replace_by_copy(store: Store, xid: Xid, deadline: Deadline) -> None:

@@ -75,7 +75,7 @@ def test_many_queues_are_made_in_asyncio(tmp_path: Path) -> None:
     assert asyncio.run(make()) == ["a", "b"]
 
 
-def test_a_warning_about_the_options_of_many_queues_comes_once(
+def test_a_warning_about_options_of_many_queues_comes_once(
     space: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="spool"):

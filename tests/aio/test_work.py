@@ -11,6 +11,7 @@ import pytest
 import spool
 import spool.aio
 from spool.workers import attempt
+from tests.shown import bodies_at
 from tests.spaces import path_with
 from tests.workers.conftest import WAIT, counts
 
@@ -21,11 +22,6 @@ path = path_with(
     defaults={},
     orders={"retry_delay": 0, "retry_delay_max": None, "error_queue": "errors", "reply_queue": "replies"},
 )
-
-
-def bodies(path: Path, queue: str) -> list[Any]:
-    with spool.open(path) as space:
-        return [message.body for message in space.browse(queue)]
 
 
 async def test_plain_functions_are_called_in_threads_and_their_puts_join(path: Path) -> None:
@@ -40,7 +36,7 @@ async def test_plain_functions_are_called_in_threads_and_their_puts_join(path: P
                 raise ValueError("no such article")
 
         assert counts(await space.work("orders", function, once=True)) == {"delivered": 1, "retried": 1, "left": 1}
-    assert bodies(path, "other") == [1]
+    assert bodies_at(path, "other") == [1]
 
 
 async def test_a_coroutine_that_takes_too_long_is_cancelled(path: Path) -> None:
@@ -63,7 +59,7 @@ async def test_a_coroutine_that_takes_too_long_is_cancelled(path: Path) -> None:
         assert counts(summary) == {"dead_lettered": 1}
         assert summary.reasons == {"dead_lettered": "took longer than 0.05 s"}
         assert (await space.get("errors")).failure_reason == "took longer than 0.05 s"
-    assert (cancelled, bodies(path, "other")) == (["hangs"], [])
+    assert (cancelled, bodies_at(path, "other")) == (["hangs"], [])
 
 
 async def test_a_plain_function_that_takes_too_long_is_given_up(path: Path) -> None:
@@ -88,7 +84,7 @@ async def test_a_plain_function_that_takes_too_long_is_given_up(path: Path) -> N
         go_on.set()
         await ended.wait()
     assert [type(error) for error in late] == [spool.ProtocolError]
-    assert bodies(path, "other") == []
+    assert bodies_at(path, "other") == []
 
 
 async def test_plain_functions_are_called_in_as_many_threads_as_there_are_tasks(path: Path) -> None:

@@ -322,9 +322,7 @@ def test_a_chord_whose_records_were_deleted_fails_at_once(
     assert [record.levelname for record in caplog.records if record.name == "celery_xaspool"] == ["ERROR"]
 
 
-def test_a_part_of_a_chord_waits_for_room_on_the_disk_if_the_application_wants_so(
-    own: Shop, parts: list[Context]
-) -> None:
+def test_a_part_of_a_chord_waits_for_room_on_the_disk_if_the_application_says(own: Shop, parts: list[Context]) -> None:
     with application(own.space.path, result_backend_always_retry=True) as app:
         with door.failing_attempts(no_room, times=1):
             app.backend.mark_as_done(parts[0].id, 2, parts[0])

@@ -184,9 +184,7 @@ def test_a_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Co
     assert [message.payload for message in held] == [0, 1, 2]
 
 
-def test_a_consumer_that_cancels_itself_leaves_the_other_messages(
-    connect: Callable[..., Connection], path: Path
-) -> None:
+def test_a_consumer_that_cancels_itself_leaves_other_messages(connect: Callable[..., Connection], path: Path) -> None:
     connection = connect()
     for number in range(5):
         Producer(connection).publish(number, routing_key="tea", declare=[Queue("tea")])
@@ -309,7 +307,7 @@ def test_a_rejected_message_moves_to_the_error_queue(connect: Callable[..., Conn
     assert failed.failure_reason == "the consumer rejected the message"
 
 
-def test_a_rejected_message_remains_while_its_error_queue_is_missing(
+def test_a_rejected_message_remains_if_its_error_queue_is_missing(
     connect: Callable[..., Connection], path: Path
 ) -> None:
     connection = connect(queue={"error_queue": "failed"})
@@ -340,9 +338,7 @@ def test_a_message_of_another_framework_delays_no_other_and_is_never_dropped(
     assert "another framework uses the queue tea: give each framework separate queues" in caplog.text
 
 
-def test_the_message_of_a_killed_consumer_is_delivered_as_redelivered(
-    connect: Callable[..., Connection], path: Path
-) -> None:
+def test_a_message_of_a_killed_consumer_counts_as_redelivered(connect: Callable[..., Connection], path: Path) -> None:
     code = (
         "import os, sys, celery_xaspool.register; from kombu import Connection; "
         "assert Connection(sys.argv[1]).default_channel.basic_get('tea'); os.kill(os.getpid(), 9)"
@@ -404,9 +400,7 @@ def test_a_publication_of_unknown_outcome_is_not_repeated(
 
 
 @pytest.mark.parametrize("is_transient", [False, True])
-def test_a_queue_with_priorities_delivers_the_highest_first(
-    connect: Callable[..., Connection], is_transient: bool
-) -> None:
+def test_a_queue_with_priorities_delivers_highest_first(connect: Callable[..., Connection], is_transient: bool) -> None:
     connection = connect()
     queue = Queue("tea", max_priority=10, auto_delete=is_transient)
     for number, priority in enumerate([0, 9, 5, 9]):

@@ -43,9 +43,7 @@ def bodies(messages: Iterable[spool.Message]) -> list[Any]:
     return [message.body for message in messages]
 
 
-def test_x14_messages_are_taken_in_order_and_acknowledged_in_any_order(
-    space: spool.Space, claims: spool.Claims
-) -> None:
+def test_x14_messages_are_taken_in_order_and_acknowledged_in_any(space: spool.Space, claims: spool.Claims) -> None:
     space.put_many("orders", range(5))
     taken = claims.take("orders", 3)
     assert bodies(taken) == [0, 1, 2]
@@ -395,9 +393,7 @@ def test_x14_after_a_failed_removal_the_messages_are_held_and_can_be_removed_aga
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_x14_a_call_of_unknown_outcome_can_be_repeated(
-    space: spool.Space, claims: spool.Claims, happened: bool
-) -> None:
+def test_x14_a_call_of_unknown_outcome_is_repeatable(space: spool.Space, claims: spool.Claims, happened: bool) -> None:
     space.put_many("orders", range(4), group="a")
     for first, second in ((1, 1), (3, 2)):  # remove and remove again; reject, then fail
         taken = claims.take("orders", 2)

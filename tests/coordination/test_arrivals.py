@@ -210,9 +210,7 @@ def test_any_thread_can_let_the_program_look_into_all_queues_again(arrivals: spo
     arrivals.wake()  # has no effect
 
 
-def test_messages_that_others_hold_are_not_named_all_the_while(
-    arrivals: spool.QueueArrivals, other: spool.Space
-) -> None:
+def test_messages_that_others_hold_are_not_named_meanwhile(arrivals: spool.QueueArrivals, other: spool.Space) -> None:
     other.put_many("orders", range(50))
     with other.transaction() as holder:
         holder.get_many("orders", 50)

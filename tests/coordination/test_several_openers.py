@@ -24,9 +24,7 @@ other = opened_again()
 
 
 @pytest.mark.parametrize("held", [1, 2, 3])
-def test_a_consumer_skips_exactly_the_messages_that_another_holds(
-    space: spool.Space, other: spool.Space, held: int
-) -> None:
+def test_a_consumer_skips_the_messages_that_another_holds(space: spool.Space, other: spool.Space, held: int) -> None:
     space.put_many("orders", range(6))
     with space.transaction() as transaction:
         transaction.get_many("orders", held)

@@ -79,9 +79,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @in_shared_memory
-def test_a_commit_wakes_one_waiting_get_for_each_message(
-    path: Path, pool: ThreadPoolExecutor, asked: list[int]
-) -> None:
+def test_a_commit_wakes_one_waiting_get_per_message(path: Path, pool: ThreadPoolExecutor, asked: list[int]) -> None:
     clocks = [PatientClock() for _ in range(4)]
     with ExitStack() as opened:
         spaces = [opened.enter_context(spool.open(timed(path, clock))) for clock in clocks]
@@ -335,9 +333,7 @@ def test_a_get_whose_message_is_held_pauses_for_a_moment(
 
 @in_shared_memory
 @pytest.mark.parametrize("options", [{}, {"group": "one"}], ids=["plain", "of a group"])
-def test_a_message_that_is_given_back_wakes_a_waiting_get(
-    path: Path, pool: ThreadPoolExecutor, options: PutOptions
-) -> None:
+def test_a_message_given_back_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor, options: PutOptions) -> None:
     clock = PatientClock()
     with spool.open(timed(path, clock)) as space, spool.open(path) as other:
         other.put_many("orders", ["first", "second"], **options)

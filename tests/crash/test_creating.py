@@ -120,9 +120,7 @@ def exported() -> bytes:
 
 @pytest.mark.every(3)
 @THREE_RULES
-def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(
-    rules: Rules, exported: bytes, stride: Stride
-) -> None:
+def test_an_import_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, exported: bytes, stride: Stride) -> None:
     whole = Machine(NO_FILES, **rules.told)
     assert _import(whole, exported)
     steps = _steps(whole, stride(4))

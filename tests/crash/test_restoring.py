@@ -103,9 +103,7 @@ def test_a_space_with_a_mirror_whose_making_was_cut_anywhere_can_be_made_or_open
 
 @pytest.mark.every(2)
 @TWO_RULES
-def test_a_restore_that_was_cut_anywhere_is_no_space_or_a_whole_one(
-    rules: Rules, mirrored: Image, stride: Stride
-) -> None:
+def test_a_restore_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, mirrored: Image, stride: Stride) -> None:
     def look(machine: Machine, answered: bool) -> None:
         try:
             expect_all(machine)

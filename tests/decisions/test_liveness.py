@@ -115,9 +115,7 @@ def test_x03_a_coordinator_without_a_log_is_dead(others: LogDirectory) -> None:
     assert others.read_dead(bytes(12)) is None
 
 
-def test_x03_two_coordinators_of_one_process_live_separately(
-    log: DecisionLog, others: LogDirectory, path: Path
-) -> None:
+def test_x03_two_coordinators_of_one_process_live_apart(log: DecisionLog, others: LogDirectory, path: Path) -> None:
     second = DecisionLog(LogDirectory(Disk(str(path))))
     assert others.coordinators() == sorted([log.coordinator, second.coordinator])
     second.close(remove=False)
@@ -387,9 +385,7 @@ def test_x03_a_coordinator_whose_log_was_removed_is_dead_until_it_writes_its_log
     assert read_dead(others, log.coordinator).committed == {1}
 
 
-def test_x03_a_log_that_was_replaced_by_a_copy_proves_no_life(
-    log: DecisionLog, others: LogDirectory, path: Path
-) -> None:
+def test_x03_a_log_replaced_by_a_copy_proves_no_life(log: DecisionLog, others: LogDirectory, path: Path) -> None:
     name = log_name(log.coordinator)
     shutil.copy(path / name, path / "copy")
     os.replace(path / "copy", path / name)

@@ -162,9 +162,7 @@ def test_x03_a_log_with_more_bytes_is_read(file: File, data: st.DataObject) -> N
 
 
 @given(files(), st.data(), st.integers(1, 255))
-def test_x03_a_flipped_byte_is_noticed_unless_the_last_flush_wrote_it(
-    file: File, data: st.DataObject, flips: int
-) -> None:
+def test_x03_a_flipped_byte_is_noticed_unless_it_came_last(file: File, data: st.DataObject, flips: int) -> None:
     end_of_slots = slot_offset(file.start, len(file.slots))
     near = st.integers(0, min(120, file.start)) | st.integers(file.start, end_of_slots + SLOT_BYTES)
     at = data.draw(near | st.integers(0, len(file.data) - 1))

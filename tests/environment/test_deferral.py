@@ -339,9 +339,7 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_another_signals_handler_that_raises_does_not_keep_the_deferral(
-    at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_signals_handler_that_raises_ends_the_deferral(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``signal`` first runs the handlers of pending signals, and a handler of SIGTERM may raise SystemExit."""
     steps = itertools.count(1)
 

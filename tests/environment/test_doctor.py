@@ -338,9 +338,7 @@ def test_without_rename_noreplace_links_do(root: Path, monkeypatch: pytest.Monke
     assert found(Disk(str(root)))["new names"] is FINE
 
 
-def test_with_neither_rename_noreplace_nor_links_nothing_is_committed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rename_noreplace_and_links_nothing_is_committed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse = mock.Mock(side_effect=OSError(errno.EPERM, os.strerror(errno.EPERM)))
 
     with spool.open(root) as space:
@@ -509,9 +507,7 @@ def test_a_stage_that_is_mounted_on_its_own_is_refused_when_it_is_met(
 
 
 @pytest.mark.root
-def test_a_folder_of_dropped_files_on_another_device_is_no_reason_to_refuse(
-    root: Path, mount: Callable[..., None]
-) -> None:
+def test_a_drop_folder_on_another_device_is_no_reason_to_refuse(root: Path, mount: Callable[..., None]) -> None:
     mount("-t", "tmpfs", "tmpfs", str(root / layout.DROP))
     assert found(Disk(str(root)))["drop/"] is WARNING
     with spool.open(root) as space:

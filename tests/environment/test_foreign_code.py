@@ -356,9 +356,7 @@ class Putting:
             self.said.append("refused")
 
 
-def test_x18_objects_that_put_messages_when_they_are_collected_hang_nothing(
-    stocked: spool.Space, stride: Stride
-) -> None:
+def test_x18_objects_that_put_messages_when_collected_hang_nothing(stocked: spool.Space, stride: Stride) -> None:
     said: list[str] = []
     count = 200 // stride(4)
     threshold = gc.get_threshold()

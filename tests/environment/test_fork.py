@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -50,9 +52,7 @@ def in_a_child(action: Callable[[], object]) -> str:
     ],
     ids=["put", "get", "transaction", "stats", "browse"],
 )
-def test_a_forked_child_is_told_to_open_the_space_itself(
-    space: spool.Space, call: Callable[[spool.Space], object]
-) -> None:
+def test_a_forked_child_is_told_to_open_the_space(space: spool.Space, call: Callable[[spool.Space], object]) -> None:
     said = in_a_child(lambda: call(space))
     assert said == "NotOpen: the space was opened before this process was forked: open it again in the child"
 
@@ -98,9 +98,7 @@ def test_a_child_opens_the_space_for_itself(space: spool.Space) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_child_closes_the_copies_of_every_space_although_one_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_closes_copies_of_every_space_though_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the child would keep the locks of the other spaces, and a space would look open after the parent has
     ended."""
     spaces = [spool.create(tmp_path / str(n)) for n in range(3)]
@@ -244,3 +242,24 @@ def test_while_the_space_is_opened_the_child_does_not_get_it(
         pressed.expect_whole(path, space, [THREE])
         assert pressed.descriptors() == before
     record_property("forks at a call of opening", len(calls))
+
+
+_FORKS_DURING_AN_IMPORT = """
+import os, signal, sys, threading
+from spool.disk.kernel import file_locked
+begun, forking = threading.Event(), threading.Event()
+class Finder:
+    find_spec = lambda self, name, *_: None if name != "filelock" else (begun.set(), forking.wait())[0]
+sys.meta_path.insert(0, Finder())
+threading.Thread(target=file_locked(os.open(sys.argv[1], 0), "lock", 0o600).__enter__).start()
+begun.wait(), forking.set()
+if (child := os.fork()) == 0:
+    signal.alarm(60)
+    import filelock
+    os._exit(0)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_can_lock_files_although_a_thread_imported_the_package_at_the_fork(tmp_path: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", _FORKS_DURING_AN_IMPORT, str(tmp_path)]).returncode == 0

@@ -97,9 +97,7 @@ def test_a_put_into_a_moved_stage_is_refused_and_not_unknown(replace: str, root:
 
 @pytest.mark.parametrize("stage", sorted(descriptors.STAGES))
 @pytest.mark.parametrize("replace", ["by a symlink", "by a directory", "by nothing"])
-def test_a_check_of_an_open_space_says_that_a_stage_was_moved(
-    stage: str, replace: str, root: Path, outside: Path
-) -> None:
+def test_a_check_of_an_open_space_names_a_moved_stage(stage: str, replace: str, root: Path, outside: Path) -> None:
     """Neither a repair nor another opener creates another stage, because it would be in the way of the moved stage."""
     moved = f"moved, replaced or removed .*{stage}.* put the directory back"
     with spool.open(root) as space:

@@ -135,9 +135,7 @@ def test_a_member_that_is_not_as_the_manifest_says_is_noticed(
 
 @pytest.mark.parametrize("compression", [None, *tar_stream.COMPRESSIONS])
 @pytest.mark.parametrize("rest", [b"\0", bytes(10_240), b"x", b"\x1f\x8b"])
-def test_more_bytes_after_the_end_are_noticed(
-    small: Export, tmp_path: Path, compression: str | None, rest: bytes
-) -> None:
+def test_bytes_after_the_end_are_noticed(small: Export, tmp_path: Path, compression: str | None, rest: bytes) -> None:
     data, _ = small
     assert imported(tar(members_of(data), compression) + rest, tmp_path / "space") is None
 

@@ -5,7 +5,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.filesystems.volume import run
@@ -45,9 +44,7 @@ class Device:
             assert all(process.poll() is None for process in self._processes), otherwise
             time.sleep(0.01)  # neither program says when it is ready
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if os.path.ismount(self.file):
             run("umount", str(self.file), allowed=(0, 1, 32))
         for process in reversed(self._processes):

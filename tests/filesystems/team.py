@@ -1,7 +1,6 @@
 """The torture's eight processes, which work on a space until a test cuts the power."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import spool
@@ -60,8 +59,6 @@ class Team:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self._nursery.close()

@@ -8,7 +8,6 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 _GOING_DOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN are _IOR('X', 125, __u32)
@@ -103,9 +102,7 @@ class Volume:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.mounted:
             subprocess.run(["umount", "-l", str(self.path)], env={**os.environ, "PATH": _PATH}, capture_output=True)
 

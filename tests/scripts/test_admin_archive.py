@@ -12,6 +12,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line, start
+from tests.shown import bodies_at
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".TAR.GZ")
 MAGIC = {"gz": b"\x1f\x8b", "z2": b"BZ", "xz": b"\xfd7"}
@@ -20,11 +21,6 @@ MAGIC = {"gz": b"\x1f\x8b", "z2": b"BZ", "xz": b"\xfd7"}
 def _put(path: Path, *bodies: Any) -> None:
     with spool.open(path) as space:
         space.put_many("orders", bodies)
-
-
-def _bodies(path: Path) -> list[Any]:
-    with spool.open(path) as space:
-        return [message.body for message in space.browse("orders")]
 
 
 def _left(directory: Path) -> set[str]:
@@ -53,7 +49,7 @@ def test_q16_export_and_import_in_every_usual_compression(run: Run, path: Path, 
     file.rename(tmp_path / "another name")  # (its bytes tell its kind, not its name)
     one_line(run("import", "--verify", tmp_path / "another name", space=None), "is a whole export of 3 files")
     assert run("import", tmp_path / "another name", space=tmp_path / "copy").code == 0
-    assert _bodies(tmp_path / "copy") == [1, 2]
+    assert bodies_at(tmp_path / "copy") == [1, 2]
 
 
 def test_q16_export_to_standard_output_is_the_same_file(run: Run, path: Path, tmp_path: Path) -> None:
@@ -63,7 +59,7 @@ def test_q16_export_to_standard_output_is_the_same_file(run: Run, path: Path, tm
     assert out == (tmp_path / "out.tar").read_bytes()
     assert run("import", "-", "--verify", stdin=out, space=None).code == 0
     assert run("import", "-", space=tmp_path / "copy", stdin=out).code == 0
-    assert _bodies(tmp_path / "copy") == [1]
+    assert bodies_at(tmp_path / "copy") == [1]
     for words in (("-", "--verify"), ("-", "--replace"), (path / "committed/out.tar",)):
         assert run("export", *words).code == 2
 
@@ -98,7 +94,7 @@ def test_a_space_that_was_damaged_before_its_export_is_imported_and_ends_with_4(
     assert done.code == 4
     assert "made a queue space" in done.err
     assert "the space was damaged when it was exported" in done.err
-    assert _bodies(tmp_path / "copy")[-1] == "two"
+    assert bodies_at(tmp_path / "copy")[-1] == "two"
 
 
 def test_a_backup_is_replaced_by_a_whole_one_only(run: Run, path: Path, tmp_path: Path) -> None:
@@ -114,7 +110,7 @@ def test_a_backup_is_replaced_by_a_whole_one_only(run: Run, path: Path, tmp_path
     assert (file.read_bytes(), _left(tmp_path)) == (first, {"out.tar.gz"})
     assert run("export", "--replace", file).code == 0
     assert run("import", file, space=tmp_path / "copy").code == 0
-    assert _bodies(tmp_path / "copy") == [1]
+    assert bodies_at(tmp_path / "copy") == [1]
 
 
 def test_a_replaced_export_keeps_its_symlink_and_a_fifo_is_not_replaced(run: Run, tmp_path: Path) -> None:
@@ -208,5 +204,5 @@ def test_an_import_that_was_killed_can_be_made_again(run: Run, path: Path, tmp_p
     one_line(run("queue", "list", space=copy), "an import into", "not complete")
     one_line(run("init", copy, space=None), "not complete", code=1)
     assert run("import", tmp_path / "out.tar", space=copy).code == 0
-    assert _bodies(copy) == [*range(10)]
+    assert bodies_at(copy) == [*range(10)]
     assert not (copy / "space.toml.import").exists()

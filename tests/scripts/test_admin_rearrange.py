@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
+from tests.shown import bodies_at
 from tests.spaces import fail_one
 from xaspool_console import reasons
 
@@ -16,11 +17,6 @@ from xaspool_console import reasons
 def _put(path: Path, *bodies: object, queue: str = "orders", **options: object) -> list[str]:
     with spool.open(path) as space:
         return [space.put(queue, body, **options) for body in bodies]
-
-
-def _bodies(path: Path, queue: str = "orders") -> list[object]:
-    with spool.open(path) as space:
-        return [message.body for message in space.browse(queue)]
 
 
 def test_q14_queue_change_sets_the_given_options_and_none_removes_them(run: Run, path: Path) -> None:
@@ -57,7 +53,7 @@ def test_q14_queue_purge_takes_filters_and_counts_first_if_asked_to(run: Run, pa
     one_line(done, "would delete 2 messages of queue orders")
     assert run("queue", "purge", "orders", "--older-than", "1h").out == b"0\n"
     assert run("queue", "purge", "orders", "--header", "tenant=acme").out == b"2\n"
-    assert _bodies(path) == [3]
+    assert bodies_at(path) == [3]
     assert run("queue", "purge", "orders", "--correlation-id", "c").out == b"1\n"
 
 
@@ -75,7 +71,7 @@ def test_q14_message_delete_move_and_change(run: Run, path: Path) -> None:
     (shown,) = run("message", "show", three, "--json").objects
     assert shown["not_before"] is None
     assert shown["expires_at"] is not None
-    assert (_bodies(path), _bodies(path, "errors")) == ([3], [2])
+    assert (bodies_at(path), bodies_at(path, "errors")) == ([3], [2])
 
 
 def test_a_message_can_be_hidden_for_a_time_from_now_on(run: Run, path: Path) -> None:
@@ -90,12 +86,12 @@ def test_a_message_can_be_hidden_for_a_time_from_now_on(run: Run, path: Path) ->
 def test_q14_delete_goes_on_after_one_that_is_not_there(run: Run, path: Path) -> None:
     one, two = _put(path, 1, 2)
     one_line(run("message", "delete", one, "no id"), "is not a message id")
-    assert _bodies(path) == [1, 2]
+    assert bodies_at(path) == [1, 2]
     done = run("message", "delete", one, "0" * 32, two)
     assert done.code == 1
     assert "deleted 2 messages" in done.err
     assert f"there is no message {'0' * 32}" in done.err
-    assert _bodies(path) == []
+    assert bodies_at(path) == []
 
 
 def test_q14_a_missing_queue_or_a_wrong_value_is_one_line(run: Run, path: Path) -> None:
@@ -103,7 +99,7 @@ def test_q14_a_missing_queue_or_a_wrong_value_is_one_line(run: Run, path: Path) 
     one_line(run("message", "move", one, "nowhere"), "there is no queue 'nowhere'")
     one_line(run("message", "change", one, "--priority", 101), "1 to 100")
     assert run("message", "change", one).code == 2
-    assert _bodies(path) == [1]
+    assert bodies_at(path) == [1]
 
 
 def test_x12_message_redrive_sends_back_failed_messages(run: Run, path: Path) -> None:
@@ -114,7 +110,7 @@ def test_x12_message_redrive_sends_back_failed_messages(run: Run, path: Path) ->
             fail_one(space, "orders")
     assert run("message", "redrive", "errors", "--dry-run").out == b"2\n"
     assert run("message", "redrive", "errors").out == b"2\n"
-    assert _bodies(path) == [1, 2]
+    assert bodies_at(path) == [1, 2]
     _put(path, 3, queue="errors")
     done = run("message", "redrive", "errors")
     assert (done.code, done.out) == (0, b"0\n")
@@ -183,7 +179,7 @@ def test_message_put_takes_every_option_of_a_put(run: Run, path: Path) -> None:
     run("message", "put", "orders", "--body", "top", "--top", "--time-to-live", "1h", "--group", "g")
     ids = [run("message", "put", "orders", "--body", "once", "--deduplication-key", "k").text for _ in range(2)]
     assert ids[0] == ids[1]
-    assert _bodies(path) == ["top", "before", "1", "once"]
+    assert bodies_at(path) == ["top", "before", "1", "once"]
     found = run("message", "list", "orders", "--json").objects
     assert found[0]["group"] == "g"
     assert found[0]["expires_at"] == pytest.approx(found[0]["enqueued_at"] + 3600)

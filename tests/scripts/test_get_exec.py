@@ -9,6 +9,7 @@ import pytest
 import spool
 from tests.clocks import until
 from tests.scripts.conftest import Run, execute, one_line, start
+from tests.shown import bodies_at
 from tests.spaces import path_with
 
 path = path_with("replies", "other", "errors", orders={"error_queue": "errors", "retries": 1, "retry_delay": 0.0})
@@ -18,11 +19,6 @@ def put(path: Path, *bodies: str, **options: str) -> None:
     with spool.open(path) as space:
         for body in bodies:
             space.put("orders", body, **options)  # type: ignore[arg-type]
-
-
-def bodies(path: Path, queue: str) -> list[bytes]:
-    with spool.open(path) as space:
-        return [message.body for message in space.browse(queue)]
 
 
 def test_the_output_goes_to_the_reply_queue_with_the_fields_of_a_reply(run: Run, path: Path) -> None:
@@ -62,16 +58,16 @@ def test_the_exit_status_of_the_command_is_the_outcome(
 def test_the_last_attempt_fails_for_good(run: Run, path: Path) -> None:
     put(path, "tea")
     assert [run("message", "get", "orders", "--exec", "false").code for _ in range(3)] == [5, 6, 3]
-    assert bodies(path, "errors") == ["tea"]
+    assert bodies_at(path, "errors") == ["tea"]
 
 
 def test_count_and_all_run_the_command_for_several_messages(run: Run, path: Path) -> None:
     put(path, "a", "b", "c", "d")
     words = ["message", "get", "orders", "--exec", "cat", "--reply-to", "replies"]
     assert run(*words, "--count", 2).code == 0
-    assert bodies(path, "replies") == [b"a", b"b"]
+    assert bodies_at(path, "replies") == [b"a", b"b"]
     done = run(*words, "--all", "--json")
-    assert (done.code, done.objects[0]["delivered"], bodies(path, "orders")) == (0, 2, [])
+    assert (done.code, done.objects[0]["delivered"], bodies_at(path, "orders")) == (0, 2, [])
     one_line(run(*words), "queue orders has no message that can be taken now", code=3)
 
 
@@ -82,7 +78,7 @@ def test_it_waits_for_a_message(path: Path) -> None:
             until(lambda: len(space.metrics().processes) == 2)
             space.put("orders", "late")
         assert waiting.wait(60) == 0
-    assert bodies(path, "replies") == [b"late"]
+    assert bodies_at(path, "replies") == [b"late"]
     done = execute("spool-admin", *words[:-1], "0.2")
     assert done.code == 3
 
@@ -108,4 +104,4 @@ def test_wrong_usage_claims_no_message(run: Run, path: Path) -> None:
     one_line(run(*words, "--reply-to", "nowhere"), "there is no queue 'nowhere'", code=1)
     one_line(run(*words[:3], "--reply-to", "replies"), "--exec", code=2)
     one_line(run(*words, "--correlation-id", "c"), "--correlation-id", code=2)
-    assert bodies(path, "orders") == ["tea"]
+    assert bodies_at(path, "orders") == ["tea"]

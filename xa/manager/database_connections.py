@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from spool.errors import InvalidArgument, ProtocolError
 
 _PSYCOPG_IN_TRANSACTION = (1, 2, 3)  # ACTIVE, INTRANS, INERROR; a broken connection is UNKNOWN (4)
-_PSYCOPG_IDLE, _PSYCOPG_OPEN = 0, 2  # IDLE, INTRANS
+_PSYCOPG_IDLE, _PSYCOPG_OPEN, _PSYCOPG_FAILED = 0, 2, 3  # IDLE, INTRANS, INERROR
 _POSTGRESQL_DURABLE = (
     "case current_setting('synchronous_commit') when 'off' "
     "then set_config('synchronous_commit', 'on', true) is not null else true end"
@@ -84,25 +84,21 @@ class Database(ABC):
         with suppress(Exception):
             self.connection.close()
 
-    def flush(self) -> None:  # noqa: B027 (only an ORM has work that it has not written yet)
-        """Write the program's pending work to the database."""
-
     @property
     def durable(self) -> str:
         """An SQL condition that is always true, and that makes the commit of the open transaction durable."""
         return "1 = 1"
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether the connection is closed or broken, as far as the driver tells."""
-        return bool(getattr(self.connection, "closed", False))
+    def is_broken_by(self, error: Exception) -> bool:
+        """Return whether the connection broke with this error, as far as the driver, or SQLAlchemy, tells."""
+        return bool(getattr(self.connection, "closed", False) or getattr(error, "connection_invalidated", False))
 
     def is_open(self) -> bool:
         """Return whether the transaction that ``begin`` began is still open, as far as the driver tells.
 
         The caller asks once, before it writes its decision.
         """
-        return True
+        return not _has_failed(self.connection)
 
     def was_ended(self) -> bool:
         """Return whether the program itself has ended the transaction that ``begin`` began, as far as the driver tells.
@@ -179,7 +175,6 @@ class _Psycopg(Database):
 
     def is_open(self) -> bool:
         self._check_no_pipeline()
-        # After a failed statement, PostgreSQL would roll back, and psycopg's block would end without an error.
         return int(self.connection.info.transaction_status) == _PSYCOPG_OPEN
 
     def was_ended(self) -> bool:
@@ -272,15 +267,13 @@ class _SQLAlchemy(Database):
 
     def _check_transactional(self, core: Any) -> None:
         """Raise InvalidArgument if the connection cannot undo its work, or does not make its commit durable."""
-        level = core.get_execution_options().get("isolation_level") or core.engine.get_execution_options().get(
-            "isolation_level"
-        )
+        options = {**core.engine.get_execution_options(), **core.get_execution_options()}
         detect = getattr(core.dialect, "detect_autocommit_setting", lambda _: False)
         try:
             detected = bool(detect(core.connection.dbapi_connection))
         except NotImplementedError:  # the dialect cannot tell
             detected = False
-        if detected or level == "AUTOCOMMIT":
+        if detected or options.get("isolation_level") == "AUTOCOMMIT":
             raise InvalidArgument("the connection has the isolation level AUTOCOMMIT, which knows no transactions")
         if core.dialect.name == "sqlite" and self.run("pragma synchronous").rows[0][0] < _SQLITE_FULL:
             raise InvalidArgument(NOT_DURABLE)
@@ -300,7 +293,7 @@ class _SQLAlchemy(Database):
             self.connection.connection.dbapi_connection.rollback()
 
     def is_open(self) -> bool:
-        return bool(self._transaction.is_active)
+        return bool(self._transaction.is_active) and not _has_failed(self._core().connection.driver_connection)
 
     def was_ended(self) -> bool:
         return self.connection.get_transaction() is not self._transaction
@@ -315,7 +308,7 @@ class _SQLAlchemy(Database):
         return self.connection
 
 
-class _Session(_SQLAlchemy):
+class Session(_SQLAlchemy):
     """A ``Session`` of SQLAlchemy's ORM: its pending objects are written before the decision."""
 
     @property
@@ -330,8 +323,17 @@ class _Session(_SQLAlchemy):
         if self._transaction is not None and self.connection.get_transaction() is not None:
             self._transaction.rollback()  # (the pool rolls the connection back again)
 
-    def flush(self) -> None:
+    def is_open(self) -> bool:
+        if is_open := super().is_open():
+            self.write()
+        return is_open
+
+    def write(self) -> None:
+        """Write the pending objects. Raises ProtocolError if the session works with several databases."""
         self.connection.flush()
+        used = getattr(self.connection.get_transaction(), "_connections", ())  # each with its engine
+        if sum(hasattr(one, "exec_driver_sql") for one in used) > 1:
+            raise ProtocolError("the session works with several databases, which do not commit together: give it one")
 
     def _core(self) -> Any:
         return self.connection.connection()
@@ -339,7 +341,7 @@ class _Session(_SQLAlchemy):
 
 _KINDS: Sequence[tuple[Callable[[Any], bool], type[Database]]] = (
     (lambda connection: hasattr(connection, "exec_driver_sql"), _SQLAlchemy),
-    (lambda connection: hasattr(connection, "get_bind"), _Session),
+    (lambda connection: hasattr(connection, "get_bind"), Session),
     (lambda connection: hasattr(connection, "pgconn") and hasattr(connection, "transaction"), _Psycopg),
     (lambda connection: any(kind.__module__ == "sqlite3" for kind in type(connection).__mro__), _SQLite),
     (lambda connection: all(hasattr(connection, name) for name in ("cursor", "commit", "rollback")), _Pep249),
@@ -360,6 +362,12 @@ def find_database(connection: Any) -> Database | None:
         if recognizes(connection):
             return kind(connection)
     return None
+
+
+def _has_failed(connection: Any) -> bool:
+    """Return whether a statement has failed on a connection of psycopg or psycopg2. A commit would roll back without
+    an error."""
+    return getattr(getattr(connection, "info", None), "transaction_status", None) == _PSYCOPG_FAILED
 
 
 def _is_in_atomic_block(connection: Any) -> bool:

@@ -53,8 +53,10 @@ def create(database: Database) -> str:
             database.run(
                 f"insert into {TABLE} (coordinator, serial, committed, spaces) values (?, 0, -1, '')", identity
             )
-    except BaseException:
+    except BaseException as error:
         database.rollback()
+        if isinstance(error, Exception) and (created := identity_of(database)) is not None:
+            return created  # by another program, meanwhile
         raise
     database.commit()
     return identity
@@ -63,13 +65,14 @@ def create(database: Database) -> str:
 def identity_of(database: Database) -> str | None:
     """Return the id of the table; None if the database has no such table."""
     try:
-        return _first(database, _IDENTITY)
+        return first(database, _IDENTITY)
     except Exception:
-        _first(database, "select 1")  # raises if the connection is the cause
+        first(database, "select 1")  # raises if the connection is the cause
         return None
 
 
-def _first(database: Database, statement: str) -> str | None:
+def first(database: Database, statement: str) -> str | None:
+    """Return the first value of a query as a text, from a transaction that is rolled back; None without a row."""
     database.begin()
     try:
         rows = database.run(statement).rows

@@ -6,7 +6,7 @@ from typing import Any
 
 from spool.model.xid import Xid
 from xa.manager.branches import ResourceBranch
-from xa.manager.database_connections import database_of
+from xa.manager.database_connections import Session, database_of
 from xa.manager.decision_table import insert, settle
 from xa.manager.ids import TransactionId
 from xa.manager.outcomes import Outcomes
@@ -33,8 +33,9 @@ class ForeignTransaction:
 
     def write_decision(self) -> None:
         """Write the row. Raises DecisionTableMissing, and the driver's errors."""
-        spaces = [self._space]
-        insert(database_of(self._session), self._table, self.id.decider, self.id.serial, committed=True, spaces=spaces)
+        database = Session(self._session)
+        database.write()
+        insert(database, self._table, self.id.decider, self.id.serial, committed=True, spaces=[self._space])
         self._decided_by = self._session.get_transaction()
 
     def complete(self, branches: Sequence[ResourceBranch]) -> None:

@@ -51,6 +51,9 @@ NO_TABLE = (
 )
 
 
+_used: dict[int, TransactionId] = {}  # connections of transactions that have not ended, by the id of the object
+
+
 class GlobalState(Enum):
     ACTIVE = "active"
     COMMITTED = "committed"
@@ -86,6 +89,7 @@ class GlobalTransaction:
         self._single: ResourceBranch | None = None  # the branch that commits in one phase
         self._voted: list[ResourceBranch] = []
         self._enlisted: list[object] = []
+        self._uses: list[finalize[Any, Any]] = []  # of connections
         self._rollback_only: str | None = None
         self.manager: object = None
         self._process = os.getpid()
@@ -137,6 +141,9 @@ class GlobalTransaction:
         self._branches.append(SpaceBranch(space, self._next_xid(space.id), left))
 
     def _enlist_connection(self, connection: Any, two_phase: bool) -> None:
+        if _used.setdefault(id(connection), self.id) != self.id:  # (two threads would share one database transaction)
+            raise ProtocolError("the connection is in a transaction: another global transaction uses it")
+        self._uses.append(finalize(self, _used.pop, id(connection), None))
         can_prepare = has_two_phases(connection)
         database = find_database(connection) if can_prepare else database_of(connection)
         if database is not None:
@@ -221,7 +228,9 @@ class GlobalTransaction:
         self._when_dropped.detach()
 
     def _free(self) -> None:
-        """Free the branches in this call, because their ``__del__`` runs code."""
+        """Free the branches in this call, because their ``__del__`` runs code. Free the connections for others."""
+        for use in self._uses:
+            use()
         self._branches, self._voted, self._single = [], [], None
 
     def _check_active(self) -> None:

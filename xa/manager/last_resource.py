@@ -10,7 +10,6 @@ Source: the logging last resource of Oracle WebLogic Server, "Developing JTA App
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any
 
 from spool.errors import CommitUnknown, ProtocolError
 from xa.manager import decision_table
@@ -83,10 +82,6 @@ class LastResource:
         self._has_ended = False
         database.begin()
 
-    @property
-    def connection(self) -> Any:
-        return self._database.connection
-
     def commit_one_phase(self) -> None:
         """Commit without a decision, because the transaction has no other branch."""
         self._check_open()
@@ -94,7 +89,7 @@ class LastResource:
         try:
             self._database.commit()
         except Exception as error:
-            if self._database.is_broken:
+            if self._database.is_broken_by(error):
                 raise CommitUnknown(f"the database may or may not have committed: {error}") from error
             with suppress(Exception):
                 self._database.rollback()
@@ -136,7 +131,6 @@ class LastResource:
         forget(self._database)
 
     def _write(self, coordinator: str, serial: int, spaces: Collection[str], removed: list[int]) -> None:
-        self._database.flush()
         try:
             decision_table.insert(self._database, self.table, coordinator, serial, committed=True, spaces=spaces)
         except decision_table.DecisionTableMissing:

@@ -56,10 +56,9 @@ class Resources:
 
 
 def _known(names: "weakref.WeakKeyDictionary[Any, str]", key: Any) -> str | None:
-    try:
+    with suppress(TypeError):
         return names.get(key)
-    except TypeError:
-        return None
+    return None
 
 
 def _remember(names: "weakref.WeakKeyDictionary[Any, str]", key: Any, name: str) -> None:

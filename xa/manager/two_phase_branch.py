@@ -10,7 +10,8 @@ from typing import Any
 
 from spool.errors import CommitUnknown, ProtocolError
 from spool.model.xid import FORMAT_MANAGED, Xid
-from xa.manager.database_connections import Database, database_of
+from xa.manager.database_connections import database_of
+from xa.manager.decision_table import first
 
 log = logging.getLogger("spool")
 
@@ -28,25 +29,15 @@ def resource_of(connection: Any) -> str:
     PostgreSQL: the number of the cluster and the name of the database, so the name does not depend on the host. Any
     other database: the module of its driver.
     """
+    statement = "select 'PostgreSQL ' || system_identifier || ' ' || current_database() from pg_control_system()"
     with suppress(Exception):
-        [[system, name]] = _alone(
-            database_of(connection), "select system_identifier, current_database() from pg_control_system()"
-        )
-        return f"PostgreSQL {system} {name}"
+        return str(first(database_of(connection), statement))
     return f"driver {type(connection).__module__}"
 
 
 def is_ambiguous(resource: str) -> bool:
     """Return whether several databases may have this name, so that a log with the name must remain."""
     return resource.startswith("driver ")
-
-
-def _alone(database: Database, statement: str) -> Any:
-    database.begin()
-    try:
-        return database.run(statement).rows
-    finally:
-        database.rollback()
 
 
 class TwoPhaseBranch:

@@ -33,11 +33,7 @@ __all__ = ["DataManager", "Savepoint", "join"]
 
 
 def join(
-    space: Space,
-    transaction_manager: Any = None,
-    *,
-    manager: TransactionManager | None = None,
-    session: Any = None,
+    space: Space, transaction_manager: Any = None, *, manager: TransactionManager | None = None, session: Any = None
 ) -> DataManager:
     """Make the caller's puts and gets part of the current zope transaction, from now on until the transaction ends.
 

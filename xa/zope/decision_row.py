@@ -50,7 +50,6 @@ class DecidingDataManager(DataManager):
         """Write the decision, if both the space and the database have work. zope.sqlalchemy commits the decision."""
         has_work = any(part.transaction.is_active and part.transaction.work() != (0, 0) for part in self._parts)
         if has_work and self._session.in_transaction():
-            self._session.flush()
             self._decision.write_decision()
             mark_changed(self._session, self.transaction_manager)
 

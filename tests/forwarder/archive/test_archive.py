@@ -151,9 +151,7 @@ def test_each_day_of_puts_is_a_partition(days: spool.Space, out: Path) -> None:
     assert bodies(out) == [b"%d" % n for n in range(300)]
 
 
-def test_a_row_group_has_at_most_so_many_messages(
-    days: spool.Space, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_group_has_a_limit_of_messages(days: spool.Space, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_run, "_PLANNED_MESSAGES", 30)
     monkeypatch.setattr(one_run, "_COMMITS", 2)
     for n in range(50):
@@ -414,9 +412,7 @@ def test_the_command_prints_its_report(space: spool.Space, out: Path) -> None:
         (["nothing"], "there is no queue 'nothing'"), (["orders", "--subscription", ""], "--subscription is empty"),
     ],
 )  # fmt: skip
-def test_the_command_refuses_other_values_in_one_line(
-    args: list[str], said: str, space: spool.Space, out: Path
-) -> None:
+def test_a_command_refuses_other_values_in_one_line(args: list[str], said: str, space: spool.Space, out: Path) -> None:
     one_line(archive(space, *args, "--to", out), said)
     assert not out.exists()
 

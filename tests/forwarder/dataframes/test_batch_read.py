@@ -143,9 +143,7 @@ def test_queues_commits_and_headers_choose_the_messages(space: spool.Space) -> N
         ({"partitionBytes": "0"}, "the option partitionBytes is a number of bytes"),
     ],
 )
-def test_a_wrong_option_is_refused_with_its_allowed_values(
-    space: spool.Space, options: dict[str, str], said: str
-) -> None:
+def test_a_wrong_option_is_refused_with_allowed_values(space: spool.Space, options: dict[str, str], said: str) -> None:
     with pytest.raises(spool.SpoolError, match=said):
         reader(space, **options).partitions()
 
@@ -234,7 +232,7 @@ def compact_all(space: spool.Space) -> None:
         pass
 
 
-def test_x05_messages_whose_files_were_compacted_after_the_plan_are_read_from_where_they_lie(
+def test_x05_messages_whose_files_were_compacted_after_the_plan_are_read_where_they_lie(
     space: spool.Space,
 ) -> None:
     with small_compactions():

@@ -49,9 +49,7 @@ def test_the_lock_outlives_the_space_that_was_open_and_ends_when_it_is_told(
     assert which.end(), "it has ended before"
 
 
-def test_no_process_is_alone_in_a_space_that_is_written_to(
-    space: spool.Space, parent: "subprocess.Popen[bytes]"
-) -> None:
+def test_no_process_is_alone_in_a_space_that_is_written(space: spool.Space, parent: "subprocess.Popen[bytes]") -> None:
     """An opener that takes itself for the first one would recover the space while the tasks write."""
     which = start(space)
     space.close()
@@ -62,9 +60,7 @@ def test_no_process_is_alone_in_a_space_that_is_written_to(
         assert alone.recovery.alone
 
 
-def test_the_lock_outlives_the_process_that_began_the_write(
-    space: spool.Space, parent: "subprocess.Popen[bytes]"
-) -> None:
+def test_the_lock_outlives_the_process_that_began_it(space: spool.Space, parent: "subprocess.Popen[bytes]") -> None:
     program = f"""
 import os, spool
 from forwarder.dataframes.coordination.write_coordinator import start
@@ -81,9 +77,7 @@ print(which.id.hex(), which.address[1:])
     assert not is_locked(door.store(space), which)
 
 
-def test_the_lock_ends_with_the_process_that_runs_the_write(
-    space: spool.Space, parent: "subprocess.Popen[bytes]"
-) -> None:
+def test_the_lock_ends_with_the_process_that_writes(space: spool.Space, parent: "subprocess.Popen[bytes]") -> None:
     """The process may end in any way: the daemon of a killed driver ends, too."""
     which = start(space)
     parent.send_signal(signal.SIGKILL)

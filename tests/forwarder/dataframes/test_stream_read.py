@@ -111,9 +111,7 @@ def test_compacted_messages_come_in_batches_too(space: spool.Space, query: Query
         ]
 
 
-def test_x05_consumed_messages_are_not_read_and_moved_messages_keep_their_number(
-    space: spool.Space, query: Query
-) -> None:
+def test_x05_consumed_messages_are_not_read_and_moved_ones_keep_their_number(space: spool.Space, query: Query) -> None:
     reader = query(queue="orders")
     ids = space.put_many("orders", [b"1", b"2", b"3"])
     space.delete(ids[0])

@@ -76,9 +76,7 @@ def test_x05_of_a_job_that_fails_nothing_is_written(spark: "SparkSession", space
     assert_nothing_is_left(space)
 
 
-def test_x05_a_job_whose_commit_was_lost_is_repeated_without_a_double(
-    spark: "SparkSession", space: spool.Space
-) -> None:
+def test_x05_a_job_whose_commit_was_lost_repeats_without_a_double(spark: "SparkSession", space: spool.Space) -> None:
     """The process dies behind the commit: Spark aborts, and the job fails."""
     spark.dataSource.register(DyingSource)
     with pytest.raises((PySparkException, Py4JJavaError)):

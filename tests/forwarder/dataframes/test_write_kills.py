@@ -22,7 +22,7 @@ KILLS, BATCHES = 30, 60
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_x05_every_row_is_written_once_when_any_process_is_killed(
+def test_x05_every_row_is_written_once_if_any_process_is_killed(
     kind: str, tmp_path: Path, chance: random.Random
 ) -> None:
     directory = tmp_path

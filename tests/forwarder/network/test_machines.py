@@ -79,9 +79,7 @@ def test_x05_workers_on_machines_that_do_not_see_the_space_forward_each_message_
 
 
 @pytest.mark.slow
-def test_x05_a_cluster_that_does_not_see_the_space_is_refused_without_an_endpoint(
-    cluster: Any, directory: Path
-) -> None:
+def test_x05_a_cluster_that_does_not_see_the_space_needs_an_endpoint(cluster: Any, directory: Path) -> None:
     with forwarder_on(cluster, directory) as program:
         assert program.ended() == 1, program.said()
     assert "give the forwarder --listen HOST:PORT" in program.said()

@@ -138,9 +138,7 @@ def test_x05_a_service_that_is_not_reached_keeps_the_messages_and_votes_for_noth
     assert left_over(space.path) == []
 
 
-def test_x05_a_worker_that_does_not_reach_the_endpoint_keeps_its_messages(
-    space: spool.Space, server: OfferServer
-) -> None:
+def test_x05_a_worker_that_misses_the_endpoint_keeps_its_messages(space: spool.Space, server: OfferServer) -> None:
     space.put_many("orders", [b"a", b"b"])
     answers["here"] = lambda request: Replied()
 
@@ -304,9 +302,7 @@ def test_x05_large_replies_come_in_several_batches(space: spool.Space, there: Jo
     assert sorted(map(len, bodies(space, "replies"))) == [3_000_000] * 6
 
 
-def test_x05_the_clock_of_a_worker_may_be_wrong(
-    space: spool.Space, there: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_x05_a_worker_may_have_a_wrong_clock(space: spool.Space, there: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time limit of a round, and the delays of failed messages, follow the clock of the space's machine."""
     space.put_many("orders", [b"%d" % i for i in range(40)])
     answers["here"] = lambda request: Retried("later", 100.0)

@@ -16,26 +16,54 @@ from sqlalchemy.orm import Session
 import spool
 import xa
 from tests.postgresql import Server
-from tests.xa.manager.desk import DECISION, Desk, engine_of, exit_program, fail_a_statement, of_kinds
+from tests.xa.manager.desk import DECISION, Booking, Desk, engine_of, exit_program, fail_a_statement, of_kinds
 from tests.xa.manager.shop import Shop, last_resource
 from tests.xa.manager.steps import Step, acting
 from xa.manager import decision_table
 from xa.manager.database_connections import _Psycopg, database_of
 
+_execute = psycopg.Connection._exec_command
+
+
+def _lose_the_answer(self: Any, command: Any, *arguments: Any) -> Any:
+    yield from _execute(self, command, *arguments)
+    if command == b"COMMIT":
+        self.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+without_answers = mock.patch.object(psycopg.Connection, "_exec_command", _lose_the_answer)
+
 
 def test_x03_a_commit_in_one_phase_whose_answer_is_lost_is_unknown(shop: Shop) -> None:
-    execute = shop.database._exec_command
-
-    def lose_the_answer(command: Any, *arguments: Any) -> Any:
-        yield from execute(command, *arguments)
-        if command == b"COMMIT":
-            shop.database.close()
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
-
-    with shop.manager() as manager, mock.patch.object(shop.database, "_exec_command", lose_the_answer):
-        with pytest.raises(spool.CommitUnknown), shop.booking(manager):
-            shop.database.execute("insert into bookings values ('tea')")
+    with shop.manager() as manager, without_answers, pytest.raises(spool.CommitUnknown), shop.booking(manager):
+        shop.database.execute("insert into bookings values ('tea')")
     assert shop.booked() == ["tea"]
+
+
+@of_kinds("Connection, PostgreSQL", "Session, PostgreSQL")
+def test_x03_a_lost_answer_to_sqlalchemy_is_unknown(desk: Desk) -> None:
+    with desk.manager() as manager, closing(desk.connect()) as database:
+        with pytest.raises(spool.CommitUnknown), manager.transaction() as transaction:
+            transaction.enlist(database)
+            desk.insert(database, "tea")
+            without_answers.start()
+        without_answers.stop()
+    desk.check(["tea"], [])
+
+
+@of_kinds("Session, SQLite")
+def test_x03_a_session_with_several_databases_is_refused(desk: Desk, memory: Path) -> None:
+    """SQLAlchemy commits one after the other, and the row of the decision is in the first."""
+    desk.space.put("orders", "tea")
+    with desk.manager() as manager, closing(desk.connect()) as session:
+        session.bind_table(Booking.__table__, engine_of(memory / "other.db"))
+        Booking.metadata.create_all(engine_of(memory / "other.db"))
+        with pytest.raises(spool.ProtocolError, match="several databases"), manager.transaction() as transaction:
+            transaction.enlist(desk.space)
+            transaction.enlist(session)
+            session.add(Booking(text=desk.space.get("orders").body))
+    desk.check([], ["tea"])
 
 
 def test_x03_a_commit_in_one_phase_after_a_failed_statement_is_no_commit(shop: Shop) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,23 @@ import xa
 from spool.decisions import DecisionLog
 from tests.branches import Mistake
 from tests.children import let_die
+from tests.clocks import until
 from tests.postgresql import Server
-from tests.xa.manager.desk import DECISION, KINDS, ROW, Booking, Desk, of_kinds, on_server, terminate_sessions
+from tests.xa.manager.desk import (
+    DECISION,
+    KINDS,
+    PATIENT_SECONDS,
+    ROW,
+    Booking,
+    Desk,
+    of_kinds,
+    on_server,
+    terminate_sessions,
+)
 from tests.xa.manager.shop import Shop, die, last_resource, two_phases
 from tests.xa.manager.steps import Step, acting
+from xa.manager import decision_table
+from xa.manager.database_connections import Database
 from xa.manager.two_phase_branch import TwoPhaseBranch
 
 paramstyle = "qmark"  # of this module's ``Driver``
@@ -61,19 +75,53 @@ def test_x03_each_kind_can_refuse_a_row(desk: Desk) -> None:
 
 
 @pytest.mark.every(2)
-def test_x03_each_kind_keeps_its_promise_after_an_error_that_the_program_ignores(desk: Desk) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_x03_each_kind_keeps_its_promise_after_an_error_that_the_program_ignores(desk: Desk, alone: bool) -> None:
     """PostgreSQL commits nothing after a failed statement; SQLite undoes only the statement."""
     desk.space.put("orders", "tea")
     with desk.manager() as manager, closing(desk.connect()) as database:
         with suppress(spool.ProtocolError, sqlalchemy.exc.SQLAlchemyError):
             with manager.transaction() as transaction:
-                transaction.enlist(desk.space)
                 transaction.enlist(database)
+                if not alone:
+                    transaction.enlist(desk.space)
                 desk.insert(database, desk.space.get("orders").body)
                 with suppress(desk.kind.failure):
                     desk.insert(database, "tea")
         booked = [] if desk.kind.is_on_server else ["tea"]
-        desk.check(booked, [] if booked else ["tea"], manager)
+        desk.check(booked, [] if booked or alone else ["tea"], manager)
+        assert transaction.state.value == ("committed" if booked else "rolled back")
+
+
+@of_kinds("psycopg", "Session, SQLite")
+def test_x03_two_transactions_do_not_share_a_connection(desk: Desk) -> None:
+    """Two threads may find the connection idle at the same moment; psycopg would begin a savepoint."""
+    with desk.manager() as manager, closing(desk.connect()) as database, manager.transaction() as first:
+        first.enlist(database)
+        with mock.patch.object(Database, "check_idle"), manager.transaction() as second:
+            with pytest.raises(spool.ProtocolError, match="another global transaction uses it"):
+                second.enlist(database)
+        desk.insert(database, "tea")
+        first.commit()
+        desk.space.put("orders", "milk")
+        desk.book(manager, database)
+    desk.check(["milk", "tea"], [])
+
+
+@of_kinds("psycopg, autocommit")
+def test_x03_programs_that_start_together_prepare_the_database(desk: Desk) -> None:
+    """PostgreSQL's ``create table if not exists`` fails if another program creates the table at this moment."""
+    with desk.manager() as manager, closing(desk.connect()) as database, closing(desk.connect()) as other:
+        database.execute("drop table xaspool_decisions")
+        with ThreadPoolExecutor(1) as pool, closing(desk.connect()) as creator:
+            with creator.transaction():
+                creator.execute(decision_table._CREATE)
+                creator.execute("insert into xaspool_decisions values ('created', 0, -1, '')")
+                prepared = pool.submit(manager.prepare_database, database)
+                until(lambda: other.execute("select from pg_stat_activity where wait_event_type = 'Lock'").rowcount)
+            prepared.result(PATIENT_SECONDS)
+        desk.space.put("orders", "tea")
+        assert desk.book(manager, database) == "tea"
 
 
 @pytest.mark.every(9)
