@@ -138,6 +138,7 @@ class Space(Administration):
             InvalidArgument: an option has a value that is not allowed.
             Full: a limit of the queue or the space is reached.
             BadMessageId: the message given as ``before`` was removed.
+            MessageInUse: a branch in doubt, or a transaction that does not end, uses the deduplication key.
         """
         if (transaction is not JOIN or joined_by_caller.get()) and (joined := enclosing(self._store, transaction)):
             return within(Transaction.put)(joined, queue, body, **options)

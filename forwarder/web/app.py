@@ -147,7 +147,7 @@ def _answer_to(server: Server, request: Request, error: Exception) -> Response:
     if status in (429, 503, 507):
         headers.append(("Retry-After", str(RETRY_SECONDS)))
     if status == 403:
-        server.refuse(address(request), str(error), known=True)
+        server.refuse(address(request), f"{server.client(request).name}: {error}", known=True)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("a call failed unexpectedly: %s", error, exc_info=error)
     has_lines = NDJSON in request.headers.get("content-type", "")

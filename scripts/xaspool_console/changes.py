@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from spool.errors import BadMessageId, InvalidArgument, QueueNotFound
+from spool.errors import BadMessageId, InvalidArgument, MessageInUse, QueueNotFound
 from spool.model.text import plural, printable
 from xa import ResourceManager, Xid
 from xaspool_console.console import Console, NothingChosen
@@ -134,6 +134,8 @@ def _of_messages(space: "Space") -> list[Change]:
         id, queue, back = subject(request)
         origin = origin_of(request)
         if not space.redrive(queue, message_id=id):
+            if space.state(id) in ("claimed", "in doubt"):
+                raise MessageInUse(f"message {id} is held by a transaction: try again later")
             raise InvalidArgument(f"message {id} cannot return to queue {origin} any more: move it instead")
         return f"Message {id} is back in its original queue {origin}.", back
 

@@ -6,6 +6,7 @@ The list does not refresh, because a refresh would clear the boxes by which a pe
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -77,10 +78,8 @@ def _files(space: "Space", names: Iterable[str]) -> "list[QuarantinedFile]":
     """Describe the files that are still in quarantine."""
     files = []
     for name in names:
-        try:
+        with suppress(InvalidArgument):  # (another program may have restored or deleted the file meanwhile)
             files.append(space.quarantined_file(name))
-        except InvalidArgument:
-            pass  # another program restored or deleted the file meanwhile
     return files
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -18,10 +19,8 @@ def ended_by(number: int) -> int:
 def write_at_once(line: str) -> None:
     """Write a line to standard error without Python's buffer. Signal handlers must not use the buffer."""
     if sys.stderr is not None:  # (without standard error, descriptor 2 may be another file)
-        try:
+        with suppress(OSError):  # (standard error may be closed)
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
-        except OSError:
-            pass  # standard error is closed
 
 
 def _import(name: str) -> Callable[[], None]:

@@ -124,12 +124,11 @@ class DroppedFiles:
 
     def _captured(self, path: str) -> Iterator[DroppedFile]:
         identity = self._disk.identity(path)
-        if identity is None or not identity.is_regular:
-            return
-        if identity.size > self._store.settings.known.config.max_dropped_bytes:
-            self._leave_out(path, "it is too large for a message")
-        else:
-            yield DroppedFile(path, identity)
+        if identity is not None and identity.is_regular:
+            if identity.size > self._store.settings.known.config.max_dropped_bytes:
+                self._leave_out(path, "it is too large for a message")
+            else:
+                yield DroppedFile(path, identity)
 
     def _leave_out(self, name: str, reason: str) -> None:
         self.left_out[name] = reason

@@ -97,8 +97,12 @@ class _Export:
             if self._add(name, self._open_of_commit(name)) is False:
                 raise CorruptedFile(f"{name} has lost bytes while it was exported: see spool-admin check")
         for name in self._quarantined():
-            if not self._add(name, open_first(self._disk, [name])):
+            try:
+                if self._add(name, open_first(self._disk, [name])):
+                    continue
                 self._left_out[name] = "it was changed or moved while the export was written"
+            except PermissionError:  # its owner may have changed its mode through an open descriptor
+                self._left_out[name] = "this user may not read it"
         dropped = self._still_waiting(read, snapshot.waiting)
         self._left_out.update(self._dropped.left_out)
         newest = manifest.newest_of(snapshot.names)
@@ -138,11 +142,7 @@ class _Export:
     def _still_waiting(self, read: list[DroppedFile], waiting: dict[Version, str]) -> dict[str, int]:
         """Return the time of the last change, by name, of each file that was read and still waited at the snapshot."""
         waiting = dict(waiting)
-        kept = {
-            file.name: max(0, file.identity.modified_ns)
-            for file in read
-            if waiting.pop(file.identity.version, None) is not None
-        }
+        kept = {file.name: max(0, file.identity.modified_ns) for file in read if waiting.pop(file.identity.version, "")}
         for name in set(waiting.values()) - self._dropped.left_out.keys():
             self._left_out[name] = "it was dropped or changed while the export was written"
         return kept

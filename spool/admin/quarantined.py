@@ -244,8 +244,10 @@ def _reason(disk: Disk, path: str) -> FileReason:
 
 
 def _read(disk: Disk, path: str, length: int) -> bytes:
-    with closed_at_end(disk, open_file(disk, path)) as handle:
+    """Return the first bytes of a file; b"" if this user may not read the file."""
+    with suppress(PermissionError), closed_at_end(disk, open_file(disk, path)) as handle:
         return disk.read_at(handle, 0, length)
+    return b""
 
 
 def _was_refused(reason: FileReason) -> bool:

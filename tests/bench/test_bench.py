@@ -128,9 +128,7 @@ def test_the_journal_is_unmounted_when_a_case_fails_with_a_file_open(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_on_ext4_with_a_journal_say_why_they_were_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_on_ext4_with_a_journal_tell_why_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     report = Report({}, "")
     command.run(Bench(str(tmp_path), ONCE), ["each-journal"], report)
@@ -267,9 +265,7 @@ def test_a_run_replaces_the_block_and_nothing_else() -> None:
             document.replaced(broken, "")
 
 
-def test_a_run_of_some_cases_leaves_the_others_as_they_were_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_some_cases_leaves_others_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document.charts, "draw", lambda _, path: Path(path).touch())
     page = tmp_path / "performance.md"
     page.write_text(f"{document.BEGIN}\n{document.END}")

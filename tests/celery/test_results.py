@@ -88,9 +88,7 @@ def test_the_options_of_the_results_are_a_setting(own: Shop) -> None:
     assert own.space.queues()["celery.results"].durability == "none"
 
 
-def test_a_result_waits_for_room_on_the_disk_if_the_application_wants_so(
-    own: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_result_waits_for_room_on_the_disk_if_it_is_told_so(own: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """(Otherwise Celery loses the result.) Each retry is logged with one traceback."""
     with application(own.space.path, result_backend_always_retry=True) as app:
         app.backend.store_result("a", 1, states.SUCCESS)

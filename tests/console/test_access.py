@@ -416,6 +416,16 @@ def test_a_message_that_another_administrator_has_moved_is_not_changed(changing:
     assert changing.space.show(id).queue == "oven"
 
 
+def test_a_message_that_a_transaction_holds_is_not_changed(changing: Served) -> None:
+    id = failed_id(changing.space)
+    with changing.space.transaction() as transaction, changing.logged_in() as (client, csrf):
+        transaction.get("errors", message_id=id)
+        for change in ("move", "redrive", "delete"):
+            form = {"csrf": csrf, "seen_in": "errors", "queue": "labels"}
+            answer = client.post(f"/messages/{id}/{change}", data=form)
+            assert (answer.status_code, "try again later" in answer.text) == (409, True), change
+
+
 # -- clients that take their time --------------------------------------------------------------------------------------
 
 

@@ -280,9 +280,7 @@ def test_a_call_without_notifications_polls(path: Path, pool: ThreadPoolExecutor
 # -- a deduplication key -----------------------------------------------------------------------------------------------
 
 
-def test_a_put_waits_for_a_deduplication_key_no_longer_than_its_transaction_may_take(
-    path: Path, other: spool.Space
-) -> None:
+def test_a_put_waits_for_a_deduplication_key_no_longer_than_its_transaction(path: Path, other: spool.Space) -> None:
     with spool.open(path) as space, other.transaction() as holder:
         holder.put("orders", "first", deduplication_key="order 7")
         with space.transaction(timeout=0.05) as tx:

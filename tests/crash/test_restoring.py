@@ -121,9 +121,7 @@ def test_a_restore_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, mirrore
 
 
 @by_rules(Rules.ORDERED)
-def test_a_mirror_whose_beginning_was_cut_anywhere_can_be_begun_again(
-    rules: Rules, mirrored: Image, stride: Stride
-) -> None:
+def test_a_mirror_whose_beginning_was_cut_can_be_begun_again(rules: Rules, mirrored: Image, stride: Stride) -> None:
     """An opener refuses the space, with every message still in it, or takes the new mirror, or none."""
     plain = Machine(mirrored)
     drop(plain)
@@ -146,7 +144,5 @@ def test_a_mirror_whose_beginning_was_cut_anywhere_can_be_begun_again(
 
 
 @TWO_RULES
-def test_a_mirror_whose_end_was_cut_anywhere_is_a_mirror_still_or_none(
-    rules: Rules, mirrored: Image, stride: Stride
-) -> None:
+def test_a_mirror_whose_end_was_cut_is_a_mirror_still_or_none(rules: Rules, mirrored: Image, stride: Stride) -> None:
     each_cut(drop, mirrored, rules, stride(4), lambda machine, answered: expect_all(machine))

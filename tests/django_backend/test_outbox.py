@@ -181,7 +181,7 @@ def test_two_movers_of_one_row_put_it_once_and_the_second_waits_for_the_first(
     assert (arguments(space), rows()) == ([1], 0)
 
 
-def test_a_task_that_cannot_be_put_remains_and_fails_no_request(
+def test_a_task_that_cannot_be_put_stays_and_fails_no_request(
     space: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
     space.change_queue("default", max_messages=1)

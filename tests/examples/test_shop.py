@@ -119,9 +119,7 @@ def running(place: Path, *, elsewhere: bool = False) -> Iterator[Shop]:
 @pytest.mark.parametrize(
     "elsewhere", [False, pytest.param(True, marks=pytest.mark.skipif(which("node") is None, reason="needs node"))]
 )
-def test_each_accepted_order_is_shipped_once_whichever_program_is_killed(
-    tmp_path: Path, kills: int, elsewhere: bool
-) -> None:
+def test_each_accepted_order_is_shipped_once_whatever_is_killed(tmp_path: Path, kills: int, elsewhere: bool) -> None:
     chance, accepted, another = random.Random(kills), list[str](), threading.Semaphore(0)
 
     def buy(customer: int) -> None:

@@ -18,9 +18,7 @@ from tests.housekeepers import end_housekeeping
 
 
 @pytest.mark.timeout(3600)
-def test_commits_and_votes_that_a_power_cut_left_without_names_are_found(
-    tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+def test_commits_and_votes_left_without_names_are_found(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     if reason := missing(EXT4.make[0]):
         pytest.skip(reason)
     seed = random.SystemRandom().randrange(2**31)

@@ -105,6 +105,20 @@ def test_bytes_written_after_a_long_pause_are_kept_and_named(
     assert "the 8 bytes after those are only in this file" in reason
 
 
+def test_a_quarantined_file_that_its_owner_made_unreadable_hinders_nothing(path: Path, clock: MovedClock) -> None:
+    """A program that keeps the file open can do so."""
+    drop(path, "bad.msgpack", b"\xc1")
+    clock.later = 61
+    assert take(path, clock).quarantined == 1
+    (path / "quarantine/active.bad.msgpack").chmod(0)
+    with acting_as(OWNER), spool.open(path) as space:
+        assert space.quarantined_file("active.bad.msgpack").beginning == b""
+        with open(path / "export", "wb") as file:
+            assert space.export(file).left_out == {"quarantine/active.bad.msgpack": "this user may not read it"}
+        space.delete_quarantined("active.bad.msgpack")
+        assert space.quarantined() == []
+
+
 def test_a_file_without_late_writes_is_removed_after_ten_minutes(path: Path, clock: MovedClock) -> None:
     drop(path, "one", b"one")
     clock.later = 61

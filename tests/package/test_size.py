@@ -23,7 +23,7 @@ MOST = {
     "xa": 2_716,
     "forwarder": 4_884,
     "scripts": 9_353,
-    "tests": 70_172,
+    "tests": 70_171,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,

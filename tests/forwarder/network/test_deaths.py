@@ -88,9 +88,7 @@ def test_the_outcome_of_a_commit_without_an_answer_is_unknown(space: spool.Space
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_x05_a_write_that_the_death_of_its_server_broke_is_repeated_once(
-    spark: "SparkSession", space: spool.Space
-) -> None:
+def test_x05_a_write_that_its_server_s_death_broke_repeats_once(spark: "SparkSession", space: spool.Space) -> None:
     """The server is killed while the tasks send their rows."""
     frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) as body")
     options = {"queue": "orders", "applicationId": "import", "batchId": "1"}

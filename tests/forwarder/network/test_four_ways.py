@@ -73,9 +73,7 @@ def test_x05_a_remote_write_is_one_commit(spark: "SparkSession", space: spool.Sp
     assert left_over(space.path) == []
 
 
-def test_x05_a_batch_that_was_written_is_not_written_again(
-    spark: "SparkSession", space: spool.Space, address: str
-) -> None:
+def test_x05_a_batch_that_was_written_is_not_repeated(spark: "SparkSession", space: spool.Space, address: str) -> None:
     frame = spark.range(0, 10, 1, 2).selectExpr("cast(id as string) as body")
     for _ in range(2):
         options = {"queue": "orders", "applicationId": "import", "batchId": "7"}

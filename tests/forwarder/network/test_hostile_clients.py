@@ -105,7 +105,8 @@ def test_the_log_names_refused_calls_but_no_token(
     lines = [record.getMessage() for record in caplog.records if record.name == "spool.server"]
     assert lines == [
         "a call was refused: 127.0.0.1: it has no token", "a call was refused: 127.0.0.1: its token is unknown",
-        "a call was refused: 127.0.0.1: the token does not give the right shop:put=orders: it has rights to shop",
+        "a call was refused: 127.0.0.1: the token in line 1: "
+        "the token does not give the right shop:put=orders: it has rights to shop",
     ]  # fmt: skip
 
 
@@ -476,9 +477,7 @@ def test_a_stream_with_options_beyond_their_bounds_is_refused(client: HttpConnec
     assert_serves(client, space)
 
 
-def test_a_read_sends_a_body_once_to_a_client_that_names_its_column_often(
-    client: HttpConnection, space: spool.Space
-) -> None:
+def test_a_read_sends_a_body_once_if_its_column_is_named_often(client: HttpConnection, space: spool.Space) -> None:
     """Otherwise a small request would make the server send, and hold, each message as often as the client likes."""
     space.put("orders", b"a")
     with pytest.raises(InvalidArgument, match="the column body occurs 40 times: name it once"):

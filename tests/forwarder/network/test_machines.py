@@ -62,9 +62,7 @@ def forwarder_on(cluster: Any, directory: Path, *options: str) -> RunningForward
 
 
 @pytest.mark.slow
-def test_x05_workers_on_machines_that_do_not_see_the_space_forward_each_message_once(
-    cluster: Any, directory: Path
-) -> None:
+def test_x05_workers_on_machines_without_the_space_forward_each_message_once(cluster: Any, directory: Path) -> None:
     tls = certificate(directory, cluster.machines.address)
     with forwarder_on(cluster, directory, "--listen", f"{cluster.machines.address}:0", *tls) as program:
         assert program.ended() == 0, program.said()

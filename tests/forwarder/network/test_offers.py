@@ -127,9 +127,7 @@ def test_x05_large_bodies_and_damaged_ones_go_over_the_network(space: spool.Spac
     assert bodies(space, "replies") == [b"", large, b"x" * 3_000_000, b"\0"]
 
 
-def test_x05_a_service_that_is_not_reached_keeps_the_messages_and_votes_for_nothing(
-    space: spool.Space, there: Job
-) -> None:
+def test_x05_a_service_that_is_not_reached_keeps_messages_and_votes_for_none(space: spool.Space, there: Job) -> None:
     space.put_many("orders", [b"a", b"b"])
     answers["here"] = lambda request: Retried("no way there", 3.0, counted=False)
     result = run(space, there)

@@ -44,11 +44,9 @@ def test_x03_a_commit_in_one_phase_whose_answer_is_lost_is_unknown(shop: Shop) -
 @of_kinds("Connection, PostgreSQL", "Session, PostgreSQL")
 def test_x03_a_lost_answer_to_sqlalchemy_is_unknown(desk: Desk) -> None:
     with desk.manager() as manager, closing(desk.connect()) as database:
-        with pytest.raises(spool.CommitUnknown), manager.transaction() as transaction:
+        with without_answers, pytest.raises(spool.CommitUnknown), manager.transaction() as transaction:
             transaction.enlist(database)
             desk.insert(database, "tea")
-            without_answers.start()
-        without_answers.stop()
     desk.check(["tea"], [])
 
 

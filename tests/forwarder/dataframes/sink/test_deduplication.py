@@ -70,9 +70,7 @@ def test_x08_a_write_of_nothing_new_writes_nothing(space: spool.Space, attempts:
         assert left_over(space.path) == []
 
 
-def test_x08_many_messages_are_copied_without_the_ones_that_were_put_before(
-    space: spool.Space, attempts: Attempts
-) -> None:
+def test_x08_many_messages_are_copied_without_those_put_before(space: spool.Space, attempts: Attempts) -> None:
     """The messages fill more than one section of the file, and more than one piece of the copy."""
     space.put("orders", "first", deduplication_key="last")
     large = "x" * (9 << 20)
