@@ -110,7 +110,7 @@ def read_metrics(path: str | os.PathLike[str]) -> SpaceMetrics:
     try:
         value = run_files.read(disk, layout.STATUS)
     except PermissionError as error:
-        advice = "only the group monitor_group may read metrics, once a process has published them: ask the space's owner"
+        advice = "only the group monitor_group may read the metrics, once a process published them: ask the owner"
         raise DiskFailure(error.errno, advice, disk.path(layout.STATUS)) from None
     except OSError as error:
         raise as_failure("reading the published metrics", error) from error
