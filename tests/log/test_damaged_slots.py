@@ -15,10 +15,10 @@ from spool.coordination.request_slots import DAMAGED, DONE, EMPTY, JOINED, POSTE
 from spool.errors import CommitUnknown
 from tests import door
 from tests.held import PATIENT_SECONDS
-from tests.log.test_combined import A_MOMENT, leader, owner, posted, slots_of, until
+from tests.log.test_combined import A_MOMENT, leader, owner, posted, pytestmark, slots_of, until
 from tests.shown import bodies
 
-__all__ = ["leader", "owner"]  # fixtures
+__all__ = ["leader", "owner", "pytestmark"]  # fixtures, and the mark of tests that play both processes
 
 STATES = {"empty": EMPTY, "posted": POSTED, "joined": JOINED, "taken": TAKEN, "done": DONE}
 WORD_BITS, ROW_BITS = 8 * request_slots.WORD_BYTES, 8 * request_slots._ROW_END
