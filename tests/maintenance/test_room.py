@@ -148,4 +148,4 @@ def test_a_commit_on_a_full_disk_tries_again_while_another_process_commits(
         assert next(attempts)
         other.put("errors", "meanwhile")
         assert next(attempts, None), "it gave up"
-        assert len(list(attempts)) < 3, "nobody commits any more"
+        assert len(list(attempts)) < 10, "nobody commits any more"
