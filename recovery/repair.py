@@ -26,7 +26,7 @@ from spool.store.store import Store, log
 from spool.transactions import delivery
 from spool.transactions.two_phase import finish_moves
 
-from .check import find_problems, not_done
+from .check import examine, find_problems, not_done
 from .decision import Decision, Step, distinct
 from .numbers import write_number
 
@@ -56,9 +56,8 @@ def _repair(store: Store) -> list[Finding]:
 
     For example, the messages that a branch holds are known only once the branch has its committed name.
     """
-    for name in layout.DIRECTORIES:
-        if not store.files.disk.exists(name):
-            ensure_directory(store.files.disk, name)
+    for name in [each for each in layout.DIRECTORIES if not store.files.disk.exists(each)]:
+        ensure_directory(store.files.disk, name)
     repaired: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
         settle_all(store, store.deadline())  # otherwise the check would report the unpublished commit of a dead writer
@@ -90,6 +89,11 @@ def _carry_out(store: Store, problem: Decision) -> str:
 def _apply(store: Store, problem: Decision) -> str:
     """Carry out the step of a problem; return the action in words, or "" if another process prevents it."""
     disk, name, action = store.files.disk, problem.name, ""
+    mirror, place = store.files.mirror, name.removeprefix(f"{layout.COMMITTED}/")
+    if mirror is not None and problem.kind is Kind.DAMAGED and place != name:
+        there = examine(mirror.disk, place)
+        if not (there.wrong or there.bad_tables or there.bad_bodies):
+            raise _left_to_mirror(store, f"{name} whole")  # the mirror would follow a repair
     match problem.step:
         case Step.NONE:
             action = not_done(problem)
@@ -102,13 +106,11 @@ def _apply(store: Store, problem: Decision) -> str:
             write_number(disk, name, problem.number)
             action = "its number was written again"
         case Step.REPLACE_BY_EMPTY:
-            moved = _moved(store, problem)
+            action = f"moved to {_moved(store, problem)}; its number is an empty commit now"
             write_empty(store, problem.number)
             store.shared.feed.retract(problem.number)
-            action = f"moved to {moved}; its number is an empty commit now"
         case Step.KEEP_COPY:
-            kept = keep_copy(disk, name, _reason(problem))
-            action = f"kept as {kept}; the space serves its undamaged messages"
+            action = f"kept as {keep_copy(disk, name, _reason(problem))}; the space serves its undamaged messages"
         case Step.RECORD:
             action = _record(store, problem)
         case Step.QUARANTINE if problem.xid is not None:
@@ -128,13 +130,11 @@ def _apply(store: Store, problem: Decision) -> str:
             ensure_directory(disk, name)
             action = "created"
         case Step.RESTRICT:
-            identity = disk.identity(name)
-            if identity is not None:
+            if (identity := disk.identity(name)) is not None:
                 disk.set_mode(name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
                 action = "mode set to owner only"
         case Step.PROTECT:
-            identity = disk.identity(name)
-            if identity is not None:
+            if (identity := disk.identity(name)) is not None:
                 protect_files(disk, name, identity)
                 action = "sticky bit set"
     return action
@@ -205,16 +205,18 @@ def _reset_digest(store: Store, problem: Decision) -> str:
     If the mirror has these files, raise SystemFailure, because the next opener would also remove the files from the
     mirror.
     """
-    lost = _only_in_mirror(store)
-    if lost:
-        assert store.files.mirror is not None
-        raise SystemFailure(
-            f"the mirror {store.files.mirror.disk.root} has {plural(len(lost), 'commit')} that the space lost: close "
-            "it, and make a new space out of the mirror with spool-admin mirror restore"
-        )
+    if lost := _only_in_mirror(store):
+        raise _left_to_mirror(store, f"{plural(len(lost), 'commit')} that the space lost")
     record = _record(store, problem)
     reset_retired_digest(store, layout.committed_numbers(store.files.disk.names(layout.COMMITTED)))
     return f"{record}; no longer counted as missing"
+
+
+def _left_to_mirror(store: Store, there: str) -> SystemFailure:
+    return SystemFailure(
+        f"the mirror {store.settings.known.config.mirror} has {there}: close "
+        "it, and make a new space out of the mirror with spool-admin mirror restore"
+    )
 
 
 def _only_in_mirror(store: Store) -> set[int]:

@@ -157,6 +157,8 @@ class _Ends:
             with suppress(Exception):  # (SQLite's connection counts as usable even if it is closed)
                 if isinstance(error, spool.CommitUnknown) or not self._connection.is_usable():
                     self._connection.close()
+                else:
+                    self._connection.connection.rollback()  # of the query with which Django looked
             raise
 
     def _rollback(self) -> None:

@@ -12,7 +12,7 @@ removes the name. Otherwise the name belongs to another file, which the intake c
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -222,9 +222,7 @@ class Capture:
         path, disk, captured = f"{layout.ACTIVE}/{directory}", self._disk, self._store.view.index.captured
         has_copies = bool(safety_copies.folders(disk, path))
         is_suspect = disk.durability.defers_removal(self._store.shared.counters.read().is_suspect)
-        if not (has_copies or is_suspect):
-            return
-        with self._folder_locked(queue):
+        with self._folder_locked(queue) if has_copies or is_suspect else nullcontext():
             if has_copies:
                 safety_copies.recover(disk, path, queue)
             if not is_suspect:

@@ -430,8 +430,8 @@ def check_elsewhere(mirror: str, space: str) -> None:
 
 
 def lies_inside(path: str, directory: str) -> bool:
-    """Return whether an absolute path is the directory, or lies below the directory."""
-    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
+    """Return whether a path is the directory, or lies below the directory, also through symbolic links."""
+    return f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(directory).rstrip('/')}/")
 
 
 _OWN = (layout.MIRROR_ID, layout.MIRROR_SETTINGS, layout.SPACE_ID)

@@ -228,9 +228,7 @@ async def test_x12_a_wait_ends_in_time_beside_a_get_that_waits_longer(path: Path
         assert (await patient).body == 1
 
 
-async def test_a_waiting_task_wakes_for_the_message_of_another_opener(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_waiting_task_wakes_for_a_message_of_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 2 * PATIENT_SECONDS)  # so that only the arrival ends the pause
 
     async with spool.aio.open(path) as space:

@@ -277,9 +277,7 @@ def test_a_part_of_a_chord_waits_for_the_counter_while_its_holder_lives(
     assert counted(own) == ["1"]
 
 
-def test_a_shutdown_ends_the_wait_for_the_counter_of_a_chord(
-    backend: XaspoolBackend, own: Shop, parts: list[Context]
-) -> None:
+def test_a_shutdown_ends_wait_for_counter_of_a_chord(backend: XaspoolBackend, own: Shop, parts: list[Context]) -> None:
     """The task returns to its queue."""
     with own.space.claims() as holder:
         assert holder.take("celery.results", correlation_id=f"chord-unlock-{parts[0].group}")

@@ -109,9 +109,7 @@ def test_a_phone_shows_each_reason_of_an_error_queue_and_each_connection(changin
 
 
 @pytest.mark.slow
-def test_findings_look_like_links_and_the_chart_and_the_button_begin_where_the_tables_do(
-    reading: Served, opened: Opened
-) -> None:
+def test_findings_look_like_links_and_charts_and_buttons_begin_where_tables_do(reading: Served, opened: Opened) -> None:
     page = opened(viewport={"width": 1280, "height": 800})
     page.goto(reading.url)
     for link in page.locator(".findings a").all():

@@ -167,9 +167,7 @@ def test_a_get_by_id_gets_the_message_of_a_branch_that_was_prepared_before(pool:
         assert space.get("orders", message_id=id, timeout=0.1).body == "new"
 
 
-def test_a_message_that_arrived_and_was_compacted_since_the_last_search_wakes_the_call(
-    path: Path, other: spool.Space
-) -> None:
+def test_a_message_that_arrived_and_was_compacted_since_last_search_wakes_call(path: Path, other: spool.Space) -> None:
     with small_compactions(), spool.open(path) as space:
         store, arrived = door.store(space), threading.Event()
         [absent] = [Awaited("orders", None, "c")]

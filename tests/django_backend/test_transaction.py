@@ -95,6 +95,20 @@ def test_a_failure_undoes_both_and_forgets_the_calls_of_on_commit(space: spool.S
     assert (numbers("orders"), waiting(space)) == ([], [1])
 
 
+def test_work_after_a_failed_commit_is_not_lost(space: spool.Space) -> None:
+    """Django's look at a connection of PostgreSQL begins a transaction."""
+    space.create_queue("gone")
+    with pytest.raises(spool.QueueNotFound), django_xaspool.transaction(space) as tx, spool.open(space.path) as other:
+        insert(1)
+        tx.put("gone", 1)
+        other.delete_queue("gone")
+    with transaction.atomic():
+        insert(2)
+    insert(3)
+    connection.close()
+    assert numbers("orders") == [2, 3]
+
+
 def test_a_commit_that_the_database_refuses_undoes_both(space: spool.Space) -> None:
     if connection.vendor == "postgresql":
         refusing = "create table guests (number integer unique deferrable initially deferred)"

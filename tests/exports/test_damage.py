@@ -108,9 +108,7 @@ def test_an_export_that_ends_anywhere_is_noticed(export: Export, tmp_path: Path)
 
 
 @pytest.mark.parametrize("change", ["missing", "twice", "exchanged", "unknown", "after the end", "empty", "another"])
-def test_a_member_that_is_not_as_the_manifest_says_is_noticed(
-    export: Export, tmp_path: Path, every: bool, change: str
-) -> None:
+def test_a_member_not_as_the_manifest_says_is_noticed(export: Export, tmp_path: Path, every: bool, change: str) -> None:
     data, whole = export
     members = members_of(plain(data))
     for place in range(0, len(members), 1 if every else max(1, len(members) // 8)):

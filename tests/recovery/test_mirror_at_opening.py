@@ -14,7 +14,9 @@ import spool
 from spool import mirrors
 from spool.disk.disk import Disk
 from spool.disk.kernel import ProcessLock
+from spool.model import layout
 from spool.store.mirror import Mirror
+from tests import door
 from tests.shown import bodies
 from tests.store.mirrored import expect_same, files
 
@@ -58,11 +60,28 @@ def test_a_mirror_inside_its_space_is_refused(tmp_path: Path) -> None:
         with pytest.raises(spool.InvalidArgument, match="lies inside the space"):
             spool.create(path, mirror=str(inside))
     spool.create(path).close()
-    for inside in (path / "mirror", path / "drop" / "mirror"):
+    (tmp_path / "link").symlink_to(path)
+    for inside in (path / "mirror", path / "drop" / "mirror", tmp_path / "link" / "mirror"):
         with pytest.raises(spool.InvalidArgument, match="lies inside the space"):
             mirrors.begin(path, inside)
         assert not inside.exists()
     mirrors.begin(path, tmp_path / "space-mirror").close()  # a longer name beside it is not inside
+
+
+def test_a_repair_leaves_a_damaged_commit_to_the_mirror(space: spool.Space, tmp_path: Path) -> None:
+    """The mirror would follow the repair, and would lose the record of the message that was taken."""
+    ids = [space.put("orders", body) for body in ("one", "two", "three")]
+    assert space.get("orders").body == "one"
+    damaged = tmp_path / "space" / layout.committed(space.show(ids[1]).position.number)
+    space.close()
+    damaged.write_bytes(bytes(100))
+    with spool.open(tmp_path / "space") as damaged_space:
+        assert [finding.action for finding in damaged_space.check(repair=True)] == [""]
+        for number in range(100):
+            damaged_space.put("orders", number)
+            door.reclaim(damaged_space)
+    with mirrors.restore(tmp_path / "restored", tmp_path / "mirror") as restored:
+        assert bodies(restored) == ["two", "three", *range(100)]
 
 
 def test_a_space_is_not_made_inside_the_mirror_that_it_is_made_of(space: spool.Space, tmp_path: Path) -> None:

@@ -267,12 +267,12 @@ class _SQLAlchemy(Database):
 
     def _check_transactional(self, core: Any) -> None:
         """Raise InvalidArgument if the connection cannot undo its work, or does not make its commit durable."""
-        options = {**core.engine.get_execution_options(), **core.get_execution_options()}
-        detect = getattr(core.dialect, "detect_autocommit_setting", lambda _: False)
-        try:
-            detected = bool(detect(core.connection.dbapi_connection))
-        except NotImplementedError:  # the dialect cannot tell
-            detected = False
+        options, driver = {**core.engine.get_execution_options(), **core.get_execution_options()}, core.connection
+        is_open, detected = getattr(driver.dbapi_connection, "in_transaction", None), False  # of sqlite3
+        with suppress(AttributeError, NotImplementedError):  # the dialect cannot tell
+            detected = not is_open and core.dialect.detect_autocommit_setting(driver.dbapi_connection)
+        if is_open is False:
+            core.exec_driver_sql("begin")  # otherwise the end of the first savepoint would be a commit
         if detected or options.get("isolation_level") == "AUTOCOMMIT":
             raise InvalidArgument("the connection has the isolation level AUTOCOMMIT, which knows no transactions")
         if core.dialect.name == "sqlite" and self.run("pragma synchronous").rows[0][0] < _SQLITE_FULL:
@@ -310,6 +310,11 @@ class _SQLAlchemy(Database):
 
 class Session(_SQLAlchemy):
     """A ``Session`` of SQLAlchemy's ORM: its pending objects are written before the decision."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
+        if session.twophase:
+            raise InvalidArgument("the session has twophase=True, so its commit cannot decide: use an ordinary session")
 
     @property
     def key(self) -> object:
@@ -351,6 +356,7 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], type[Database]]] = (
 def find_database(connection: Any) -> Database | None:
     """Return the ``Database`` for a connection; None if it lacks PEP 249's methods."""
     connection = getattr(connection, "driver_connection", None) or connection  # (of SQLAlchemy's pool)
+    connection = connection() if hasattr(connection, "registry") else connection  # (a scoped_session)
     if any(kind.__module__.startswith("django.") for kind in type(connection).__mro__):
         raise InvalidArgument(
             "a connection of Django does not leave its transactions to a transaction manager: "

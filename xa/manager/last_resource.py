@@ -40,8 +40,8 @@ class EndedDecisions:
     def __len__(self) -> int:
         return len(self._serials)
 
-    def add(self, serial: int) -> None:
-        self._serials.append(serial)
+    def add(self, *serials: int) -> None:
+        self._serials.extend(serials)
 
     def remove_all(self, database: Database, decider: str) -> None:
         """Remove all rows now. ``decider``: see ``TransactionId``."""
@@ -113,13 +113,13 @@ class LastResource:
         try:
             self._write(coordinator, serial, spaces, removed)
         except BaseException:
-            self._give_back(removed)
+            self._ended.add(*removed)
             raise
         self._has_ended = True
         try:
             self._database.commit()
         except BaseException as error:
-            self._give_back(removed)
+            self._ended.add(*removed)
             if not self._was_committed(coordinator, serial, error):
                 self._ended.add(serial)  # the row of the rollback
                 raise
@@ -155,10 +155,6 @@ class LastResource:
                 f"the database may or may not have committed ({error}); the branches remain prepared: connect again, "
                 "and give the space and the new connection to recover of the transaction manager"
             ) from error
-
-    def _give_back(self, removed: list[int]) -> None:
-        for serial in removed:
-            self._ended.add(serial)
 
     def _check_open(self) -> None:
         if not self._database.is_open():

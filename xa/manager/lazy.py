@@ -12,6 +12,7 @@ branches.
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from spool import Space
@@ -89,16 +90,15 @@ class LazyCommits:
 
 def _commit(space: Space, group: list[_Waiting]) -> None:
     """Commit branches as one commit; after a failure, one by one."""
-    try:
+    are_committed = False
+    with suppress(Exception):
         space.engine.commit_together([one.branch.xid for one in group])
-    except Exception:
-        for one in group:
-            try:
+        are_committed = True
+    for one in group:
+        failure = None
+        try:
+            if not are_committed:
                 one.branch.commit()
-            except Exception as error:
-                one.done(error)
-            else:
-                one.done(None)
-    else:
-        for one in group:
-            one.done(None)
+        except Exception as error:
+            failure = error
+        one.done(failure)

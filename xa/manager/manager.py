@@ -13,7 +13,7 @@ from spool import Space
 from spool.decisions import DecisionLog, open_directory, translated
 from spool.errors import InvalidArgument, SpoolError
 from xa.manager import decision_table, last_resource
-from xa.manager.database_connections import database_of
+from xa.manager.database_connections import Session, database_of
 from xa.manager.foreign import ForeignTransaction
 from xa.manager.global_transaction import NO_TABLE, GlobalTransaction
 from xa.manager.ids import TransactionId
@@ -78,7 +78,7 @@ class TransactionManager:
         ``session``: a ``Session`` of SQLAlchemy. Raises InvalidArgument if its database has no table of decisions.
         """
         self._resources.register_space(space)
-        with closing(session.get_bind().engine.connect()) as connection:
+        with closing(Session(session).connection.get_bind().engine.connect()) as connection:
             table = self._resources.register_table(database_of(connection))
         if table is None:
             raise InvalidArgument(NO_TABLE)

@@ -16,7 +16,6 @@ from typing import Any
 from zope.sqlalchemy import mark_changed
 
 from spool import Space
-from spool.errors import InvalidArgument
 from spool.model.xid import Xid
 from xa.manager import TransactionManager
 from xa.manager.space_branch import DoubtfulInSpace, resource_of
@@ -34,8 +33,6 @@ class DecidingDataManager(DataManager):
 
     def __init__(self, space: Space, transaction_manager: Any, manager: TransactionManager, session: Any) -> None:
         self._session = session() if hasattr(session, "registry") else session
-        if self._session.twophase:
-            raise InvalidArgument("the session has twophase=True, so its commit cannot decide: use an ordinary session")
         self._decision = manager.begin_foreign(space, self._session)
         try:
             super().__init__(space, transaction_manager)

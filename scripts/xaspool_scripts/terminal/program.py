@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -232,10 +232,8 @@ def note_at_once(text: str) -> None:
 
 def _print(program: str, text: str) -> None:
     """Print a line on stderr. Control characters are escaped, because an exception may quote any text."""
-    try:
+    with suppress(OSError):  # (standard error may be closed)
         click.echo(f"{program}: {printable(text, keep=_LINES)}", err=True)
-    except OSError:
-        pass  # standard error is closed
 
 
 # -- which space -------------------------------------------------------------------------------------------------------

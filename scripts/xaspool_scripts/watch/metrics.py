@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -220,10 +221,8 @@ class _Server(ThreadingMixIn, TCPServer):
         """End a connection; the connection's thread then closes the socket. The caller holds the mutex."""
         del self._begun[request]
         self._asked.discard(request)
-        try:
+        with suppress(OSError):  # (the client may have ended the connection)
             request.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the client has ended the connection
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report an error of the server itself. Do not report a client that has disconnected."""

@@ -297,9 +297,7 @@ def test_two_runs_at_once_do_not_share_an_archive(space: spool.Space, out: Path)
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_after_the_end_of_the_subscription_fails_until_the_user_accepts_the_loss(
-    space: spool.Space, out: Path
-) -> None:
+def test_a_run_after_end_of_subscription_fails_until_the_user_accepts_the_loss(space: spool.Space, out: Path) -> None:
     space.put("orders", b"0")
     run(space, out)
     space.put("orders", b"lost")

@@ -16,9 +16,7 @@ def _newest(space: spool.Space) -> int:
     return door.counters(space).published
 
 
-def test_x05_the_backlog_of_a_subscription_counts_the_puts_of_each_kept_commit(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_x05_backlog_of_a_subscription_counts_puts_of_each_kept_commit(space: spool.Space, other: spool.Space) -> None:
     backlog = Backlog(door.store(other))
     space.put_many("orders", [b"one", b"two"])
     number = _newest(space)

@@ -25,10 +25,10 @@ from tests.postgresql import Server
 from tests.xa.manager.desk import (
     DECISION,
     KINDS,
-    PATIENT_SECONDS,
     ROW,
     Booking,
     Desk,
+    engine_of,
     of_kinds,
     on_server,
     terminate_sessions,
@@ -119,7 +119,7 @@ def test_x03_programs_that_start_together_prepare_the_database(desk: Desk) -> No
                 creator.execute("insert into xaspool_decisions values ('created', 0, -1, '')")
                 prepared = pool.submit(manager.prepare_database, database)
                 until(lambda: other.execute("select from pg_stat_activity where wait_event_type = 'Lock'").rowcount)
-            prepared.result(PATIENT_SECONDS)
+            prepared.result(60)
         desk.space.put("orders", "tea")
         assert desk.book(manager, database) == "tea"
 
@@ -336,7 +336,24 @@ def test_x03_pending_objects_of_a_session(desk: Desk) -> None:
         desk.check(["earlier", "tea"], ["tea", "water"], manager)
         desk.space.get("orders")
         book()
+        with pytest.raises(Mistake), manager.transaction() as transaction:
+            transaction.enlist(session)
+            with session.begin_nested():
+                session.add(Booking(text="undone"))
+            raise Mistake
         desk.check(["earlier", "tea", "water"], [], manager)
+
+
+@of_kinds("Session, SQLite")
+def test_x03_a_scoped_session_is_taken_and_one_with_two_phases_refused(desk: Desk) -> None:
+    desk.space.put("orders", "tea")
+    sessions = sqlalchemy.orm.scoped_session(sqlalchemy.orm.sessionmaker(engine_of(desk.place)))
+    with desk.manager() as manager:
+        assert desk.book(manager, sessions) == "tea"
+        sessions.remove()
+        with pytest.raises(spool.InvalidArgument, match="twophase=True"), manager.transaction() as transaction:
+            transaction.enlist(sessions(twophase=True))
+    desk.check(["tea"], [])
 
 
 @pytest.mark.every(5)
