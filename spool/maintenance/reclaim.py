@@ -161,9 +161,7 @@ def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int
     The caller holds the reclaim lock during each step, and may release it after a step. Files that become idle
     meanwhile remain, because otherwise the steps would not end while other processes take messages.
     """
-    # (a mirror may have the messages of a damaged file, and then needs the record that they were taken)
-    is_damaged = store.files.mirror is not None and bool(store.view.index.damage)
-    if is_damaged or store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
+    if store.files.disk.durability.defers_removal(store.shared.counters.read().is_suspect):
         return
     clean_up_after_dead(store, store.deadline())
     cancel_of_dead(store)
