@@ -214,8 +214,8 @@ def _reset_digest(store: Store, problem: Decision) -> str:
 
 def _left_to_mirror(store: Store, there: str) -> SystemFailure:
     return SystemFailure(
-        f"the mirror {store.settings.known.config.mirror} has {there}: close "
-        "it, and make a new space out of the mirror with spool-admin mirror restore"
+        f"the mirror {store.settings.known.config.mirror} has {there}: close the space, and make a new space out of "
+        "the mirror with spool-admin mirror restore"
     )
 
 
