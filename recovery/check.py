@@ -15,7 +15,6 @@ from spool.disk.quarantine import is_quarantined
 from spool.errors import CorruptedFile
 from spool.format.header import Header
 from spool.format.reader import NO_FILE, bad_bodies, open_file, read_header
-from spool.format.schema import TOTALS_FACT
 from spool.format.table import Table, decode_table
 from spool.index import Index
 from spool.log.replay import is_being_reclaimed
@@ -238,14 +237,8 @@ def _missing_files_now(store: Store) -> list[Decision]:
 
 
 def missing_files(disk: Disk, view: View, index: Index) -> list[Decision]:
-    """Compare the files with the digest of retired numbers, to find files that another program deleted or put back.
-
-    The caller holds the reclaim lock, or is the only process with the space open.
-    """
-    with view.mutex:
-        applied = index.applied
-        totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
-    change = digest_mismatch(applied, layout.committed_numbers(disk.names(layout.COMMITTED)), totals)
+    """Find files that another program deleted or put back: see ``digest_mismatch``."""
+    change = digest_mismatch(disk, view, index)
     if change is None:
         return []
     missing, number = change

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.recycler import weight
-from spool.errors import NotOpen, SpoolError
+from spool.errors import NotOpen, SpoolError, SystemFailure
 from spool.format.schema import TOTALS_FACT
 from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
@@ -168,6 +168,9 @@ def _steps(store: Store, pause: Callable[[], None], behind: int) -> Iterator[int
     flush_published(store)
     catch_up(store)
     _forget_captured(store.files.disk, store.view)
+    if store.files.mirror is not None and digest_mismatch(store.files.disk, store.view, store.view.index) is not None:
+        # A restore from the mirror could return taken messages, because the mirror keeps their lost commits.
+        raise SystemFailure("commits are missing, which the mirror may have, so files remain: see spool-admin check")
     newest = store.view.index.applied - behind if behind else None
     with store.view.mutex:
         found = set(store.view.index.idle)
@@ -372,17 +375,20 @@ def kept_numbers(numbers: Iterable[int], applied: int, totals: Mapping[str, Any]
     return {number for number in numbers if number <= applied} - set(() if totals is None else totals["folded"])
 
 
-def digest_mismatch(
-    applied: int, numbers: Iterable[int], totals: Mapping[str, Any] | None
-) -> tuple[int, int | None] | None:
-    """Compare the recorded digest with the existing files.
+def digest_mismatch(disk: Disk, view: View, index: Index) -> tuple[int, int | None] | None:
+    """Compare the recorded digest with the existing files, to find files that another program deleted or put back.
+
+    The caller holds the reclaim lock, or is the only process with the space open.
 
     Returns:
         None if the digest and the files agree. Otherwise, a pair. The first element is the number of missing files,
         which is negative if too many files exist. The second element is the sequence number of the file if only one
         file differs; otherwise None.
     """
-    known = recorded_digest(totals)
+    with view.mutex:
+        applied = index.applied
+        totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
+    known, numbers = recorded_digest(totals), layout.committed_numbers(disk.names(layout.COMMITTED))
     actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))
     if known == actual:
         return None

@@ -92,14 +92,8 @@ def type_name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-@guarded
-def _attach(found: Context) -> object:
-    return context.attach(found)
-
-
-@guarded
-def _detach(token: Any) -> None:
-    context.detach(token)
+_attach = guarded(context.attach)
+_detach = guarded(context.detach)
 
 
 class Attached:
@@ -107,7 +101,7 @@ class Attached:
 
     def __init__(self, found: Context) -> None:
         self._context = found
-        self._token: object = None
+        self._token: Any = None
 
     def __enter__(self) -> Self:
         self._token = _attach(self._context)

@@ -99,9 +99,7 @@ def test_a_result_waits_for_room_on_the_disk_if_it_is_told_so(own: Shop, caplog:
         assert caplog.text.count("Traceback") == 2
 
 
-def test_the_last_part_of_a_chord_sends_the_body_in_its_commit(
-    backend: XaspoolBackend, own: Shop, parts: list[Context]
-) -> None:
+def test_the_last_part_of_a_chord_commits_its_body(backend: XaspoolBackend, own: Shop, parts: list[Context]) -> None:
     backend.mark_as_done(parts[0].id, 2, parts[0])
     assert counted(own) == ["1"]
     backend.mark_as_done(parts[1].id, 4, parts[1])

@@ -192,9 +192,7 @@ def test_x03_the_next_manager_on_the_directory_goes_on(disk: HeldDisk, log: Deci
 
 
 @pytest.mark.parametrize("call", ["flush", "rename"])
-def test_x03_a_new_file_that_fails_before_it_has_the_name_changes_nothing(
-    disk: HeldDisk, log: DecisionLog, call: str
-) -> None:
+def test_x03_a_file_that_fails_before_its_name_changes_nothing(disk: HeldDisk, log: DecisionLog, call: str) -> None:
     log.record(1)
     disk.fails = failed()
     before = os.listdir("/proc/self/fd")

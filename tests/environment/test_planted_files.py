@@ -311,9 +311,7 @@ def test_a_dropped_file_that_turns_into_something_else_leads_nowhere(
     assert "planted" in caplog.text or kind == "hard link"
 
 
-def test_a_dropped_file_that_has_another_name_comes_as_it_is_and_the_other_name_is_left_alone(
-    root: Path, outside: Path
-) -> None:
+def test_a_dropped_file_with_two_names_is_taken_and_one_name_left_alone(root: Path, outside: Path) -> None:
     """The engine recycles files afterwards, but never a dropped file."""
     os.link(outside / "secret", root / "drop/a/planted")
     before = _state(outside)

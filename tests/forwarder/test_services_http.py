@@ -127,9 +127,7 @@ class TestHttpResponses:
         )
 
     @pytest.mark.parametrize("status", [422, 503])
-    def test_e04_the_reason_of_a_failure_has_the_beginning_of_the_answer_in_one_line(
-        self, url: str, answer: Answer, status: int
-    ) -> None:
+    def test_e04_a_failure_reason_begins_as_the_answer_in_one_line(self, url: str, answer: Answer, status: int) -> None:
         answer.status, answer.body = status, "<html>\n\t<b>zu spät</b>\x1b\xff".encode() + b"\xff" + b"x" * 1000
         outcome = call(parse(url))
         assert isinstance(outcome, Rejected | Retried)

@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_281,
+    "spool": 23_280,
     "spool/watch": 1_042,
-    "recovery": 1_237,
-    "xa": 2_715,
+    "recovery": 1_233,
+    "xa": 2_703,
     "forwarder": 4_884,
     "scripts": 9_352,
     "tests": 70_171,
@@ -42,7 +42,7 @@ MOST = {
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,
     "tests/schedules/test_change.py": 62,
-    "tests/forwarder/network": 1_351,
+    "tests/forwarder/network": 1_342,
     "tests/forwarder/network/test_rows.py": 65,
     "tests/scripts/test_get_exec.py": 86,
     "tests/scripts/test_admin_schedule.py": 36,
@@ -51,7 +51,7 @@ MOST = {
 
 PARTS = {
     "log and format": (("spool/log", "spool/format"), 3_047),
-    "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_737),
+    "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_736),
 }
 """The most lines of code of some parts of the engine."""
 

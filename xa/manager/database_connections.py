@@ -9,8 +9,8 @@ autocommit mode.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
@@ -78,6 +78,17 @@ class Database(ABC):
     @abstractmethod
     def rollback(self) -> None:
         """Roll back the transaction that ``begin`` began."""
+
+    @contextmanager
+    def own(self, *, only_reads: bool = False) -> Iterator[None]:
+        """A transaction of the manager itself, without the program's work."""
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        (self.rollback if only_reads else self.commit)()
 
     def close(self) -> None:
         """Close the connection, so that the database rolls back an open transaction. Raises no error."""
@@ -327,6 +338,17 @@ class Session(_SQLAlchemy):
     def rollback(self) -> None:
         if self._transaction is not None and self.connection.get_transaction() is not None:
             self._transaction.rollback()  # (the pool rolls the connection back again)
+
+    @contextmanager
+    def own(self, *, only_reads: bool = False) -> Iterator[None]:
+        """See ``Database``. The program's handlers of the session's events do not run at the end of the transaction."""
+        self.begin()
+        try:
+            yield
+            if not only_reads:
+                self._core().get_transaction().commit()
+        finally:
+            self._transaction.close()
 
     def is_open(self) -> bool:
         if is_open := super().is_open():

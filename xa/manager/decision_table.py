@@ -44,21 +44,19 @@ class DecisionTableMissing(SystemFailure):
 
 def create(database: Database) -> str:
     """Create the table unless it exists; return its id."""
-    database.begin()
     try:
-        database.run(_CREATE)
-        found = database.run(_IDENTITY).rows
-        identity = _text(found[0][0]) if found else os.urandom(12).hex()
-        if not found:
-            database.run(
-                f"insert into {TABLE} (coordinator, serial, committed, spaces) values (?, 0, -1, '')", identity
-            )
-    except BaseException as error:
-        database.rollback()
-        if isinstance(error, Exception) and (created := identity_of(database)) is not None:
+        with database.own():
+            database.run(_CREATE)
+            found = database.run(_IDENTITY).rows
+            identity = _text(found[0][0]) if found else os.urandom(12).hex()
+            if not found:
+                database.run(
+                    f"insert into {TABLE} (coordinator, serial, committed, spaces) values (?, 0, -1, '')", identity
+                )
+    except Exception:
+        if (created := identity_of(database)) is not None:
             return created  # by another program, meanwhile
         raise
-    database.commit()
     return identity
 
 
@@ -73,11 +71,8 @@ def identity_of(database: Database) -> str | None:
 
 def first(database: Database, statement: str) -> str | None:
     """Return the first value of a query as a text, from a transaction that is rolled back; None without a row."""
-    database.begin()
-    try:
+    with database.own(only_reads=True):
         rows = database.run(statement).rows
-    finally:
-        database.rollback()
     return _text(rows[0][0]) if rows else None
 
 
@@ -122,7 +117,8 @@ def settle(database: Database, table: str, coordinator: str, serial: int) -> boo
     while (found := find(database, coordinator, serial)) is None:
         left -= 1
         try:
-            _insert_rollback(database, table, coordinator, serial)
+            with database.own():
+                insert(database, table, coordinator, serial, committed=False)
             return False
         except Exception:
             if not left:
@@ -130,35 +126,17 @@ def settle(database: Database, table: str, coordinator: str, serial: int) -> boo
     return found
 
 
-def _insert_rollback(database: Database, table: str, coordinator: str, serial: int) -> None:
-    database.begin()
-    try:
-        insert(database, table, coordinator, serial, committed=False)
-    except BaseException:
-        database.rollback()
-        raise
-    database.commit()
-
-
 def find(database: Database, coordinator: str, serial: int) -> bool | None:
     """Return the decision in a row of the table; None if the table has no row for the transaction."""
-    database.begin()
-    try:
+    with database.own(only_reads=True):
         rows = database.run(_FIND, coordinator, serial).rows
-    finally:
-        database.rollback()
     return bool(rows[0][0]) if rows else None
 
 
 def remove_all(database: Database, coordinator: str) -> None:
     """Remove all decisions of a coordinator whose branches have ended."""
-    database.begin()
-    try:
+    with database.own():
         database.run(f"delete from {TABLE} where coordinator = ? and serial > 0", coordinator)
-    except BaseException:
-        database.rollback()
-        raise
-    database.commit()
 
 
 class Row(NamedTuple):
@@ -171,22 +149,14 @@ class Row(NamedTuple):
 
 def rows_of(database: Database) -> list[Row]:
     """Return the decisions to commit that name their spaces."""
-    database.begin()
-    try:
+    with database.own(only_reads=True):
         found = database.run(f"select coordinator, serial, spaces from {TABLE} where committed = 1").rows
-    finally:
-        database.rollback()
     rows = [Row(_text(name), int(serial), frozenset(_text(spaces).split(","))) for name, serial, spaces in found]
     return [row for row in rows if "" not in row.spaces]
 
 
 def remove_rows(database: Database, rows: Iterable[Row]) -> None:
     """Remove decisions whose branches have ended."""
-    database.begin()
-    try:
+    with database.own():
         for row in rows:
             remove(database, row.coordinator, [row.serial])
-    except BaseException:
-        database.rollback()
-        raise
-    database.commit()

@@ -47,14 +47,12 @@ class EndedDecisions:
         """Remove all rows now. ``decider``: see ``TransactionId``."""
         taken, self._serials = self._serials, []
         if taken:
-            database.begin()
             try:
-                decision_table.remove(database, decider, taken)
+                with database.own():
+                    decision_table.remove(database, decider, taken)
             except BaseException:
                 self._serials += taken
-                database.rollback()
                 raise
-            database.commit()
 
     def take(self) -> list[int]:
         """Return enough rows for one removal, or no row."""

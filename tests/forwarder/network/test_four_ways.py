@@ -27,7 +27,7 @@ def frame_of(spark: "SparkSession", where: str, **options: str) -> "DataFrame":
     return spark.read.format("spool").options(**options).load(where)
 
 
-def test_x05_a_remote_read_has_the_rows_of_a_read_on_the_machine(
+def test_x05_a_remote_read_has_the_rows_of_a_local_read(
     spark: "SparkSession", space: spool.Space, address: str
 ) -> None:
     space.put_many("orders", [f"order {n}" for n in range(1000)], headers={"tenant": "acme"})

@@ -64,6 +64,17 @@ def test_x03_a_session_with_several_databases_is_refused(desk: Desk, memory: Pat
     desk.check([], ["tea"])
 
 
+@of_kinds("Session, SQLite")
+def test_x03_a_session_whose_event_handler_fails_was_not_committed(desk: Desk) -> None:
+    """The handler does not run when the manager settles the outcome."""
+    desk.space.put("orders", "tea")
+    with desk.manager() as manager, closing(desk.connect()) as session:
+        sqlalchemy.event.listen(session, "before_commit", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            desk.book(manager, session)
+    desk.check([], ["tea"])
+
+
 def test_x03_a_commit_in_one_phase_after_a_failed_statement_is_no_commit(shop: Shop) -> None:
     """Source: pgjdbc, ``raiseExceptionOnSilentRollback``."""
     with shop.manager() as manager, pytest.raises((spool.SpoolError, psycopg.Error)), shop.booking(manager):
@@ -184,18 +195,17 @@ def test_x03_a_decision_that_another_recovery_made_and_removed_is_made_again(tmp
     with closing(sqlite3.connect(path)) as ours, closing(sqlite3.connect(path)) as theirs:
         mine, other = database_of(ours), database_of(theirs)
         table = decision_table.create(mine)
-        inserting, left = decision_table._insert_rollback, [1]
+        inserting = decision_table.insert
 
-        def race(*arguments: Any) -> None:
-            if not left:
-                return inserting(*arguments)
-            left.pop()
+        def race(*arguments: Any, committed: bool) -> None:
+            decision_table.insert = inserting
             assert not decision_table.settle(other, table, "dead", 7)
             try:
-                inserting(*arguments)
+                inserting(*arguments, committed=committed)
             finally:
+                mine.rollback()
                 decision_table.remove_all(other, "dead")
 
-        with mock.patch.object(decision_table, "_insert_rollback", race):
+        with mock.patch.object(decision_table, "insert", race):
             assert not decision_table.settle(mine, table, "dead", 7)
         assert decision_table.find(other, "dead", 7) is False
