@@ -13,6 +13,7 @@ the new mirror. The next opener keeps only one id: the id of the mirror that the
 opening.
 """
 
+import errno
 import logging
 import os
 import threading
@@ -95,7 +96,7 @@ class Mirror(SingleCopy):
         before their head, so they are copied after their head. Raises FlushFailed.
         """
         name = layout.committed(number)
-        try:
+        with self._taking(f"commit {number}"):
             with opened(self.source, name) as handle:
                 adopts = read_header(self.source, handle).adopts
             branches = [(layout.prepared(one.xid), layout.committed(number, k)) for k, one in enumerate(adopts, 1)]
@@ -110,10 +111,19 @@ class Mirror(SingleCopy):
                     self.disk.flush_directory("")
             for one in adopts:
                 self.forget_vote(one.xid)
+
+    @contextmanager
+    def _taking(self, copied: str) -> Iterator[None]:
+        """Raise FlushFailed after any failure. Its number is not that of a full disk, because a purge does not help."""
+        try:
+            yield
         except (OSError, CorruptedFile) as error:
             raise_if_torn(error)
-            code = error.errno if isinstance(error, OSError) else None
-            raise FlushFailed(code or 0, f"the mirror {self.disk.root} cannot take commit {number}: {error}") from error
+            raise FlushFailed(
+                errno.EREMOTEIO,
+                f"the mirror {self.disk.root} cannot take {copied}: {error} (to go on without the mirror: spool-admin "
+                "mirror drop)",
+            ) from error
 
     # -- votes --------------------------------------------------------------------------------------------------------
 
@@ -142,14 +152,14 @@ class Mirror(SingleCopy):
         """
         if not self.keeps_vote(xid):
             return False
-        with self._taking_vote(xid):
+        with self._taking(f"the vote of branch {xid}"):
             if (source := open_first(self.source, [layout.prepared(xid)])) is not None:
                 self._write(source, layout.prepared(xid))
             return source is not None
 
     def name_vote(self, xid: Xid) -> None:
         """Give the copy of a prepared branch its name; the name is durable when this returns. Raises FlushFailed."""
-        with self._taking_vote(xid):
+        with self._taking(f"the vote of branch {xid}"):
             self._name(layout.prepared(xid))
             self.disk.flush_directory("")
 
@@ -157,16 +167,6 @@ class Mirror(SingleCopy):
         """Remove the copy of a branch that was decided before the copy got its name."""
         if self.keeps_vote(xid):
             unlink_if_there(self.disk, _temporary(layout.prepared(xid)))
-
-    @contextmanager
-    def _taking_vote(self, xid: Xid) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise_if_torn(error)
-            raise FlushFailed(
-                error.errno or 0, f"the mirror {self.disk.root} cannot take the vote of branch {xid}: {error}"
-            ) from error
 
     def forget_vote(self, xid: Xid) -> None:
         """Remove the vote of a branch that was decided. After a power cut the vote may exist again.
