@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spool.coordination.locks import OpenLock
+from spool.disk.advice import translated
 from spool.disk.content import chunks, ensure_directory, new_file, opened, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.requirements import check_kind, check_stages
@@ -14,7 +15,7 @@ from spool.model import layout
 from spool.model.paths import local_path
 from spool.model.settings import space_config
 from spool.model.settings_file import parse, with_mirror
-from spool.opening import inspected, open_space, os_errors, space_directory
+from spool.opening import inspected, open_space, space_directory
 from spool.runtime import call_guard
 from spool.runtime.clock import Deadline
 from spool.space import Space
@@ -67,7 +68,7 @@ def begin(path: str | os.PathLike[str], mirror: str | os.PathLike[str]) -> Space
         finally:
             side.close_all()
         write_settings(disk, with_mirror(text, side.root))
-    with call_guard.deferred(disk.close_all), os_errors("opening the queue space"):
+    with call_guard.deferred(disk.close_all), translated("opening the queue space"):
         return open_space(disk)
 
 
@@ -92,7 +93,7 @@ def drop(path: str | os.PathLike[str]) -> str:
 def _closed(path: str | os.PathLike[str]) -> Iterator[Disk]:
     """Keep a space closed for all processes while the body runs."""
     disk = Disk.of(path)
-    with call_guard.deferred(disk.close_all), os_errors("changing the mirror of the queue space"):
+    with call_guard.deferred(disk.close_all), translated("changing the mirror of the queue space"):
         try:
             if not disk.exists(layout.SETTINGS):
                 read_settings_text(disk)  # raises if the directory is no space
@@ -131,7 +132,7 @@ def restore(
         raise InvalidArgument(
             f"the new space {root} lies inside the mirror {mirror}, which is not changed: name a directory elsewhere"
         )
-    with space_directory(path) as disk, call_guard.deferred(disk.close_all), os_errors("restoring the queue space"):
+    with space_directory(path) as disk, call_guard.deferred(disk.close_all), translated("restoring the queue space"):
         side = disk.sibling(mirror)
         try:
             settings, id = _settings_of(side), read_id(side)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import OpenLock
-from spool.disk.advice import as_failure, is_directory, user_name
+from spool.disk.advice import is_directory, translated, user_name
 from spool.disk.content import ensure_directory, unlink_if_there, write_new
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.kernel import Unsupported
@@ -36,20 +36,6 @@ if TYPE_CHECKING:
     from spool.admin.manifest import Progress
 
 
-@contextmanager
-def os_errors(doing: str) -> Iterator[None]:
-    """Raise the operating system's errors as the library's own errors.
-
-    Only the time before a store is open needs this, because an open store converts the errors itself.
-    """
-    try:
-        yield
-    except SpoolError:
-        raise
-    except OSError as error:
-        raise as_failure(doing, error) from error
-
-
 def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: Unpack[SpaceOptions]) -> Space:
     """Create a new, empty queue space in a directory; returns the open space. A missing directory is created.
 
@@ -68,7 +54,7 @@ def create(path: str | os.PathLike[str], *, exist_ok: bool = False, **options: U
         InvalidArgument: an option has a value that is not allowed.
     """
     config = space_config(options, {})
-    with space_directory(path) as disk, call_guard.deferred(disk.close_all), os_errors("making the queue space"):
+    with space_directory(path) as disk, call_guard.deferred(disk.close_all), translated("making the queue space"):
         _check_no_import(disk)
         with _one_process(disk) as alone:
             if not disk.exists(layout.SETTINGS):
@@ -177,7 +163,7 @@ def import_space(
     from spool.admin import export, unpack  # (imported here: few programs need these modules)
 
     export.check_stream(file, "read")
-    with space_directory(path) as disk, call_guard.deferred(disk.close_all), os_errors("importing the queue space"):
+    with space_directory(path) as disk, call_guard.deferred(disk.close_all), translated("importing the queue space"):
         with _importing(disk):
             check_stages(disk)
             for name in layout.DIRECTORIES:
@@ -265,7 +251,7 @@ def space_directory(path: str | os.PathLike[str]) -> Iterator[Disk]:
         return
     root = local_path(path)
     missing = [root]
-    with os_errors("making the queue space"):
+    with translated("making the queue space"):
         while not os.path.lexists(missing[-1]):
             missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
         try:
@@ -332,9 +318,9 @@ def open(path: str | os.PathLike[str]) -> Space:
         UnsafeFileSystem: the file system of the space lacks a feature that a space needs.
         ProtocolError: gevent or eventlet has replaced the threads of this process.
     """
-    with os_errors("opening the queue space"):
+    with translated("opening the queue space"):
         disk = path if isinstance(path, Disk) else Disk(_existing(path))
-    with call_guard.deferred(disk.close_all), os_errors("opening the queue space"):
+    with call_guard.deferred(disk.close_all), translated("opening the queue space"):
         return open_space(disk)
 
 
@@ -374,7 +360,7 @@ def inspected(path: str | os.PathLike[str]) -> Iterator[tuple[Store, bool]]:
 
     disk = ReadOnlyDisk(_existing(path))
     try:
-        with os_errors("inspecting the queue space"):
+        with translated("inspecting the queue space"):
             yield inspect_store(disk)
     finally:
         disk.close_all()

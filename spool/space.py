@@ -15,6 +15,7 @@ from spool.admin.reads import check_find, find
 from spool.admin.schedules import put_due
 from spool.errors import Empty, InvalidArgument, NotOpen, SpaceStopped
 from spool.maintenance.housekeeper import Housekeeper
+from spool.maintenance.time_limits import end_overdue
 from spool.maintenance.triggers import RECLAIM_BYTES
 from spool.model import layout
 from spool.model.checks import body_list, check_time_limit
@@ -32,7 +33,7 @@ from spool.transactions.claims import Claims
 from spool.transactions.core import Core
 from spool.transactions.hold import get_alone
 from spool.transactions.request_reply import PendingRequest, check_request, wait_for_reply
-from spool.transactions.transaction import Transaction, submit_alone
+from spool.transactions.transaction import Transaction, check_active, submit_alone
 from spool.transactions.validation import put_request
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class Space(Administration):
         self._check, self._repair = check, repair
         self._recovery = report
         self._kept_figures: KeptFigures | None = None
-        self._housekeeper = Housekeeper(core.store, _publisher(core.store), partial(put_due, core))
+        end = partial(end_overdue, core.store, check_active)
+        self._housekeeper = Housekeeper(core.store, _publisher(core.store), partial(put_due, core), end)
         core.leader.committed = self._housekeeper.committed
 
     @property
@@ -229,8 +231,8 @@ class Space(Administration):
 
     def _after_commit(self) -> None:
         """Notify the housekeeper of a commit, if the housekeeper may have work."""
-        known, index = self._store.settings.known, self._store.view.index
-        if index.applied >= self._housekeeper.next_look or index.idle_bytes >= RECLAIM_BYTES or known.config.has_marks:
+        index = self._store.view.index
+        if index.applied >= self._housekeeper.next_look or index.idle_bytes >= RECLAIM_BYTES:
             self._housekeeper.committed()
 
     @later_if_busy

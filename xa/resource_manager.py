@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import wraps
-from types import TracebackType
 from typing import Any, NoReturn, TypeVar, cast
 from weakref import finalize
 
@@ -140,7 +139,7 @@ class ResourceManager:
         is not under XA. XAER_PROTO: the caller is in a branch already, or the branch belongs to another process.
         """
         if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
-            raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
+            raise _bad_flags("xa_start takes TMNOFLAGS, TMJOIN or TMRESUME", flags)
         if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
             raise XAError(XAER_INVAL, f"the format id {xid.format_id} belongs to the space's own transactions")
         current = self._engine.joined()
@@ -181,7 +180,7 @@ class ResourceManager:
         """End the caller's work in the branch (TMSUCCESS), end and undo it (TMFAIL), or suspend it (TMSUSPEND)."""
         call = _END_CALLS.get(flags)
         if call is None:
-            raise XAError(XAER_INVAL, f"xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND, not {flags:#x}")
+            raise _bad_flags("xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND", flags)
         branch = self._branches.get(xid) or self._raise_not_here(xid)
         if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is XaCall.END_SUCCESS:
             branch.associations -= 1  # other callers are still associated
@@ -230,9 +229,11 @@ class ResourceManager:
         if flags == TMONEPHASE:
             return self._commit_one_phase(xid)
         if flags != TMNOFLAGS:
-            raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
+            raise _bad_flags("xa_commit takes TMNOFLAGS or TMONEPHASE", flags)
         if (branch := self._branches.get(xid)) is not None:
             branch.after(XaCall.COMMIT)
+        elif not self._engine.is_prepared(xid):  # (otherwise the commit would wait for the owner)
+            self._refuse_if_owned(xid)
         try:
             self._engine.commit_branch(xid, vote_known=branch is not None)
         except UnknownBranch:
@@ -283,8 +284,8 @@ class ResourceManager:
 
         TMSTARTRSCAN begins a scan and returns the whole list; TMENDRSCAN ends a scan; without a flag a scan continues.
         """
-        if flags & ~(TMSTARTRSCAN | TMENDRSCAN):
-            raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
+        if flags not in (TMNOFLAGS, TMSTARTRSCAN, TMENDRSCAN, TMSTARTRSCAN | TMENDRSCAN):
+            raise _bad_flags("xa_recover takes TMSTARTRSCAN and TMENDRSCAN", flags)
         try:
             with self._scanning, self._engine.call:
                 if flags & TMSTARTRSCAN:
@@ -323,15 +324,21 @@ class ResourceManager:
             code = XA_HEURCOM if decision == "committed" else XA_HEURRB
             raise XAError(code, f"an administrator decided about {xid}: {decision}; acknowledge it with xa_forget")
 
-    def _raise_not_here(self, xid: Xid) -> NoReturn:
-        """Raise an error that says where the branch is. A branch belongs to one process until it is prepared."""
-        owner = self._engine.owner_of(xid)
-        if owner is not None:
+    def _refuse_if_owned(self, xid: Xid) -> None:
+        if (owner := self._engine.owner_of(xid)) is not None:
             named = "another ResourceManager of this process" if owner == "this process" else owner
             raise XAError(XAER_PROTO, f"the branch {xid} belongs to {named} until it is prepared")
+
+    def _raise_not_here(self, xid: Xid) -> NoReturn:
+        """Raise an error that says where the branch is. A branch belongs to one process until it is prepared."""
+        self._refuse_if_owned(xid)
         if self._engine.is_prepared(xid):
             raise XAError(XAER_PROTO, f"the branch {xid} is prepared: commit it or roll it back")
         raise XAError(XAER_NOTA, f"there is no branch {xid}")
+
+
+def _bad_flags(takes: str, flags: object) -> XAError:
+    return XAError(XAER_INVAL, f"{takes}, not {f'{flags:#x}' if isinstance(flags, int) else flags}")
 
 
 def _drop_unprepared(branches: dict[Xid, Branch], xid: Xid) -> None:
@@ -356,9 +363,7 @@ class _BranchBlock:
             self._when_dropped = finalize(self, _drop_unprepared, self._manager._branches, self._xid)
             self._when_dropped.atexit = False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         with deferred():
             if kind is not None:
                 self._roll_back()

@@ -127,7 +127,9 @@ class XaspoolBroker(dramatiq.Broker):
     def _space_with(self, queue_name: str) -> spool.Space:
         """Return the space, in which the queue and its dead-letter queue exist."""
         space, (name, dead) = self.space, queue_names(queue_name)
-        space.ensure_queue(name, order="priority", retries=self._retries, retry_delay=0, error_queue=dead)
+        queue = space.ensure_queue(name, order="priority", retries=self._retries, retry_delay=0, error_queue=dead)
+        if queue.role == "state":
+            raise spool.InvalidArgument(f"queue {name!r} is the namespace of results or limiters: rename one")
         return space
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from dramatiq.rate_limits import RateLimiterBackend
 
 import spool
-from dramatiq_xaspool.names import short_text, space_path
+from dramatiq_xaspool.names import short_text, space_path, space_with
 
 Shares = dict[str, list[float]]
 """By holder: the number that it added, and the time since the epoch at which this ends."""
@@ -111,9 +111,7 @@ class XaspoolRateLimiterBackend(RateLimiterBackend):
     # -- the keys in the space ----------------------------------------------------------------------------------------
 
     def _space(self) -> spool.Space:
-        space = spool.shared(self.path)
-        space.ensure_queue(self.namespace, role="state", durability=self._durability, on_expiry="drop")
-        return space
+        return space_with(self.path, self.namespace, durability=self._durability)
 
     @contextmanager
     def _locked(self, *keys: str) -> Iterator[spool.Space]:

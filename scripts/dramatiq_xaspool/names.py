@@ -3,6 +3,7 @@
 import os
 import re
 from hashlib import sha256
+from typing import Any
 
 from dramatiq.common import xq_name
 
@@ -26,6 +27,16 @@ def queue_names(name: str) -> tuple[str, str]:
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,119}", name):
         name = _with_hash(re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:100], name)
     return name, xq_name(name)
+
+
+def space_with(path: str, namespace: str, **options: Any) -> spool.Space:
+    """Return the space with the queue of a namespace. Raises ``spool.InvalidArgument`` for a queue of an actor."""
+    space = spool.shared(path)
+    known = space.queues().get(namespace)
+    if known is not None and known.error_queue == xq_name(namespace):
+        raise spool.InvalidArgument(f"the namespace {namespace!r} is a queue of actors: choose another namespace")
+    space.ensure_queue(namespace, role="state", on_expiry="drop", **options)
+    return space
 
 
 def short_text(text: object) -> str:

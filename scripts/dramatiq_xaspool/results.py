@@ -11,7 +11,7 @@ from dramatiq.results.errors import ResultMissing, ResultTimeout
 from dramatiq.results.result import wrap_exception, wrap_result
 
 import spool
-from dramatiq_xaspool.names import short_text, space_path
+from dramatiq_xaspool.names import short_text, space_path, space_with
 
 
 class XaspoolResults(ResultBackend):
@@ -55,9 +55,7 @@ class XaspoolResults(ResultBackend):
         )  # fmt: skip
 
     def _space(self) -> spool.Space:
-        space = spool.shared(self.path)
-        space.ensure_queue(self.namespace, role="state", on_expiry="drop")
-        return space
+        return space_with(self.path, self.namespace)
 
 
 def _headers(message: Any, state: str) -> dict[str, str]:

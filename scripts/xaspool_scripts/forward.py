@@ -397,9 +397,7 @@ def print_summary(summary: "Summary", as_json: bool, delayed: Mapping[str, str])
     from forwarder import Effect
 
     if as_json:
-        failures = [
-            {"queue": queue, **failure._asdict()} for queue, kinds in summary.failures.items() for failure in kinds
-        ]
+        failures = [{"queue": queue, **one._asdict()} for queue, kinds in summary.failures.items() for one in kinds]
         figures = {"effects": summary.effects, "failures": failures, "left": summary.left, "down": summary.down}
         write_json({"event": "stopped", "time": round(time.time(), 6), **figures, "errors": summary.errors})
         return

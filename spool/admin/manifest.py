@@ -71,9 +71,7 @@ def read_begin(data: bytes) -> int:
     """Return the approximate number of files that follow. Raises CorruptedFile, NewerFormat."""
     found = _object(_unsealed(data), format=int, files=int)
     if found["format"] > FORMAT:
-        raise NewerFormat(
-            f"the export has format {found['format']}, and this program reads {FORMAT}: use a later version"
-        )
+        raise NewerFormat(f"the export has format {found['format']}, this program reads {FORMAT}: use a later version")
     return int(found["files"])
 
 

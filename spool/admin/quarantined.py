@@ -189,11 +189,9 @@ def delete(disk: Disk, name: str) -> None:
 
 def _path(disk: Disk, name: str) -> str:
     entry = name.removeprefix(f"{layout.QUARANTINE}/")
-    possible = (
-        entry not in ("", ".", "..") and not {"/", "\0"} & set(entry) and not entry.endswith(layout.REASON_SUFFIX)
-    )
+    fits = entry not in ("", ".", "..") and not {"/", "\0"} & set(entry) and not entry.endswith(layout.REASON_SUFFIX)
     path = f"{layout.QUARANTINE}/{entry}"
-    if not possible or not disk.exists(path):
+    if not fits or not disk.exists(path):
         raise InvalidArgument(f"nothing in quarantine is called {entry!r}: spool-admin quarantine list names all")
     return path
 

@@ -10,10 +10,11 @@ durable before the first work in a resource. The *slots* are the decisions to co
 rolled back (presumed abort). The exception: the decision may be a row in a database that the header names.
 """
 
-from spool.decisions.directory import LogDirectory, log_name, open_directory, translated
+from spool.decisions.directory import LogDirectory, log_name, open_directory
 from spool.decisions.log import DecisionLog
 from spool.decisions.place import PLACE
 from spool.decisions.records import COORDINATOR_BYTES, LogContents
+from spool.disk.advice import translated
 
 __all__ = [
     "COORDINATOR_BYTES", "PLACE", "DecisionLog", "LogContents", "LogDirectory", "log_name", "open_directory",

@@ -19,26 +19,15 @@ from spool.decisions.records import (
     pack_log,
     unpack_log,
 )
-from spool.disk.advice import as_failure, is_directory
+from spool.disk.advice import is_directory, translated
 from spool.disk.content import opened, read_start, unlink_unless_gone
 from spool.disk.disk import Disk
 from spool.disk.kernel import await_turn
 from spool.disk.requirements import check_kind
-from spool.errors import CorruptedFile, InvalidArgument, SpoolError
+from spool.errors import CorruptedFile, InvalidArgument
 
 _LOCKED_BYTE = 0
 _LOG = re.compile(rf"([0-9a-f]{{{2 * COORDINATOR_BYTES}}})\.log")
-
-
-@contextmanager
-def translated(doing: str, directory: str) -> Iterator[None]:
-    """Raise errors of the operating system as DiskFailure. ``doing``: the beginning of the error's text."""
-    try:
-        yield
-    except SpoolError:
-        raise
-    except OSError as error:
-        raise as_failure(doing, error, directory=directory) from error
 
 
 class LogDirectory:

@@ -93,11 +93,7 @@ def unpack_log(data: bytes) -> LogContents:
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise DamagedLogError(f"its header cannot be decoded: {error}") from None
     is_complete = isinstance(directory, bytes) and isinstance(coordinator, bytes) and isinstance(writer, dict)
-    if (
-        not is_complete
-        or not isinstance(resources, list)
-        or not all(isinstance(resource, str) for resource in resources)
-    ):
+    if not is_complete or not isinstance(resources, list) or not all(isinstance(each, str) for each in resources):
         raise DamagedLogError("its header has other fields")
     start = -(-(begin + length) // _BLOCK_BYTES) * _BLOCK_BYTES
     if len(data) < slot_offset(start, SLOTS):

@@ -3,9 +3,11 @@
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from shlex import quote
 
-from spool.errors import DiskFailure
+from spool.errors import DiskFailure, SpoolError
 from spool.model import layout
 
 _TRY_AGAIN = {
@@ -38,6 +40,18 @@ def as_failure(doing: str, error: OSError, kept: str = "", directory: str = "") 
     place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else directory
     where = f": {place}" if place else ""
     return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}{where}{kept}: {advice(error)}")
+
+
+@contextmanager
+def translated(doing: str, directory: str = "") -> Iterator[None]:
+    """Raise the operating system's errors as DiskFailure. For the arguments see ``as_failure``. (An open store converts
+    the errors itself.)"""
+    try:
+        yield
+    except SpoolError:
+        raise
+    except OSError as error:
+        raise as_failure(doing, error, directory=directory) from error
 
 
 def _about_owners(error: OSError) -> str:

@@ -210,9 +210,7 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
     try:
         while not flock(descriptor):
             if time.monotonic() > until:
-                raise TimeoutError(
-                    errno.ETIMEDOUT, "another process is flushing this directory and does not end", directory
-                )
+                raise TimeoutError(errno.ETIMEDOUT, "another process flushes this directory without an end", directory)
             time.sleep(_TURN_POLL_SECONDS)
     except Unsupported:
         pass

@@ -66,9 +66,7 @@ class Filter:
             known = ", ".join(MessageFilters.__annotations__)
             raise TypeError(f"there is no argument or filter {shown(name)}; the filters are {known}")
         given = {name: value for name, value in filters.items() if value is not None}
-        found: dict[str, Any] = {
-            name: check(name, given[name], kind) for name, kind in _CHECKS.items() if name in given
-        }
+        found: dict[str, Any] = {key: check(key, given[key], kind) for key, kind in _CHECKS.items() if key in given}
         found |= attributes_of(**{name: given[name] for name in ("correlation_id", "headers") if name in given})
         if "message_id" in given:
             found["message_id"] = _parsed(given["message_id"])

@@ -119,9 +119,7 @@ class CaptureDirectories:
     def release_unused(self) -> None:
         """Remove and unlock the empty directories that take no more files."""
         wanted = set(self._current.values())
-        self._held = [
-            directory for directory in self._held if directory in wanted or not self._remove_if_empty(directory)
-        ]
+        self._held = [name for name in self._held if name in wanted or not self._remove_if_empty(name)]
 
     def release_all(self) -> None:
         """Unlock all directories, and remove the empty directories. The next intake finishes the other directories."""

@@ -115,11 +115,9 @@ def puts_of(
         puts = [_checked(put, f"message {count}", check) for count, put in enumerate(_stream(data), 1)]
     else:
         puts = [_one(name, data, kind, f"{queue} --drop-type {suffix}=bytes")]
-    for count, put in enumerate(puts, 1):
+    for n, put in enumerate(puts, 1):
         if put.bytes > body_limit:
-            raise NotTaken(
-                f"message {count} has {put.bytes} bytes; max_body_bytes is {body_limit}", FileCause.TOO_LARGE
-            )
+            raise NotTaken(f"message {n} has {put.bytes} bytes; max_body_bytes is {body_limit}", FileCause.TOO_LARGE)
     return puts
 
 

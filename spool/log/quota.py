@@ -156,11 +156,10 @@ def refuse_full(
         prepared = prepared_usage(view.prepared, rounds.union(*(one.rounds for one in write_sets)))
     for one, change in zip(write_sets, usages or usages_of(store, write_sets), strict=True):
         if one.error is None:
-            grown = combined(added, change)
             try:
                 if any(usage.messages > 0 for usage in change.values()):
-                    check_room(view, settings, grown, prepared)
-                added = grown
+                    check_room(view, settings, change, combined(prepared, added))
+                added = combined(added, change)
             except Full as error:
                 one.error = error
 

@@ -112,16 +112,11 @@ def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -
 
 def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
     """Mark missing adopted branches as damage, unless their commit is being reclaimed."""
-    there = {file.adoption for file in commit.files}
-    named = {name for name, _ in commit.damage}
+    own = {file.adoption for file in commit.files}
+    bad = {name for name, _ in commit.damage}
     for place, adoption in enumerate(commit.files[0].contents.header.adopts, 1):
         name = layout.committed(commit.number, place)
-        if (
-            place in there
-            or name in named
-            or is_being_reclaimed(disk, index, commit.number)
-            or is_quarantined(disk, name)
-        ):
+        if place in own or name in bad or is_being_reclaimed(disk, index, commit.number) or is_quarantined(disk, name):
             continue
         index.mark_damaged(commit.number, name, f"branch {adoption.xid} is missing")
 

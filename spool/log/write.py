@@ -237,6 +237,8 @@ class Write:
         if self.file.handle is not None:
             self.file.disk.close(self.file.handle)
             self.file.handle = None
+        if self.store.settings.known.config.has_marks:
+            self.store.wake()
 
 
 def write(*writes: Write) -> None:

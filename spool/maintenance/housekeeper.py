@@ -23,6 +23,7 @@ from spool.maintenance.compaction import EVERY_SECONDS, Compactor
 from spool.maintenance.reclaim import in_turns, reclaim
 from spool.maintenance.triggers import IndexSize
 from spool.model import layout
+from spool.policies.attempt_journal import clean_up_after_dead
 from spool.policies.expiry import expire
 from spool.policies.subscriptions import end_expired
 from spool.runtime.call_guard import enters
@@ -40,14 +41,17 @@ _APPLIED_AT_ONCE = 64
 class Housekeeper:
     """The housekeeping of one open space."""
 
-    def __init__(self, store: Store, publish: Callable[[], None], put_due: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, publish: Callable[[], None], put_due: Callable[[], float], end_overdue: Callable[[], None]
+    ) -> None:
         """The process that does the housekeeping calls these functions every ``EVERY_SECONDS``.
 
+        end_overdue: rolls back this process's transactions whose time is over; called in every process.
         put_due: puts the due messages of schedules, and returns the time at which the next message is due. It is also
             called at this time, and only if the space has schedules.
         """
         self._store = store
-        self._publish, self._put_due = publish, put_due
+        self._publish, self._put_due, self._end_overdue = publish, put_due, end_overdue
         self._next_due = inf  # the time at which this process puts the next message of a schedule
         self._compactor = Compactor(store)
         self._reclaimed_at = store.view.index.applied
@@ -62,12 +66,11 @@ class Housekeeper:
         self._may_lose = False  # whether, at this process's last flush, a queue could lose messages
         self._wake = threading.Event()
         self._busy = threading.Lock()
+        store.wake = self._wake.set
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
     def committed(self, every: int = triggers.RECLAIM_EVERY_COMMITS) -> None:
         """Wake the thread if a step is due. The space calls this method after commits of this process."""
-        if self._store.settings.known.config.has_marks and self._beside:
-            self._wake.set()
         index = self._store.view.index
         self.next_look = index.applied + triggers.RECLAIM_LARGE_EVERY_COMMITS
         since = index.applied - self._reclaimed_at
@@ -160,11 +163,13 @@ class Housekeeper:
         ``EVERY_SECONDS``."""
         self._undo_dropped()
         if due:
+            self._end_overdue()
             self._look_again()
         if elected := due and self._is_elected():
             self._catch_up()
         self._put_scheduled(due=due, elected=elected)
         if elected:
+            clean_up_after_dead(self._store, self._store.deadline())
             self._expire()
         self._flush(due=elected)
         self._check_marks()

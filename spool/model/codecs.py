@@ -6,6 +6,7 @@ Bytes are stored unchanged. Any other value is stored with the name of its codec
 import json
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
@@ -102,11 +103,10 @@ class Codec(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
+_in_json = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=_refuse_in_json)
 CODECS: dict[str, Codec] = {
     "text": Codec(TEXT_TYPE, lambda value: value.encode("utf-8"), lambda raw: raw.decode("utf-8")),
-    "json": Codec(
-        JSON_TYPE, lambda value: json.dumps(value, ensure_ascii=False, default=_refuse_in_json).encode(), json.loads
-    ),
+    "json": Codec(JSON_TYPE, lambda value: _in_json(value).encode(), json.loads),
     "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
 }
 # The exceptions of each codec of the library for bytes that it cannot decode. Any other exception comes from elsewhere,
@@ -139,8 +139,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
         if spare:
             read(spare - 1)
         elif codec == "json":
-            value = json.loads(raw.decode("utf-8"))
-            json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+            _in_json(json.loads(raw.decode("utf-8"))).encode("utf-8")
         else:
             decode(raw, codec)
 

@@ -4,6 +4,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
@@ -12,10 +13,7 @@ from spool.model.message import FIELDS, Message
 from spool.model.position import Position
 
 CODEC: Final = "codec"
-BYTES_OF: Mapping[str, Callable[[str], bytes]] = {
-    "utf-8": str.encode,
-    "base64": lambda text: b64decode(text, validate=True),
-}
+BYTES_OF: Mapping[str, Callable[[str], bytes]] = {"utf-8": str.encode, "base64": partial(b64decode, validate=True)}
 """The function that returns the bytes of a body, for each ``body_encoding``."""
 _MOST_DECODED = 1 << 20  # bytes; a larger body has no value in JSON
 _CONTROL = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f]")

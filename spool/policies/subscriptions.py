@@ -125,10 +125,8 @@ def advance(store: Store, name: str, since: int, after: int, seconds: float, dir
                 f"the subscription {name!r} cannot have been read up to commit {after}: the last one is "
                 f"{store.view.index.applied}"
             )
-        renewed = known._replace(
-            after=max(known.after, after), expires=store.clock.now() + seconds, directory=directory
-        )
-        if _decide(store, name, known, renewed) is not None:
+        later = known._replace(after=max(known.after, after), expires=store.clock.now() + seconds, directory=directory)
+        if _decide(store, name, known, later) is not None:
             return True
     return False
 

@@ -255,9 +255,7 @@ class Mirror(SingleCopy):
         Args:
             adopted: the number of branches that each commit adopts, by the commit's number.
         """
-        branches = [
-            layout.committed(number, place) for number, count in adopted.items() for place in range(1, count + 1)
-        ]
+        branches = [layout.committed(number, k) for number, count in adopted.items() for k in range(1, count + 1)]
         self._remove(branches)
         self._remove(map(layout.committed, adopted))
 
@@ -321,9 +319,7 @@ class Mirror(SingleCopy):
         handle = self.disk.open(layout.MIRROR_ID)
         ours = all(self.disk.lock(handle, byte, shared=True) for byte in (_RESTORE, _IN_USE))
         if not ours or self.disk.some_lock(handle, _IN_USE, 1) is not None:
-            raise self._in_use(
-                handle, "now: close its space in every process, or copy the space with spool-admin export"
-            )
+            raise self._in_use(handle, "now: close its space in every process, or copy it with spool-admin export")
 
     def _in_use(self, handle: int, why: str) -> MirrorMismatch:
         holders = " and ".join(self.disk.lock_holders(handle, _IN_USE, others=True)) or "a process"

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import OpenLock
@@ -111,6 +111,8 @@ class Store:
     before_end: functions that are called when a program closes the space, while calls are still possible.
     dropped: functions that undo transactions which the program dropped before their end; the housekeeper calls these
         functions.
+    limited: weak references to the transactions with a time limit; the housekeeper rolls back those whose time is over.
+    wake: called after each commit in a space with marks; the housekeeper then looks at the marks.
     meters: the counts of this process, for people who watch the space.
     misplaced: the reason why no call may use the space, because its directory or ``run/`` was moved, replaced or
         removed; "" while they are in place.
@@ -126,6 +128,8 @@ class Store:
         self.at_end = life.at_end
         self.before_end: dict[Callable[[], None], None] = {}
         self.dropped: deque[Callable[[], None]] = deque()
+        self.limited: deque[weakref.ref[Any]] = deque(maxlen=1 << 17)
+        self.wake: Callable[[], object] = lambda: None
         self.misplaced = ""
         self.meters = Meters(shared.control, life.guard)
         life.in_child.append(self.meters.disown)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, Unpack
+from weakref import ref
 
 from spool.coordination.counters import CounterPage
 from spool.errors import CommitUnknown, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
@@ -75,6 +76,7 @@ class Transaction:
 
     __reduce_ex__ = refuse_pickling
     _removes_all: ClassVar[bool] = True  # whether a commit removes each message that the transaction holds
+    _ended_by: tuple[type[TransactionRolledBack], str] | None = None  # the error of the call that ended it early
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Transaction:
         hold.counted = counted
         self._xid = self._begin_branch(xid)
         self._timeout = timeout
-        self._until = inf if timeout is None else store.clock.monotonic() + timeout
+        self.until = inf if timeout is None else store.clock.monotonic() + timeout
         self.mutex = RLock()
         self._rollback_only: str | None = None
         self.lost: str | None = None  # why the next call rolls the transaction back, or an earlier call did
@@ -106,6 +108,8 @@ class Transaction:
         self._left = False
         self._promises: Promises | None = None  # created by the first ``submit``
         self._guard = DropGuard(hold) if guarded else None
+        if timeout is not None:
+            store.limited += (ref(self),)
 
     def _begin_branch(self, xid: Xid | None) -> Xid:
         """Begin an empty branch with a new id of its messages; return its xid, a new one if left out."""
@@ -145,13 +149,7 @@ class Transaction:
             settings, writes = self._store.settings.known, self.writes
             config = settings.config
             of_queue = config.queues[queue]
-            if (
-                options
-                or config.has_limits
-                or type(body) is not bytes
-                or of_queue.first_delay
-                or of_queue.time_to_live is not None
-            ):
+            if options or config.has_limits or type(body) is not bytes or of_queue.first_delay or of_queue.time_to_live:
                 return self._put(settings, queue, [body], **options)[0]
             if len(body) > config.max_body_bytes:
                 check_size(len(body), config.max_body_bytes)
@@ -178,7 +176,7 @@ class Transaction:
         if (key := options.get("deduplication_key")) is not None:
             check_single(len(bodies))
             self._keys = self._keys or DeduplicationKeys(store, self._hold.locks)
-            if (known := self._keys.seen(queue, key, self._until - store.clock.monotonic())) is not None:
+            if (known := self._keys.seen(queue, key, self.until - store.clock.monotonic())) is not None:
                 return [MessageId(known, duplicate=True)]
         if settings.config.has_limits:
             self._check_room(settings, queue, [raw for raws, _ in groups for raw in raws])
@@ -296,7 +294,7 @@ class Transaction:
         page, settings = store.shared.counters.read(), store.settings.known
         if (
             self.state is not TransactionState.ACTIVE
-            or store.clock.monotonic() >= self._until
+            or store.clock.monotonic() >= self.until
             or self.lost is not None
             or self.barred is not None
             or page.is_stopped
@@ -394,9 +392,11 @@ class Transaction:
         """Undo all gets and puts. The messages that the transaction held are available again after the retry delay of
         their queue, with one more attempt counted."""
         with self.mutex:
-            if self.state is not TransactionState.ACTIVE:
+            if self.state is TransactionState.ACTIVE:
+                self._undo(reason)
+            elif self._ended_by is None:
                 raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
-            self._undo(reason)
+            self._ended_by = None
 
     def abandon(self) -> None:
         """Undo all gets and puts, and count no attempt. A transaction that has ended is not touched.
@@ -484,20 +484,23 @@ class Transaction:
         if page.is_stopped or store.guard.closed or store.misplaced:
             page = store.check_usable()
         if self.state is TransactionState.ACTIVE:
-            if store.clock.monotonic() >= self._until:
+            if store.clock.monotonic() >= self.until:
                 self._undo("its transaction took too long")
-                raise TransactionTimeout(
-                    f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
-                )
-            if self.lost is not None:
+                text = f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
+                self._ended_by = TransactionTimeout, text
+            elif self.lost is not None:
                 self._undo(self.lost)
-                raise TransactionRolledBack(f"the transaction was rolled back: {self.lost}; begin a new one")
-            if self.barred is not None:
+                self._ended_by = TransactionRolledBack, f"the transaction was rolled back: {self.lost}; begin a new one"
+            elif self.barred is not None:
                 raise ProtocolError(self.barred)
-            if ending and (reason := self._rollback_only) is not None:
+            elif ending and (reason := self._rollback_only) is not None:
                 self._undo(reason)
                 raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
-            return page
+            else:
+                return page
+        if (early := self._ended_by) is not None:  # (the program may ignore the error of a put or get)
+            self._ended_by = None if ending else early
+            raise early[0](early[1])
         if self.state is TransactionState.ROLLED_BACK and not self._left:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")
         raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
@@ -581,13 +584,16 @@ def leave(transaction: Transaction) -> None:
 def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
     """End the transaction as ``with`` does: commit, or roll back after an error or a rollback-only mark.
 
-    A transaction that has ended is not touched.
+    A transaction that has ended is not touched. If a put or get noticed the end of its time, the error is raised again.
     """
-    if transaction.state is TransactionState.ACTIVE:
+    if transaction.state is TransactionState.ACTIVE or (kind is None and transaction._ended_by is not None):
         if kind is None and transaction._rollback_only is None:
             transaction.commit()
         elif not transaction._store.closed:
             transaction.rollback(_reason(kind, error) if kind is not None else str(transaction._rollback_only))
+
+
+check_active = Transaction._check_active
 
 
 @public_call("taking dropped files")

@@ -65,10 +65,9 @@ def adopt(
     if any(xid not in store.view.prepared.branches for xid in xids):  # otherwise each file would be read twice
         list_prepared(store)
     known = store.view.prepared.branches
-    branches = [
+    for contents in [
         (known.get(xid) if xid.format_id in FORMATS_USED_ONCE else None) or voted_contents(store, xid) for xid in xids
-    ]
-    for contents in branches:
+    ]:
         batch.adopt(contents)
     batch.rounds = {xid.gtrid for xid in copied}
     return commit(store, file, batch, seconds=deadline.seconds, check=also, limited=True)

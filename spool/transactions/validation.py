@@ -129,9 +129,7 @@ def encode_bodies(
             check_size(max(map(len, bodies)), limit)
         return [(bodies, fields)]
     groups: list[tuple[Sequence[bytes], dict[str, Any]]] = []
-    for (codec, kind), group in groupby(
-        (codecs.encode(body, content_type) for body in bodies), key=lambda one: one[1:]
-    ):
+    for (codec, kind), group in groupby((codecs.encode(one, content_type) for one in bodies), key=lambda one: one[1:]):
         raws = [raw for raw, _, _ in group]
         check_size(max(map(len, raws)), limit)
         fields = dict(attributes)

@@ -138,9 +138,7 @@ def check_waiting(deadline: Deadline) -> None:
         deadline.check()
 
 
-@only_waits
-def _sleep(store: Store, seconds: float) -> None:
-    store.clock.sleep(seconds)
+_sleep: Callable[[Store, float], None] = only_waits(lambda store, seconds: store.clock.sleep(seconds))
 
 
 @only_waits

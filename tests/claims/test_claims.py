@@ -381,11 +381,7 @@ def test_x14_after_a_failed_removal_the_messages_are_held_and_can_be_removed_aga
     taken = claims.take("orders", 2)
 
     with door.failing_attempts(fails):
-        for end in (
-            lambda: claims.remove(taken),
-            lambda: claims.fail(taken[0], "no"),
-            lambda: claims.reject(taken, ""),
-        ):
+        for end in (lambda: claims.remove(taken), lambda: claims.fail(taken[0], ""), lambda: claims.reject(taken, "")):
             assert isinstance(end().exception(PATIENT_SECONDS), spool.DiskFailure)
     assert (claims.held, space.stats("orders").claimed) == (2, 2)
     claims.remove(taken).result(PATIENT_SECONDS)

@@ -81,17 +81,8 @@ def test_the_overview_of_a_thousand_queues_reads_no_body_and_asks_once(
             monkeypatch.setattr(type(space), name, lambda *_, name=name, **__: asked.append(name))
         with serving(space, metrics=counting) as served, served.client() as client:
             served.console.samples._clock = lambda: 5.0
-            pages = [
-                "/",
-                "/?page=2",
-                "/?page=11",
-                "/?q=queue-99",
-                "/?sort=depth",
-                "/flow",
-                "/transactions",
-                "/activity",
-            ]
-            texts = [client.get(page).text for page in [*pages, "/recovery"]]
+            urls = ["/", "/?page=2", "/?page=11", "/?q=queue-99", "/?sort=depth", "/flow", "/transactions", "/activity"]
+            texts = [client.get(url).text for url in [*urls, "/recovery"]]
     assert asked == ["metrics"]
     assert read_bodies == []
     assert [text.count('<svg class="spark"') for text in texts[:5]] == [100, 100, 2, 10, 100]

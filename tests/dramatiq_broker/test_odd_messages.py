@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,18 @@ def test_any_name_of_a_queue_that_dramatiq_allows_has_a_queue(tmp_path: Path, na
         app.broker.join(f"{name}2", timeout=60_000)
     app.broker.flush(name)
     assert len(app.broker.space.queues()) == 6
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_namespace_is_no_queue_of_actors(tmp_path: Path, first: int) -> None:
+    app = App(tmp_path / "space")
+    act = dramatiq.actor(lambda: None, actor_name="act", queue_name="shop", broker=app.broker)
+    limits = XaspoolRateLimiterBackend(tmp_path / "space", namespace="shop")
+    calls: list[Callable[[], Any]] = [act.send, partial(limits.add, "key", 1, 1000)]
+    calls[first]()
+    with pytest.raises(spool.InvalidArgument, match="namespace"):
+        calls[1 - first]()
+    assert (app.broker.space.queues()["shop"].role == "state") == first
 
 
 def test_a_message_that_an_administrator_moved_runs_in_its_new_queue(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -26,9 +27,9 @@ def test_q11_a_queue_is_full_at_its_messages_or_bytes(space: spool.Space, again:
     space.put_many("few", [1, 2])
     with pytest.raises(spool.Full, match=r"at most 3 \(max_messages\)"):
         again().put_many("few", [3, 4])
-    space.put("few", 3)
-    with pytest.raises(spool.Full):
-        space.put("few", 4)
+    submitted = [space.submit("few", body) for body in (3, 4, 5)]
+    with pytest.raises(spool.Full, match=r"holds 3 messages of at most 3 \(max_messages\), so 1 more"):
+        submitted[2].result()
     space.get("few")
     space.put("few", 4)
     space.put("small", b"x" * 6)
@@ -218,7 +219,11 @@ def test_q10_a_process_that_stays_runs_it_outside_any_commit(space: spool.Space,
     gate = tmp_path / "gate"
     command = f"while [ ! -e {gate} ]; do sleep 0.01; done; echo done >> {tmp_path / 'said'}"
     space.create_queue("q", capacity_high="2 messages", capacity_command=command)
-    space.put_many("q", [1, 2])
+    door.store(space).wake, wake = mock.Mock(), door.store(space).wake
+    with space.transaction():
+        space.put_many("q", [1, 2])
+    door.store(space).wake.assert_called()
+    door.store(space).wake = wake
     while not any(thread.name == "xaspool capacity" for thread in threading.enumerate()):
         space.put("q", 3)  # no call waits for the command
     gate.touch()

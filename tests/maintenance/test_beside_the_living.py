@@ -87,7 +87,7 @@ def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spoo
     wanted = doomed.put("orders", "one")
     doomed.transaction().get("orders")
     disk.die()
-    clean_up_after_dead(door.store(space), door.deadline(space))
+    door.housekeep(space)
     assert space.show(wanted).attempts == 1
 
 

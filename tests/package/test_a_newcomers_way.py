@@ -29,15 +29,8 @@ def test_a_newcomers_way_leads_where_the_pages_say(name: str, installation: Inst
 def test_the_first_steps_are_the_whole_way(installation: Installation) -> None:
     """A first message, a worker, a dropped file, a failed message that is found and sent back."""
     text = "\n".join(block.text for block in pages.programs(_page(installation, "first-steps")))
-    for step in (
-        "message put",
-        "spool-worker",
-        "drop/orders",
-        "spool-intake",
-        "message list errors",
-        "message redrive",
-    ):
-        assert step in text
+    for one in ("message put", "spool-worker", "drop/orders", "spool-intake", "message list errors", "message redrive"):
+        assert one in text
 
 
 @pytest.mark.slow

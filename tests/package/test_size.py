@@ -17,17 +17,17 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_279,
+    "spool": 23_272,
     "spool/watch": 1_042,
     "recovery": 1_233,
-    "xa": 2_703,
+    "xa": 2_696,
     "forwarder": 4_884,
-    "scripts": 9_352,
-    "tests": 70_171,
+    "scripts": 9_350,
+    "tests": 70_167,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
-    "spool/model/objects.py": 68,
+    "spool/model/objects.py": 66,
     "spool/workers/claimed.py": 45,
     "forwarder/web": 2_227,
     "forwarder/web/rows.py": 26,
@@ -50,8 +50,8 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_047),
-    "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_736),
+    "log and format": (("spool/log", "spool/format"), 3_043),
+    "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_735),
 }
 """The most lines of code of some parts of the engine."""
 

@@ -159,19 +159,11 @@ def _list_committed(rules: Rules) -> Steps[Messages]:
     if rules.listing == "at once":
         names: Messages = yield List("committed/")
         return names
-    order = [
-        "committed/1",
-        "committed/2-1",
-        "committed/2",
-        "committed/3-1",
-        "committed/3",
-        "committed/4",
-        "committed/5",
-    ]
+    each = ["committed/1", "committed/2-1", "committed/2", "committed/3-1", "committed/3", "committed/4", "committed/5"]
     if rules.listing == "descending":
-        order.reverse()
+        each.reverse()
     found: Messages = ()
-    for name in order:
+    for name in each:
         if (yield Exists(name)):
             found += (name,)
     return found

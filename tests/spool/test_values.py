@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 import json
+import math
 import sys
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -98,7 +99,7 @@ def test_a_time_of_pandas_with_a_time_zone_is_a_time(space: spool.Space) -> None
 def test_json_takes_the_values_that_json_has(space: spool.Space) -> None:
     space.put("orders", {1: 2**70}, content_type="application/json")
     assert space.get("orders").body == {"1": 2**70}
-    for body, advice in ((NOON, r"timestamp\(\)"), ([b"x"], "base64")):
+    for body, advice in ((NOON, r"timestamp\(\)"), ([b"x"], "base64"), (math.inf, "JSON")):
         with pytest.raises(spool.InvalidArgument, match=advice):
             space.put("orders", body, content_type="application/json")
 

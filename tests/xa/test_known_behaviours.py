@@ -171,7 +171,7 @@ def test_an_xid_is_free_after_a_rollback_and_after_a_read_only_vote(rm: xa.Resou
 def test_flags_that_a_call_does_not_have_are_invalid_and_change_nothing(rm: xa.ResourceManager) -> None:
     """XA, 4.4 and the manual pages (XAER_INVAL). Migration and asynchronous calls are not supported."""
     foreign = (xa.TMMIGRATE, xa.TMASYNC, xa.TMNOWAIT, xa.TMMULTIPLE)
-    for flags in (*foreign, xa.TMSUCCESS, xa.TMFAIL, xa.TMSUSPEND, xa.TMJOIN | xa.TMRESUME, xa.TMONEPHASE):
+    for flags in (*foreign, None, xa.TMSUCCESS, xa.TMFAIL, xa.TMSUSPEND, xa.TMJOIN | xa.TMRESUME, xa.TMONEPHASE):
         assert code_of(rm.start, xid(), flags) == xa.XAER_INVAL
     rm.start(xid())
     rm.space.put("replies", "hello")
@@ -531,7 +531,7 @@ def test_a_branch_that_took_too_long_is_rolled_back(limited: xa.ResourceManager,
             space.put("replies", "late")
         assert bodies(space, queue="in") == ["milk", "tea"]
         rm.end(xid())
-        assert xa.XA_RBBASE <= code_of(call, xid()) <= xa.XA_RBEND
+        assert code_of(call, xid()) == xa.XA_RBTIMEOUT
         assert code_of(rm.rollback, xid()) == xa.XAER_NOTA
     assert bodies(space) == []
 

@@ -208,6 +208,7 @@ def test_a_second_resource_manager_says_which_branch_the_caller_is_in(space: spo
     with pytest.raises(xa.XAError, match="another ResourceManager of this process"):
         second.end(xid())
     first.end(xid(), xa.TMFAIL)
+    assert code_of(second.commit, xid()) == xa.XAER_PROTO
     first.rollback(xid())
     second.start(xid())
     second.end(xid())

@@ -14,7 +14,6 @@ branches back. After the decision, failures do not matter to the caller: the man
 import logging
 import os
 from enum import Enum
-from types import TracebackType
 from typing import Any, Self
 from weakref import finalize
 
@@ -302,9 +301,7 @@ class GlobalTransaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self.state is not GlobalState.ACTIVE or os.getpid() != self._process:
             return
         if kind is None:

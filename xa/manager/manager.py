@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 from spool import Space
@@ -165,9 +164,7 @@ class TransactionManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self.close()
 
 

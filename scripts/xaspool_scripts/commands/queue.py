@@ -196,9 +196,7 @@ def _list(space: "Space", as_json: bool) -> None:
     queues = [_object(configs[name], stats[name], role[name], serving) for name in names]
     columns = ("name", "role", "ready", "delayed", "claimed", "in doubt", "bytes", "consumers")
     fields = [column.replace(" ", "_") for column in columns[:-1]]
-    rows = (
-        [*(each[field] for field in fields), len(each["consumers"]), _oldest(each["oldest_age"])] for each in queues
-    )
+    rows = ([*(one[field] for field in fields), len(one["consumers"]), _oldest(one["oldest_age"])] for one in queues)
     nothing = "the space has no queues yet: make one with spool-admin queue create NAME"
     write_all(queues, as_json, (*columns, "oldest" if on_terminal() else "oldest (s)"), rows, nothing)
     if kept := space.quarantined():

@@ -104,9 +104,7 @@ def _with_option(name: str, context: click.Context, typed: list[str]) -> str:
     for word in typed:
         if isinstance(command, click.Group) and word in command.commands:
             command = command.commands[word]
-    flags = {
-        option for each in command.params if isinstance(each, click.Option) and each.is_flag for option in each.opts
-    }
+    flags = {option for one in command.params if isinstance(one, click.Option) and one.is_flag for option in one.opts}
     if name not in flags:
         return ""
     words = [word for word in typed if word != name]

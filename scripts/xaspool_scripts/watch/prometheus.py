@@ -288,9 +288,7 @@ def _troubles(metrics: "SpaceMetrics") -> Samples:
 
 def _destinations(metrics: "SpaceMetrics") -> Samples:
     """Yield each pair of a queue and a target to which it forwards. Several processes may report the same target."""
-    found = {
-        (queue, without_secrets(target)) for (queue, target), n in _keys(metrics.states, "destination", 2) if n > 0
-    }
+    found = {(queue, without_secrets(to)) for (queue, to), n in _keys(metrics.states, "destination", 2) if n > 0}
     return [(of, 1.0) for of in sorted(found)]
 
 
