@@ -117,9 +117,11 @@ class Transport(virtual.Transport):
         if (arrivals := self.arrivals) is None:
             return
         arrivals.ready()
+        # The pool solo runs a task during its delivery, and acknowledges it in the next tick.
+        most = 1 if "celery.concurrency.solo" in sys.modules else _DELIVERIES_A_TICK
         # Commands come first: a worker opens their channel after the channel of its tasks.
         try:
-            delivered = [channel.deliver(_DELIVERIES_A_TICK) for channel in reversed(list(self.channels))]
+            delivered = [channel.deliver(most) for channel in reversed(list(self.channels))]
         except spool.SpaceStopped:
             raise
         except (spool.DiskFailure, spool.SystemFailure) as error:  # an exception would end the worker
@@ -130,7 +132,7 @@ class Transport(virtual.Transport):
                 self._timer = self.loop.call_later(_AGAIN_SECONDS, self._deliver_again)
             return
         self._is_failing = False
-        if max(delivered, default=0) >= _DELIVERIES_A_TICK:
+        if max(delivered, default=0) >= most:
             arrivals.wake()  # more messages may be ready
 
     def _deliver_again(self) -> None:

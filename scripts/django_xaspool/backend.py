@@ -25,13 +25,7 @@ from django_xaspool.results import problem_of, record_of, task_result
 from django_xaspool.tasks import BaseTaskBackend, base, exceptions, normalize_json, signals
 
 RESULTS, FAILED = "django-results", "django-failed"
-_OPTIONS: dict[str, Any] = {
-    "space": None,
-    "result_ttl": 86400,
-    "database": "default",
-    "outbox": False,
-    "test_space": None,
-}
+_OPTIONS: Any = {"space": None, "result_ttl": 86400, "database": "default", "outbox": False, "test_space": None}
 _KEYS = ("BACKEND", "QUEUES", "OPTIONS")
 _FOREIGN_SECONDS = 60.0  # the delay of a message of another framework, in a queue without an error queue
 _RETRIES = 3  # of a new queue: attempts after the death of a worker, a time limit or ``spool.Retry``
@@ -86,10 +80,8 @@ class XaspoolBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
         """Return the findings of ``manage.py check``."""
         said = "TASKS[%r] has the key %r, which has no effect: the keys are %s"
-        ignored = [
-            Warning(said % (self.alias, key, ", ".join(_KEYS)), id="django_xaspool.W002") for key in self._ignored
-        ]
-        return [*ignored, *([] if self.outbox is None else findings_of(self.outbox))]
+        found = [Warning(said % (self.alias, key, ", ".join(_KEYS)), id="django_xaspool.W002") for key in self._ignored]
+        return [*found, *([] if self.outbox is None else findings_of(self.outbox))]
 
     @property
     def space(self) -> spool.Space:

@@ -84,7 +84,9 @@ def _handled(console: Console, routes: Sequence[BaseRoute]) -> ASGIApp:
         return console.error(request, status, sentence)
 
     handlers: dict[Any, Any] = dict.fromkeys((SpoolError, XAError, OSError, HTTPException, Exception), failed)
-    return Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # (the redirect would lack the prefix of the login, or of the space)
+    return app
 
 
 def _status(error: Exception) -> int:

@@ -157,7 +157,7 @@ def refuse_full(
     for one, change in zip(write_sets, usages or usages_of(store, write_sets), strict=True):
         if one.error is None:
             try:
-                if any(usage.messages > 0 for usage in change.values()):
+                if any(usage.messages > 0 or usage.bytes > 0 for usage in change.values()):
                     check_room(view, settings, change, combined(prepared, added))
                 added = combined(added, change)
             except Full as error:

@@ -45,6 +45,9 @@ class _Held(Hold):
         self.is_ending = self.is_unknown = False
 
 
+_Make = Callable[[Sequence[_Held]], WriteSet]
+
+
 class Claims(HeldMessages):
     """Messages that a program holds outside of any transaction: see ``Space.claims``. Many threads may use one object.
 
@@ -231,9 +234,7 @@ class Claims(HeldMessages):
     # -- commits ------------------------------------------------------------------------------------------------------
 
     @public_call("committing")
-    def _submit(
-        self, messages: list[Message], make: Callable[[Sequence[_Held]], WriteSet], *, removes: bool = False
-    ) -> "Future[Any]":
+    def _submit(self, messages: list[Message], make: _Make, *, removes: bool = False) -> "Future[Any]":
         """Commit the write set that ``make`` returns for held messages, without waiting; return a future of the
         outcome. ``removes``: whether the messages leave their queue for good."""
         found, future = self._begin_ending(messages), Future[Any]()
@@ -248,17 +249,12 @@ class Claims(HeldMessages):
             raise
         return future
 
-    def _request(
-        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], future: "Future[Any]", removes: bool
-    ) -> WriteSet:
+    def _request(self, found: Sequence[_Held], make: _Make, future: "Future[Any]", removes: bool) -> WriteSet:
         request = make(found)
         request.future, request.on_done = future, partial(self._on_done, found, make, removes)
         return request
 
-    def _on_done(
-        self, found: Sequence[_Held], make: Callable[[Sequence[_Held]], WriteSet], removes: bool,
-        requests: Sequence[WriteSet],
-    ) -> None:  # fmt: skip
+    def _on_done(self, found: Sequence[_Held], make: _Make, removes: bool, requests: Sequence[WriteSet]) -> None:
         """End messages with the outcome of their commit. The thread that leads the commit calls this."""
         [request] = requests
         error = request.error

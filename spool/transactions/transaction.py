@@ -485,12 +485,12 @@ class Transaction:
             page = store.check_usable()
         if self.state is TransactionState.ACTIVE:
             if store.clock.monotonic() >= self.until:
-                self._undo("its transaction took too long")
                 text = f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
-                self._ended_by = TransactionTimeout, text
+                self._ended_by = TransactionTimeout, text  # (first: the end of the block reads it without the mutex)
+                self._undo("its transaction took too long")
             elif self.lost is not None:
-                self._undo(self.lost)
                 self._ended_by = TransactionRolledBack, f"the transaction was rolled back: {self.lost}; begin a new one"
+                self._undo(self.lost)
             elif self.barred is not None:
                 raise ProtocolError(self.barred)
             elif ending and (reason := self._rollback_only) is not None:

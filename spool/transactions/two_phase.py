@@ -149,6 +149,7 @@ def rollback_prepared(
             unmark(store, xid)
         unlist(store, xid, deadline)
     list_prepared(store)
+    store.wake()  # (the queues with the branch's puts may have fallen to their low marks)
 
 
 def is_prepared(store: Store, xid: Xid) -> bool:

@@ -172,11 +172,20 @@ def test_a_killed_worker_of_another_pool_counts_only_the_task_that_began(own: Sh
     with application(own.space.path, broker_transport_options={"native_eta": False}) as app:
         sent.append(app.tasks["add"].apply_async((1, 1), countdown=600).id)  # the worker keeps this task in its memory
     with working(own.place, pool, "-P", pool, "-c", "1") as worker:
-        until(lambda: own.space.stats("notes").ready == 1 and own.space.stats("celery").claimed == 4, worker)
+        held = 1 if pool == "solo" else 4
+        until(lambda: own.space.stats("notes").ready == 1 and own.space.stats("celery").claimed == held, worker)
         worker.kill()
     until(lambda: own.space.stats("celery").claimed == 0)
     with own.space.claims() as claims:
         assert [message.attempts for message in claims.take("celery", 4)] == [1, 0, 0, 0]
+
+
+def test_the_pool_solo_acknowledges_each_task_at_its_end(own: Shop) -> None:
+    own.app.tasks["add"].delay(1, 1)
+    own.app.tasks["wait_for_word"].delay("word")
+    with working(own.place, "alone", "-P", "solo") as worker:
+        until(lambda: own.space.stats("notes").ready == 1 and own.space.stats("celery").claimed == 1, worker)
+        own.space.put("words", "", correlation_id="word")
 
 
 def test_a_warm_shutdown_finishes_running_tasks_and_returns_the_others(own: Shop) -> None:

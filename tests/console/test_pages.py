@@ -311,7 +311,7 @@ def test_a_body_is_downloaded_as_bytes_that_no_browser_opens(reading: Served) ->
         assert answer.headers["content-type"] == "application/octet-stream"
         assert answer.headers["content-disposition"] == f'attachment; filename="{id}.bin"'
         assert answer.headers["x-content-type-options"] == "nosniff"
-        for wrong in ("0" * 32, "1", "%2e%2e", "x" * 500):
+        for wrong in ("0" * 32, "1", "%2e%2e", "x" * 500, f"{id}/"):
             assert client.get(f"/messages/{wrong}").status_code == 404
             assert client.get(f"/messages/{wrong}/body").status_code == 404
 

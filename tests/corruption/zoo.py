@@ -77,12 +77,8 @@ def make(root: Path) -> Zoo:
     _undecided(space, zoo)
     _leftovers(space, zoo)
     zoo.files |= {"settings": layout.SETTINGS, "counters": layout.COUNTERS, "control": layout.CONTROL}
-    zoo.files |= {
-        "feed": layout.FEED,
-        "numbers": layout.NUMBERS,
-        "xids": layout.XIDS,
-        "claim file": layout.claim_file(1),
-    }
+    zoo.files |= {"feed": layout.FEED, "numbers": layout.NUMBERS, "xids": layout.XIDS}
+    zoo.files["claim file"] = layout.claim_file(1)
     kill(space)
     for name in (root / layout.RUN).glob("claims-*"):
         if name.name != "claims-01":

@@ -125,11 +125,8 @@ def test_the_late_end_of_a_task_does_not_hide_the_result_of_its_next_run(path: P
     for late in {*threading.enumerate()} - others:
         late.join(SECONDS)
     wait_for(result, "SUCCESSFUL")
-    assert (result.return_value, result.attempts, len(list(backend.space.browse("django-results")))) == (
-        "in time",
-        2,
-        1,
-    )
+    assert (result.return_value, result.attempts) == ("in time", 2)
+    assert len(list(backend.space.browse("django-results"))) == 1
 
 
 @pytest.mark.parametrize(

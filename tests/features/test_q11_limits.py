@@ -51,6 +51,18 @@ def test_q11_the_space_is_full_at_its_own_limits(tmp_path: Path) -> None:
         space.put("b", 3)
 
 
+def test_q11_larger_messages_in_place_of_taken_ones_are_counted(space: spool.Space) -> None:
+    space.create_queue("q", max_bytes=10)
+    space.put_many("q", [b"aa", b"bb"])
+    first, second = space.transaction(), space.transaction()
+    for tx in (first, second):
+        tx.get("q")
+        tx.put("q", b"x" * 6)
+    first.commit()
+    with pytest.raises(spool.Full):
+        second.commit()
+
+
 def test_q11_messages_that_a_transaction_takes_make_room_for_its_puts(space: spool.Space) -> None:
     space.create_queue("q", max_messages=2)
     space.put_many("q", [1, 2])

@@ -15,7 +15,7 @@ def test_x16_a_schedule_is_created_listed_shown_run_and_deleted(run: Run, path: 
     one_line(run(*made), "schedule nightly puts into queue orders, next at", "0:00", code=0)
     one_line(run(*made, "--if-missing"), "schedule nightly puts into queue orders", code=0)
     one_line(run("schedule", "change", "nightly", "--missed", "once"), "changed schedule nightly, next", code=0)
-    id_ = run("schedule", "run", "nightly").text.strip()
+    ran = run("schedule", "run", "nightly", "--json").objects
     listed = run("schedule", "list").text
     columns = ("name", "queue", "cron", "timezone", "next due", "last put", "last error", "nightly", "Europe/Berlin")
     assert all(word in listed for word in columns)
@@ -26,7 +26,7 @@ def test_x16_a_schedule_is_created_listed_shown_run_and_deleted(run: Run, path: 
     assert '{"a": 1}' in run("schedule", "show", "nightly").text
     with spool.open(path) as space:
         message = space.get("orders")
-        assert (message.id, message.body) == (id_, {"a": 1})
+        assert (ran, message.body) == ([{"id": message.id}], {"a": 1})
         assert message.headers == {"schedule": "nightly", "tenant": "x"}
     one_line(run("schedule", "delete", "nightly", "--yes"), "deleted schedule nightly", code=0)
     assert run("schedule", "list", "--json").objects == []

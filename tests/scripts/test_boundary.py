@@ -69,12 +69,8 @@ def test_no_arguments_lead_to_a_traceback(
 
 
 def test_a_few_of_them_in_processes_of_their_own(path: Path) -> None:
-    for words in (
-        ["queue", "show", "\udcff"],
-        ["message", "put", "orders", "--file", "/"],
-        ["-s", "/dev/null", "check"],
-    ):
-        done = execute("spool-admin", "-s", path, *words)
+    for one in (["queue", "show", "\udcff"], ["message", "put", "orders", "--file", "/"], ["-s", "/dev/null", "check"]):
+        done = execute("spool-admin", "-s", path, *one)
         assert done.code in (1, 2, 8)
         assert "Traceback" not in done.err
     assert execute("spool-recover", "-s", "/dev/null").code == 1

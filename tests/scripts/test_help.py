@@ -49,10 +49,7 @@ def test_every_option_has_help_that_is_a_sentence() -> None:
         assert len(help.split()) >= 4, (name, help)
         if parameter.metavar in ("TIME", "[TIME]") and "2030" not in help:  # a time span
             assert "seconds" in help, (name, help)
-        assert parameter.is_flag or parameter.metavar or isinstance(parameter.type, click.Choice), (
-            name,
-            parameter.opts,
-        )
+        assert parameter.is_flag or parameter.metavar or isinstance(parameter.type, click.Choice), parameter.opts
 
 
 def test_all_programs_are_looked_at() -> None:

@@ -380,12 +380,8 @@ def test_a_terminal_of_20_columns_has_the_state_the_signs_and_the_ready_messages
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 def test_the_state_is_before_the_path_and_the_header_fits(width: int) -> None:
     found = metrics(space=f"/{'x' * 300}/shop")
-    for state in (
-        seen(found),
-        failed(seen(found), "gone", NOW + 100),
-        typed(seen(found, Model(is_published=True)), "p"),
-    ):
-        title, *figures = texts(resized(state, width, 24))[:3]
+    for one in (seen(found), failed(seen(found), "gone", NOW + 100), typed(seen(found, Model(is_published=True)), "p")):
+        title, *figures = texts(resized(one, width, 24))[:3]
         assert re.match("(spool-admin top  )?(running|UNREADABLE)  ", title)
         assert all(len(line) <= width for line in figures)
         if width > 40:

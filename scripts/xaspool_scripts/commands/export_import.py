@@ -103,9 +103,8 @@ def import_(file: str, verify: bool, new_id: bool) -> None:
     with made as space:
         findings = {str(finding): None for finding in space.recovery.damaged}
         findings.update((str(finding), None) for finding in space.check() if finding.kind == "damaged")
-        note(
-            f"made a queue space in {printable(space.path)}; its queues: {', '.join(sorted(space.queues())) or 'none'}"
-        )
+        queues = ", ".join(sorted(space.queues())) or "none"
+        note(f"made a queue space in {printable(space.path)}; its queues: {queues}")
     fail([*findings], " (the space was damaged when it was exported; every other message is served)", DAMAGE_LEFT)
 
 

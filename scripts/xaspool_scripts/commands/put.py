@@ -59,12 +59,17 @@ def put(queue: str, body: str | None, file: BinaryIO | None, each_line: bool, as
     done = f"message {ids[0]} is" if len(ids) == 1 else f"{plural(len(ids), 'message')} are"
     with answering(f"{done} in queue {queue}"):
         for message_id in ids:
-            if as_json:
-                write_json(_object(message_id))
-            else:
-                write_bytes(f"{message_id}\n".encode())
+            write_id(message_id, as_json)
     if _object(ids[0]).get("duplicate"):
         note(f"message {ids[0]} was put with this deduplication key before: nothing was put")
+
+
+def write_id(message_id: str, as_json: bool) -> None:
+    """Write the id of a new message to stdout."""
+    if as_json:
+        write_json(_object(message_id))
+    else:
+        write_bytes(f"{message_id}\n".encode())
 
 
 def _object(message_id: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from spool.model.message import PUT_OPTIONS
 from spool.model.objects import as_json_fields
 from spool.model.schedule import OF_ONE_MESSAGE, ONCE, SKIP
 from xaspool_scripts.commands import reschedule
-from xaspool_scripts.commands.put import body_of_command
+from xaspool_scripts.commands.put import body_of_command, write_id
 from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
-from xaspool_scripts.terminal.output import answering, moment, pairs, write_all, write_bytes, write_json
+from xaspool_scripts.terminal.output import answering, moment, pairs, write_all, write_json
 from xaspool_scripts.terminal.program import Commands, Failure, complete_queue, json_option, note, opened
 from xaspool_scripts.terminal.shared_options import confirm, given, lifetime, options_of, yes_option
 from xaspool_scripts.terminal.wording import printable
@@ -54,8 +54,7 @@ def create(name: str, queue: str, body: str | None, file: BinaryIO | None, **opt
         raise click.UsageError("give the body of the messages with --body or --file")
     chosen = given(options)
     with opened() as space:
-        content = body_of_command(space, queue, body, file, chosen)
-        made = space.create_schedule(name, queue, content, **chosen)
+        made = space.create_schedule(name, queue, body_of_command(space, queue, body, file, chosen), **chosen)
         note(f"schedule {name} puts into queue {queue}, next at {moment(made.next_due)}")
 
 
@@ -119,7 +118,8 @@ def delete(name: str, yes: bool) -> None:
 
 @schedule.command()
 @reschedule.NAME
-def run(name: str) -> None:
+@json_option
+def run(name: str, as_json: bool) -> None:
     """Put the message of a schedule now, and print its id. The times of the schedule do not change.
 
     \b
@@ -129,4 +129,4 @@ def run(name: str) -> None:
     with opened() as space:
         message_id = space.run_schedule(name)
     with answering(f"message {message_id} was put"):
-        write_bytes(f"{message_id}\n".encode())
+        write_id(message_id, as_json)
