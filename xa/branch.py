@@ -136,10 +136,7 @@ class Branch:
 def _name_at_close(path: str, transaction: CoordinatedTransaction) -> None:
     if transaction.is_active:
         puts, gets = transaction.work()
+        where, work = (path, transaction.xid), (plural(puts, "put"), plural(gets, "get"))
         log.warning(
-            "%s was closed before the branch %s was prepared or rolled back: its %s and %s are undone",
-            path,
-            transaction.xid,
-            plural(puts, "put"),
-            plural(gets, "get"),
+            "%s was closed before the branch %s was prepared or rolled back: its %s and %s are undone", *where, *work
         )

@@ -337,7 +337,10 @@ class Session(_SQLAlchemy):
 
     def rollback(self) -> None:
         if self._transaction is not None and self.connection.get_transaction() is not None:
-            self._transaction.rollback()  # (the pool rolls the connection back again)
+            try:
+                self._transaction.rollback()  # (the pool rolls the connection back again)
+            except Exception:  # e.g. after a handler of ``after_commit`` has failed
+                self._transaction.close()
 
     @contextmanager
     def own(self, *, only_reads: bool = False) -> Iterator[None]:
