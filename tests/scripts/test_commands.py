@@ -181,9 +181,9 @@ WITH_JSON = [
     ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
     ("quarantined file", ["quarantine", "show", "order.json"]), ("subscription", ["subscription", "list"]),
     ("schedule", ["schedule", "list"]), ("schedule shown", ["schedule", "show", "nightly"]),
-    ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
+    ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]), ("space", ["top", "--once"]),
     ("recovery", ["spool-recover"]), ("mirror", ["mirror", "show"]), ("sample", ["metrics"]),
-    ("space", ["top", "--once"]), ("archived", ["archive", "orders", "--to", "DIRECTORY"]),
+    ("id", ["schedule", "run", "nightly"]), ("archived", ["archive", "orders", "--to", "DIRECTORY"]),
 ]  # fmt: skip
 
 
