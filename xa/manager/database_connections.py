@@ -339,7 +339,7 @@ class Session(_SQLAlchemy):
         if self._transaction is not None and self.connection.get_transaction() is not None:
             try:
                 self._transaction.rollback()  # (the pool rolls the connection back again)
-            except Exception:  # e.g. after a handler of ``after_commit`` has failed
+            except Exception:  # e.g. after a handler of the event after_commit has failed
                 self._transaction.close()
 
     @contextmanager
