@@ -108,6 +108,10 @@ def compact(space: spool.Space) -> int:
         return space._housekeeper.compact()
 
 
+def hold(transaction: spool.Transaction) -> Any:
+    return transaction._hold
+
+
 def housekeeper(space: spool.Space) -> Housekeeper:
     return space._housekeeper
 

@@ -75,9 +75,7 @@ def test_many_queues_are_made_in_asyncio(tmp_path: Path) -> None:
     assert asyncio.run(make()) == ["a", "b"]
 
 
-def test_a_warning_about_options_of_many_queues_comes_once(
-    space: spool.Space, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_warning_of_options_of_many_queues_comes_once(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="spool"):
         space.create_queues([f"q{n}" for n in range(50)], retries=3)
     assert len(caplog.records) == 1

@@ -143,9 +143,7 @@ def test_x05_a_task_that_reads_elsewhere_is_refused(space: spool.Space, monkeypa
 def test_e05_a_service_that_a_worker_does_not_have_is_no_attempt_of_a_message(space: spool.Space) -> None:
     space.put("work", "kept")
     route = Route("work", parse("python:not_on_workers:function"))
-    result = run_round(
-        space, route, lambda chunks: list(run(spool.__version__, [chunks])), limit=10, tasks=1, timeout=0
-    )
+    result = run_round(space, route, lambda one: list(run(spool.__version__, [one])), limit=10, tasks=1, timeout=0)
     assert "no Python module 'not_on_workers'" in result.down
     (message,) = space.browse("work")
     assert message.attempts == 0

@@ -92,8 +92,5 @@ def test_x13_a_pipeline_is_seen_as_its_flow() -> None:
     pipeline = Pipeline(
         name="adt", routes=[{"name": "lab", "to": "lab"}], destinations={"lab": {"service": "http://lab.example/adt"}}
     )
-    flow = {route.queue: (route.service.shown_name, route.into) for route in pipeline.routes()}
-    assert flow == {
-        "adt": ("translation", ("adt.to.lab", "adt.failures")),
-        "adt.to.lab": ("http://lab.example/adt", ()),
-    }
+    way = {route.queue: (route.service.shown_name, route.into) for route in pipeline.routes()}
+    assert way == {"adt": ("translation", ("adt.to.lab", "adt.failures")), "adt.to.lab": ("http://lab.example/adt", ())}

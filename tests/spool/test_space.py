@@ -6,6 +6,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -16,6 +17,7 @@ import pytest
 import spool
 import xa
 from spool.disk import Disk
+from spool.transactions.transaction import end_block
 from tests import door
 from tests.at_once import AT_ONCE
 from tests.clocks import MovedClock, timed
@@ -146,6 +148,24 @@ def test_q20_a_transaction_that_takes_too_long_is_rolled_back_and_says_so(tmp_pa
         with pytest.raises(spool.TransactionTimeout):
             idle.put("q", "y")
         idle.rollback()
+
+
+def test_q20_a_block_that_ends_during_the_rollback_raises(tmp_path: Path) -> None:
+    clock, ends = MovedClock(), list[Future[None]]()
+    with spool.create(timed(tmp_path / "s", clock)) as space, ThreadPoolExecutor() as pool:
+        tx = space.transaction(timeout=5)
+        end = door.hold(tx).end
+
+        def beside(**how: bool) -> None:
+            ends.append(pool.submit(end_block, tx, None, None))
+            wait(ends, 0.2)  # it waits for the rollback
+            end(**how)
+
+        clock.ahead = 6
+        with mock.patch.object(door.hold(tx), "end", beside):
+            door.housekeep(space)
+        with pytest.raises(spool.TransactionTimeout):
+            ends[0].result()
 
 
 def test_e11_x04_a_commit_is_one_file_one_position_number_and_visible_at_once(space: spool.Space) -> None:

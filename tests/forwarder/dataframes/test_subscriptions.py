@@ -104,10 +104,7 @@ def test_x05_two_subscriptions_and_a_plain_query_read_independently(space: spool
     assert behind(plain, {"number": 0})[0] == [], "what is gone is gone for a query without one"
     plain.stop()
     states = space.subscriptions()
-    assert [(states[name].unread, states[name].queues) for name in ("one", "two")] == [
-        (1, ("orders",)),
-        (2, ("orders",)),
-    ]
+    assert [(states[n].unread, states[n].queues) for n in ("one", "two")] == [(1, ("orders",)), (2, ("orders",))]
     assert states["two"].kept_bytes == 2
     space.delete_subscription("two")
     reclaimed(space)

@@ -99,12 +99,9 @@ def test_the_error_of_a_wrong_write_names_the_mistake(spark: "SparkSession", spa
     ):
         with pytest.raises(PySparkException, match=said):
             write(frame, space, **options)
-    for mode, queue, said in (
-        ("overwrite", "orders", r"mode\('append'\)"),
-        ("append", "ordres", "did you mean orders"),
-    ):
+    for how, queue, said in (("overwrite", "orders", r"mode\('append'\)"), ("append", "ordres", "did you mean orders")):
         with pytest.raises(PySparkException, match=said):
-            numbered(spark).write.format("spool").option("queue", queue).mode(mode).save(space.path)
+            numbered(spark).write.format("spool").option("queue", queue).mode(how).save(space.path)
     write(numbered(spark, 0), space)
     assert bodies(space) == []
     assert_nothing_is_left(space)

@@ -119,9 +119,7 @@ class Run:
                         os.kill(process, signal.SIGKILL)
                 self.cluster.workers[name].wait()
             case _:
-                found = [
-                    process for process in self.cluster.machines.processes(name) if MARKS[kind] in command(process)
-                ]
+                found = [each for each in self.cluster.machines.processes(name) if MARKS[kind] in command(each)]
                 if not found:
                     self.keep_up()
                     return

@@ -254,12 +254,8 @@ def recycled(rules: Rules, flushed: bool = True) -> Case:
             yield FlushNames()
         yield from _commit_into_free_file("R", "1", Commit(4, ("w",)))
 
-    files = {
-        "committed/1": Commit(1, ("m",)),
-        "committed/2": Commit(2, removes=("m",)),
-        "committed/3": Commit(3, ("z",)),
-    }
-    start = begin(files, {"issued": 3, "published": 3}, {("removed", "m"): 2, "highest published": 3, "reclaims": True})
+    old = {"committed/1": Commit(1, ("m",)), "committed/2": Commit(2, removes=("m",)), "committed/3": Commit(3, ("z",))}
+    start = begin(old, {"issued": 3, "published": 3}, {("removed", "m"): 2, "highest published": 3, "reclaims": True})
     return Case([Process("R", program)], start, Checks(after_cut=_no_false_damage))
 
 
