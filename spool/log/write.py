@@ -138,8 +138,6 @@ class Write:
         """Write the file, give it its name in its place, and stamp it: the steps 1 to 7."""
         store, file = self.store, self.file
         whole = self.whole = merged(self.write_sets)
-        if whole.page is not None and whole.page.settings != self.known.version:  # e.g. a limit was set
-            self.known = store.settings.current(whole.page)
         known = self.known
         usages = quota.usages_of(store, self.write_sets) if self.limited and known.config.has_limits else None
         exact = self.settled or usages is not None or bool(whole.supersedes)

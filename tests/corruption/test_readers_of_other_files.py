@@ -52,6 +52,7 @@ def test_x06_a_note_with_each_value_at_its_edges_names_possible_messages_only(
 
 @OPTIONS
 @given(data=damaged(note_bytes(NOTE)) | damaged(note_bytes(NOTE[:1]) + SLOTS))
+@example(data=note_bytes(NOTE).replace(b"\x93\x05\x00\x03", b"\x93\x05\x00\x04"))
 def test_x06_a_damaged_note_names_noted_messages_or_fewer(data: bytes, tmp_path: Path, tried: dict[str, int]) -> None:
     _, ranges = read_note(tmp_path, data)
     assert {*ranges} <= {(5, 0, 3), (5, 9, 1), (6, 2, 7)}

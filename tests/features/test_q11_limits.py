@@ -104,10 +104,11 @@ def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_o
     space: spool.Space, again: Reopen, end: Callable[[CoordinatedTransaction], object]
 ) -> None:
     space.create_queue("q")
-    space.put("q", 1)
     branch = door.branch(space, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 2)
-    again().change_queue("q", max_messages=1)
+    other = again()
+    other.put("q", 1)
+    other.change_queue("q", max_messages=1)
     with pytest.raises(spool.Full):
         end(branch)
     assert drained(space, "q") == [1]

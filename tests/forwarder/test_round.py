@@ -239,11 +239,9 @@ def test_a_round_of_slow_calls_ends_after_some_and_the_next_goes_on(space: spool
     """Thereby a first signal need not wait for all claimed messages, and finished calls are committed soon."""
     space.put_many("work", [b"%d" % i for i in range(9)])
     answers["it"] = echo
-    counts = []
+    counts, route = [], Route("work", Scripted("it"))
     while space.stats("work").ready:
-        result = run_round(
-            space, Route("work", Scripted("it")), in_process, limit=1000, tasks=2, timeout=0, calling=0.0
-        )
+        result = run_round(space, route, in_process, limit=1000, tasks=2, timeout=0, calling=0.0)
         counts.append(result.messages)
     assert counts == [2, 2, 2, 2, 1], "one of each task that can begin at once, and none of those that wait for it"
     assert len(bodies(space, "replies")) == 9

@@ -296,6 +296,13 @@ def test_a_put_is_refused_at_once_where_another_process_has_voted_for_the_last_p
         transaction.rollback()
 
 
+def test_no_branch_votes_for_a_queue_that_is_deleted_while_it_votes(space: spool.Space, watched: Watched) -> None:
+    watched[1].before("lock", lambda: space.delete_queue("orders"), spare=1)  # (after the branch, before the list)
+    with pytest.raises(spool.QueueNotFound, match="deleted meanwhile"):
+        prepare(watched[0])
+    assert space.engine.describe_all() == []
+
+
 def test_messages_and_votes_of_others_reach_a_mark(space: spool.Space, other: spool.Space) -> None:
     space.create_queue("full", capacity_high="2 messages", capacity_command="page")
     assert other.queues()

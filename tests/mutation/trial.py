@@ -28,7 +28,7 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("tests/crash/test_every_crash_point.py", "tests/crash/test_interleavings.py", "tests/environment"),
     ("tests/faults", "tests/kills", "tests/torture"),
 )
-_STAGE_SECONDS = 1200
+_SECONDS = 1200
 _FAILED = 1  # pytest's exit status; any other means that it could not run the tests
 
 
@@ -75,9 +75,7 @@ def run_tests(tree: Path, arguments: Sequence[str]) -> Verdict:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(
-            command, cwd=tree, capture_output=True, text=True, timeout=_STAGE_SECONDS, env=environment
-        )
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=_SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return Verdict(True, f"it hangs in {arguments[0]}")
     if done.returncode == 0:

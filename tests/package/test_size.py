@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_267,
+    "spool": 23_265,
     "spool/watch": 1_042,
     "recovery": 1_233,
     "xa": 2_696,
     "forwarder": 4_884,
     "scripts": 9_346,
-    "tests": 70_165,
+    "tests": 70_164,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,
@@ -50,7 +50,7 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_043),
+    "log and format": (("spool/log", "spool/format"), 3_041),
     "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_730),
 }
 """The most lines of code of some parts of the engine."""

@@ -299,9 +299,7 @@ def test_a_damaged_body_fails_the_task_with_the_command_that_repairs_it(space: s
     space.put_many("orders", [b"one", b"damaged", b"three"])
     file = Path(space.path, "committed", "0000000000000001.msgpack")
     file.write_bytes(file.read_bytes().replace(b"damaged", b"demaged"))
-    with pytest.raises(
-        spool.CorruptedFile, match=r"messages of queue orders are damaged: .*spool-admin check --repair"
-    ):
+    with pytest.raises(spool.CorruptedFile, match=r"messages of queue orders are damaged: .*admin check --repair"):
         read(reader(space))
     assert len(read(reader(space, body="false"))) == 3
 
