@@ -1,10 +1,16 @@
 """The messages of a queue and the files of a space, read without taking a message."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import spool
+
+
+def shown(messages: Iterable[object], names: str) -> list[tuple[Any, ...]]:
+    """Return these attributes of each message."""
+    return [tuple(getattr(message, name) for name in names.split()) for message in messages]
 
 
 def bodies(space: spool.Space, queue: str = "orders") -> list[Any]:

@@ -229,9 +229,8 @@ def test_every_row_of_the_features_has_a_test_that_carries_its_id() -> None:
 
 def test_the_features_list_every_row() -> None:
     numbers = {"Q": 20, "E": 16, "C": 7, "A": 6, "S": 6, "X": 24}
-    assert rows("done", "in part", "not yet") == {
-        f"{letter}{number:02}" for letter, last in numbers.items() for number in range(1, last + 1)
-    }
+    expected = {f"{letter}{number:02}" for letter, last in numbers.items() for number in range(1, last + 1)}
+    assert rows("done", "in part", "not yet") == expected
 
 
 def test_headings_that_links_name_are_there() -> None:
@@ -299,9 +298,8 @@ def test_the_picture_of_the_architecture_has_the_layers_that_are_proven() -> Non
     (picture,) = re.findall(r"```mermaid\n(.*?)```", ARCHITECTURE, re.DOTALL)
     drawn = re.findall(r'L(\d+)\["(.*?)"\]', picture)
     assert [text.replace(" · ", " | ") for _, text in drawn] == [layer for layer in layers if layer != "__main__"]
-    assert re.findall(r"L(\d+)(?:\[.*?\])? --> L(\d+)", picture) == [
-        (str(place), str(place + 1)) for place in range(len(drawn) - 1)
-    ]
+    expected = [(str(place), str(place + 1)) for place in range(len(drawn) - 1)]
+    assert re.findall(r"L(\d+)(?:\[.*?\])? --> L(\d+)", picture) == expected
 
 
 def placed() -> list[tuple[str, str]]:

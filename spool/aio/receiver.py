@@ -74,7 +74,6 @@ class Receiver:
 
         ``get``: a function that claims messages, calls its argument, and then commits.
         """
-        self._store.guard.check()
         mutex = threading.Lock()
         is_cancelled = has_begun = False
 
@@ -97,9 +96,11 @@ class Receiver:
     def _get(self, queue: str, get: Callable[[], T]) -> T:
         return get()
 
-    async def receive(self, wanted: Wanted, get_once: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
-        """Get messages. If no message can be taken at once, wait for this task's turn at the queue. Then check the
-        queue each time when a message may have arrived."""
+    async def receive(
+        self, wanted: Wanted, get_once: Callable[[], Awaitable[list[Message]]], *, alone: bool = False
+    ) -> list[Message]:
+        """Get messages. If no message can be taken at once, wait for this task's turn at the queue, unless it checks
+        the queue ``alone``. Then check the queue each time when a message may have arrived."""
         try:
             return await get_once()
         except (Empty, MessageInUse, LockTimeout):  # (LockTimeout: a lock did not become free, nothing happened)
@@ -108,7 +109,7 @@ class Receiver:
         deadline = self._store.deadline(wanted.timeout)
         held = partial(is_there, self._store.view, self._store.clock, wanted)
         wait = partial(self._repeat, (wanted.awaited,), held, get_once, deadline, wanted.head)
-        if wanted.by_key:
+        if wanted.by_key or alone:
             return await wait()
         turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
         with self._store.meters.consumers.waiting(wanted.queue):

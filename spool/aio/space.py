@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, Unpack, overload
 
@@ -33,7 +34,7 @@ from spool.admin.stats import QueueStats
 from spool.aio.claims import Claims
 from spool.aio.receiver import Receiver
 from spool.aio.task_worker import TaskWorker
-from spool.aio.threads import Threads, threaded
+from spool.aio.threads import Threads, threaded, wait_to_end
 from spool.errors import Empty
 from spool.log.write_set import WriteSet
 from spool.model.checks import body_list
@@ -46,7 +47,7 @@ from spool.space import enclosing
 from spool.transactions.claiming import check_wanted
 from spool.transactions.core import core_of
 from spool.transactions.request_reply import PendingRequest, check_request
-from spool.transactions.transaction import end_block, enter, leave
+from spool.transactions.transaction import end_block, enter, holds_groups, leave
 from spool.transactions.validation import put_request
 from spool.workers.handler import Handler
 from spool.workers.pauses import PAUSE_AFTER
@@ -93,13 +94,15 @@ class Transaction:
 
     async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """As ``Space.put_many``, in this transaction."""
-        if not (
-            self._receiver.core.store.settings.known.config.has_limits
-            or options.keys() & {"before", "deduplication_key"}
-        ):
-            return self.sync.put_many(queue, bodies, **options)
-        put = partial(self.sync.put_many, queue, body_list(bodies), **options)  # reads the queue
-        return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
+        has_limits, mutex = self._receiver.core.store.settings.known.config.has_limits, self.sync.mutex
+        reads_queue = has_limits or options.keys() & {"before", "deduplication_key"}
+        if not reads_queue and mutex.acquire(blocking=False):  # (a thread may hold it, e.g. a replace that waits)
+            try:
+                return self.sync.put_many(queue, bodies, **options)
+            finally:
+                mutex.release()
+        put = partial(self.sync.put_many, queue, body_list(bodies), **options)
+        return await self._threads.run_to_end(put, patient=True)
 
     async def replace(
         self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]
@@ -116,9 +119,12 @@ class Transaction:
     async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """As ``Space.get_many``, in this transaction. A cancellation has the same effect as for ``get``."""
         wanted = check_wanted(queue, max_messages, **options)
+        if self.sync.until < inf:  # (a get at this moment raises TransactionTimeout)
+            left = self.sync.until - self._receiver.core.store.clock.monotonic()
+            wanted = replace(wanted, timeout=left if wanted.timeout is None else min(wanted.timeout, left))
         options["timeout"] = 0  # the task waits, so no thread has to wait
-        get_once = partial(self.sync.get_many, queue, max_messages, **options)
-        return await self._receiver.receive(wanted, partial(self._attempt, get_once))
+        get_once = partial(self._attempt, partial(self.sync.get_many, queue, max_messages, **options))
+        return await self._receiver.receive(wanted, get_once, alone=holds_groups(self.sync))
 
     async def _attempt(self, get_once: Callable[[], list[Message]]) -> list[Message]:
         """Get messages once, in a thread.
@@ -406,7 +412,7 @@ class Space:
     async def close(self) -> None:
         """As ``spool.Space.close``."""
         closing = ThreadPoolExecutor(1, "spool-aio-close")  # all other threads may be busy
-        await self._threads.loop.run_in_executor(closing, self.sync.close)
+        await wait_to_end(self._threads.loop.run_in_executor(closing, self.sync.close))
         closing.shutdown(wait=False)
         self._threads.end()
         self._receiver.end()

@@ -15,6 +15,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from spool.runtime.call_guard import CallGuard
 
 _THREADS = 4
+_PATIENT_THREADS = 1000
+"""The holder of a key or a message needs a thread, too, beside all calls that wait for it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,15 +62,15 @@ class Threads:
         self.loop = asyncio.get_running_loop()
         self.guard = guard
         self._prompt = ThreadPoolExecutor(_THREADS, "spool-aio")
-        self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-patient")
+        self._patient = ThreadPoolExecutor(_PATIENT_THREADS, "spool-aio-patient")
 
     def submit(self, call: Callable[[], T], *, patient: bool = False) -> "asyncio.Future[T]":
-        """Begin the call."""
+        """Begin the call. Raises NotOpen if the space is closed."""
+        self.guard.check()
         return self.loop.run_in_executor(self._patient if patient else self._prompt, call)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Wait for the call in a thread. A cancelled task stops waiting. NotOpen if the space is closed."""
-        self.guard.check()
+        """Wait for the call in a thread. A cancelled task stops waiting."""
         return await self.submit(call)
 
     async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:
@@ -92,7 +94,6 @@ def threaded(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
     @wraps(call)
     async def in_thread(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
         threads: Threads = self._threads
-        threads.guard.check()
         return await threads.run_to_end(partial(call, self.sync, *args, **options))
 
     return in_thread

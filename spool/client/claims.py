@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from spool.client.connection import CALL_SECONDS, HttpConnection
@@ -85,15 +86,9 @@ class RemoteClaims(HeldMessages):
         given: dict[str, Any] = {"message_id": wanted.message_id, "correlation_id": wanted.correlation_id}
         given |= {"max": min(wanted.count, _MOST_AT_ONCE), "wait": wait, "lease": LEASE_SECONDS, "value": 0}
         until = time.monotonic() + LEASE_SECONDS
-        found = self._connection.call(
-            "POST",
-            "queues",
-            wanted.queue,
-            "claims",
-            headers={"Accept": NDJSON},
-            timeout=wait + CALL_SECONDS,
-            params={name: value for name, value in given.items() if value is not None},
-        )
+        params = {name: value for name, value in given.items() if value is not None}
+        call = partial(self._connection.call, headers={"Accept": NDJSON}, params=params, timeout=wait + CALL_SECONDS)
+        found = call("POST", "queues", wanted.queue, "claims")
         messages = [json.loads(line) for line in found.content.splitlines()]
         with self._mutex:
             self._held.update((each["id"], _Lease(each["id"], each["receipt"], until)) for each in messages)
@@ -182,18 +177,27 @@ class RemoteClaims(HeldMessages):
             each.until = until
 
     def _call(self, call: str, leases: list[_Lease], **given: Any) -> dict[str, Any]:
-        """Make a call for each process of the server that holds some of the messages; return the last answer."""
+        """Make a call for each process of the server that holds some of the messages; return the last answer.
+
+        If one process has died, the calls to the others are still made. Then ``extend`` and ``release`` raise no error,
+        because they pass over ended leases.
+        """
         groups: dict[str, list[str]] = {}
         for lease in leases:
             groups.setdefault(lease.receipt.partition(".")[0], []).append(lease.receipt)
         if len(groups) > 1 and given.get("put"):
             raise ProtocolError("two processes of the server hold the messages: commit each with messages of its own")
         options = {name: given.pop(name) for name in ("params", "seconds", "goes_on") if name in given}
-        answer = b""
+        answer, failed = b"", list[SpoolError]()
         for first, *others in groups.values():
             content = json_bytes({**given, **({"receipts": others} if others else {})})
             check_bytes(len(content), MOST_JSON_BYTES)
-            answer = self._connection.repeated("POST", "claims", first, call, content=content, **options).content
+            try:
+                answer = self._connection.repeated("POST", "claims", first, call, content=content, **options).content
+            except (BadMessageId, CommitUnknown) as error:
+                failed.append(error)
+        if failed and (call not in ("extend", "release") or len(failed) == len(groups)):
+            raise max(failed, key=lambda error: isinstance(error, CommitUnknown))
         return json.loads(answer or b"{}")  # type: ignore[no-any-return]
 
     def branch_of(self, message: Message) -> str:

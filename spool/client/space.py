@@ -22,7 +22,7 @@ from spool.client.fields import (
 )
 from spool.client.problems import NotByHTTP
 from spool.client.work import RemoteAttempt, RemoteAttempts, current_attempt
-from spool.errors import AccessDenied, BadMessageId, CommitUnknown, InvalidArgument, NotOpen, ProtocolError
+from spool.errors import BadMessageId, CommitUnknown, InvalidArgument, NotOpen, ProtocolError, SpoolError
 from spool.index.browse import Filter
 from spool.model.checks import body_list, check_timeout
 from spool.model.message import Message, MessageId
@@ -135,7 +135,8 @@ class RemoteSpace(Closing):
     def get(self, queue: str, *, transaction: Join | None = JOIN, **options: Unpack[GetOptions]) -> Message:
         """As ``spool.Space.get``. A message that another client holds is not found: the call raises Empty.
 
-        Raises CommitUnknown if the server has died, and the token has no right to look whether the message is there.
+        Raises CommitUnknown if an answer was lost, and the call cannot look whether the message is there: e.g. the
+        token has no right to look, or the server is not reached.
         """
         return self.get_many(queue, 1, transaction=transaction, **options)[0]
 
@@ -165,7 +166,7 @@ class RemoteSpace(Closing):
         """Return whether the messages are still in their queue. Raises the error if nobody knows."""
         try:
             return any(self.browse(messages[0].queue, message_id=[message.id for message in messages]))
-        except AccessDenied:
+        except SpoolError:
             raise error from None
 
     def claims(self) -> RemoteClaims:

@@ -223,9 +223,7 @@ def read_bodies(
         places = zip(ends[at:stop], lengths[at:stop], strict=True)
         piece = [data[end - length - start : end - start] for end, length in places]
         if list(map(zlib.crc32, piece)) != list(checksums[at:stop]):
-            raise CorruptedFile(
-                f"a body between the offsets {start} and {start + len(data)} does not match its checksum"
-            )
+            raise CorruptedFile(f"a body between offsets {start} and {start + len(data)} does not match its checksum")
         bodies += piece
         at = stop
     return bodies

@@ -209,9 +209,8 @@ def _count_command(view: View, found: dict[str, Usage], command: Addressing) -> 
             return
         if "failure_reason" not in command.changes:  # (a failed message moves to its error queue, full or not)
             target = command.changes["queue"]
-    for run, first, stop in view.index.messages.live_runs(
-        command.number, command.first, command.first + command.length
-    ):
+    begin, end = command.first, command.first + command.length
+    for run, first, stop in view.index.messages.live_runs(command.number, begin, end):
         here, more = run.queue.name, Usage(stop - first, run.bytes_of(first, stop - first))
         found[here] = found.get(here, _NOTHING).plus(Usage(-more.messages, -more.bytes))
         if target is not None:

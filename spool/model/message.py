@@ -166,9 +166,7 @@ class Message:
     codec: Final[str | None] = _field(
         "codec", None, "The codec that wrote the body: text, json, msgpack or a registered one; None: bytes."
     )
-    priority: Final[int] = _field(
-        "priority", DEFAULT_PRIORITY, "1 to 100; a queue by priority delivers the higher first."
-    )
+    priority: Final[int] = _field("priority", DEFAULT_PRIORITY, "1 to 100; a queue by priority delivers 100 first.")
     correlation_id: Final[str | None] = _field(
         "correlation_id", None, "The text by which the message and its reply can be found; None if the put gave none."
     )
@@ -181,9 +179,7 @@ class Message:
     user_code: Final[int] = _field("user_code", 0, "A whole number for the application's use; 0 if the put gave none.")
     client_id: Final[str | None] = _field("client_id", None, "The name of the sender; None if the put gave none.")
     application_key: Final[str | None] = _field("application_key", None, "A text for the application's use, or None.")
-    group: Final[str | None] = _field(
-        "group", None, "The group whose messages are handled one after the other, or None."
-    )
+    group: Final[str | None] = _field("group", None, "The group whose messages are handled one by one, or None.")
     attempts: Final[int] = _field("attempts", 0, "The number of failed attempts in this queue.")
     deaths: Final[int] = _field(
         "deaths", 0, "How many of these attempts ended with the death of a process, if the queue limits deaths."
@@ -192,9 +188,7 @@ class Message:
         "origin_queue", None, "The queue that it came from when it moved to an error queue; None: it did not."
     )
     origin_attempts: Final[int] = _field("origin_attempts", 0, "The failed attempts before it moved to an error queue.")
-    failure_reason: Final[str | None] = _field(
-        "failure_reason", None, "The reason of its last failed attempt, or None."
-    )
+    failure_reason: Final[str | None] = _field("failure_reason", None, "Why its last attempt failed, or None.")
 
     @property
     def failed_at(self) -> float | None:

@@ -64,12 +64,9 @@ class Missing(Enum):
 
 def packed(ranges: PositionRanges) -> bytes:
     """Encode ranges of positions in few bytes. Most numbers are close to each other, so differences are stored."""
-    ranges = sorted(ranges)
-    numbers = [number for number, _, _ in ranges]
+    numbers, firsts, counts = zip(*sorted(ranges), strict=True)
     steps = [numbers[0], *map(int.__sub__, numbers[1:], numbers)]
-    return zlib.compress(
-        msgpack.packb([steps, [first for _, first, _ in ranges], [count for _, _, count in ranges]]), 1
-    )
+    return zlib.compress(msgpack.packb([steps, firsts, counts]), 1)
 
 
 def unpacked(positions: bytes) -> PositionRanges:

@@ -8,7 +8,7 @@ RequestFailed.
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from spool.errors import Argument, Empty, InvalidArgument, ProtocolError, RequestFailed
@@ -90,10 +90,7 @@ def check_request(store: Store, queue: str, timeout: float | None, options: PutO
         raise InvalidArgument(f"a request needs a failure queue other than its reply queue, {reply_queue}")
     if (correlation_id := options.get("correlation_id")) is None:
         if options.get("deduplication_key") is not None:
-            raise InvalidArgument(
-                "a request with a deduplication_key needs a correlation_id, the same each time: the reply carries that "
-                "of the first request"
-            )
+            raise InvalidArgument("a request with a deduplication_key needs the same correlation_id each time")
         correlation_id = uuid.uuid4().hex
         options = {**options, "correlation_id": correlation_id}
     return PendingRequest(queue, options, correlation_id, reply_queue, failure_queue, config.error_queue, timeout)
@@ -114,13 +111,14 @@ def take_reply(core: Core, request: PendingRequest, before_commit: Callable[[], 
     # One commit moves the request and puts the reply. So look for the request first: if the request has failed, its
     # reply is visible to the search below, even if another thread catches up meanwhile.
     catch_up(core.store)
-    run = _run_of(core.store.view, request)
+    run, ordinal = _place_of(core.store.view, request)
     has_failed = run is not None and run.queue.name == request.error_queue
+    itself = frozenset({(run.number, ordinal)}) if run is not None else frozenset()  # (it may fail into these queues)
     for wanted in request.wanted:
         with suppress(Empty):
-            [reply] = get_alone(core, wanted, before_commit)
+            [reply] = get_alone(core, replace(wanted, passed=itself), before_commit)
             if reply.queue != request.reply_queue:
-                raise _failed(request, _run_of(core.store.view, request), reply)
+                raise _failed(request, _place_of(core.store.view, request)[0], reply)
             return reply
     if has_failed:
         raise _failed(request, run, None)
@@ -142,10 +140,10 @@ def is_held(view: View, clock: Clock, request: PendingRequest) -> bool:
     return any(is_there(view, clock, wanted) for wanted in request.wanted)
 
 
-def _run_of(view: View, request: PendingRequest) -> Run | None:
-    """Return the run of messages that contains the request; None if the request has left all queues."""
+def _place_of(view: View, request: PendingRequest) -> tuple[Run | None, int]:
+    """Return the run that contains the request, and its ordinal; the run is None if it has left all queues."""
     with view.mutex:
-        return view.index.messages.with_id(*parse_message_id(request.message_id))[0]
+        return view.index.messages.with_id(*parse_message_id(request.message_id))
 
 
 def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> RequestFailed:
@@ -158,7 +156,7 @@ def _failed(request: PendingRequest, run: Run | None, reply: Message | None) -> 
 
 def no_reply(view: View, request: PendingRequest) -> Empty:
     """Return the error for a reply that did not come in time."""
-    run = _run_of(view, request)
+    run, _ = _place_of(view, request)
     where = "has left its queue" if run is None else f"stays in queue {run.queue.name}"
     error = Empty(
         f"no reply came within {request.timeout:g} s: request {request.message_id} {where}; get a late reply with "

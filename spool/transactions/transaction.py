@@ -581,6 +581,11 @@ def leave(transaction: Transaction) -> None:
         transaction.ended_elsewhere = block
 
 
+def holds_groups(transaction: Transaction) -> bool:
+    """Return whether only this transaction can take the next messages of some groups."""
+    return bool(transaction._hold.groups)
+
+
 def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
     """End the transaction as ``with`` does: commit, or roll back after an error or a rollback-only mark.
 

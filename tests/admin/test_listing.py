@@ -171,9 +171,7 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
         found = [entry.damage for entry in space.entries("orders") if entry.state == "damaged"]
     assert len(found) == len(segments) > 0
     for segment, damage in zip(sorted(segments, key=lambda one: one.key), found, strict=True):
-        assert damage.startswith(
-            f"{segment.live} of the messages of queue orders cannot be read: their table in commit"
-        )
+        assert damage.startswith(f"{segment.live} of the messages of queue orders cannot be read: their table in")
 
 
 def test_messages_taken_and_reclaimed_during_a_listing_are_not_listed_as_damaged(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -306,3 +307,60 @@ async def test_x12_consume_gives_one_transaction_a_message(path: Path) -> None:
         seen += [message.body async for _, message in space.consume("orders", timeout=0)]
         assert seen == [1, 2, 2, 3]
     assert left(path) == []
+
+
+async def test_x12_a_get_of_a_transaction_waits_for_no_task_that_cannot_take_its_message(path: Path) -> None:
+    async with asyncio.timeout(PATIENT_SECONDS), spool.aio.open(path) as space:
+        await space.put("orders", 1, group="g")
+        async with space.transaction(timeout=None) as tx:
+            await tx.get("orders")
+            waiting = asyncio.create_task(space.get("orders", timeout=None, transaction=None))
+            while not space._receiver._turns:
+                await asyncio.sleep(0)
+            following = asyncio.create_task(tx.get("orders", timeout=None))
+            await space.put("orders", 2, group="g", transaction=None)
+            assert (await following).body == 2
+            with pytest.raises(spool.TransactionTimeout):
+                await space.transaction(timeout=0.5).get("orders", timeout=None)
+            waiting.cancel()
+
+
+async def test_x08_tasks_that_wait_for_a_key_leave_its_holder_a_thread(path: Path) -> None:
+    async with spool.aio.open(path) as space:
+        await space.change_queue("orders", deduplication_window=600)
+        put = partial(space.put, "orders", deduplication_key="a", transaction=None)
+        async with space.transaction() as tx:
+            await tx.put("orders", "first", deduplication_key="a")
+            waiting = [asyncio.create_task(put(n)) for n in range(9)]
+            await asyncio.sleep(0)
+            await tx.put("orders", "second", deduplication_key="b")
+        await asyncio.gather(*waiting)
+    assert left(path) == ["first", "second"]
+
+
+async def test_a_put_beside_a_replace_that_waits_does_not_stop_the_loop(path: Path) -> None:
+    async with spool.aio.open(path) as space:
+        async with space.transaction() as holder, space.transaction() as tx:
+            await holder.replace("orders", 1, correlation_id="a")
+            replacing = asyncio.create_task(tx.replace("orders", 2, correlation_id="a"))
+            while tx.sync.mutex.acquire(blocking=False):
+                tx.sync.mutex.release()
+                await asyncio.sleep(0)
+            putting = asyncio.create_task(tx.put("orders", 3))
+            await asyncio.sleep(0)
+            await holder.rollback()
+            await asyncio.gather(replacing, putting)
+    assert left(path) == [2, 3]
+
+
+async def test_every_call_after_the_end_says_that_the_space_is_closed(path: Path) -> None:
+    async with spool.aio.open(path) as space:
+        tx = space.transaction()
+    for call in (
+        space.put("orders", 1, deduplication_key="a"),
+        space.replace("orders", 1, correlation_id="a"),
+        tx.replace("orders", 1, correlation_id="a"),
+        tx.get("orders"),
+    ):
+        with pytest.raises(spool.NotOpen):
+            await call

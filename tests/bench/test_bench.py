@@ -155,9 +155,7 @@ def test_calls_are_judged_by_both_counts(tmp_path: Path, monkeypatch: pytest.Mon
     counts = {"put": (50, 80), "get": (71, 1), "two-phase commit of a put, all five calls": (1, 251)}
     found = {step: Walk(*counts.get(step, (1, 1))) for step in calls._MOST}
     monkeypatch.setattr(calls, "walks", lambda directory: found)
-    verdicts = [
-        outcome.verdict for outcome in calls._measure(Bench(str(tmp_path), ONCE)) if isinstance(outcome, Outcome)
-    ]
+    verdicts = [each.verdict for each in calls._measure(Bench(str(tmp_path), ONCE)) if isinstance(each, Outcome)]
     ok, not_ok = Verdict.OK, Verdict.NOT_OK
     assert verdicts == [ok, not_ok, ok, ok, not_ok]
 

@@ -53,9 +53,8 @@ def test_tasks_run_whatever_is_killed_and_run_again_only_after_a_kill(
         assert journal.unexcused() == []
         assert journal.counted_too_early() == []
         assert journal.without_body() == []
-        assert {body: {journal.chords[body]} for body in journal.totals if body in journal.chords} == {
-            body: sums for body, sums in journal.totals.items() if body in journal.chords
-        }
+        expected = {body: sums for body, sums in journal.totals.items() if body in journal.chords}
+        assert {body: {journal.chords[body]} for body in journal.totals if body in journal.chords} == expected
         assert "results" in kinds or not journal.lost
         for queue, stats in space.stats().items():
             assert stats.claimed == 0, queue

@@ -106,9 +106,8 @@ def test_only_the_tasks_that_began_have_used_an_attempt_when_their_worker_dies(o
     assert {message.correlation_id for message in own.space.browse("failed")} == set(sent[:2])
     until(lambda: own.space.stats("celery").ready == 6)
     assert own.space.claims().take("celery", 8) != []
-    assert {message.correlation_id: message.attempts for message in own.space.browse("celery")} == {
-        id: int(number == 2) for number, id in enumerate(sent) if number > 1
-    }
+    expected = {id: int(number == 2) for number, id in enumerate(sent) if number > 1}
+    assert {message.correlation_id: message.attempts for message in own.space.browse("celery")} == expected
 
 
 def test_a_task_that_kills_its_worker_uses_an_attempt_each_time(own: Shop) -> None:
@@ -198,9 +197,8 @@ def test_a_warm_shutdown_finishes_running_tasks_and_returns_the_others(own: Shop
         for number in range(6):
             own.space.put("words", "", correlation_id=str(number))
         first.process.wait(SECONDS)
-    assert {result.id for result in results if result.state == states.SUCCESS} == {
-        result.id for number, result in enumerate(results) if str(number) in running
-    }
+    expected = {result.id for number, result in enumerate(results) if str(number) in running}
+    assert {result.id for result in results if result.state == states.SUCCESS} == expected
     assert [message.attempts for message in own.space.browse("celery")] == [0] * 4
     with working(own.place, "second"):
         assert [result.get(timeout=SECONDS) for result in results] == [str(number) for number in range(6)]

@@ -17,6 +17,7 @@ from tests.at_once import AT_ONCE
 from tests.clocks import SimulatedClock, timed
 from tests.full import no_room
 from tests.held import PATIENT_SECONDS, committed_here
+from tests.shown import shown
 from tests.spaces import remove_by_hand
 
 
@@ -120,10 +121,8 @@ def test_x14_a_rejection_moves_messages_to_the_error_queue_at_once(space: spool.
     before = door.counters(space).issued
     claims.reject(taken[::2], "no such account").result(PATIENT_SECONDS)
     assert door.counters(space).issued == before + 1
-    assert [(one.body, one.origin_attempts, one.failure_reason) for one in claims.take("errors", 9)] == [
-        (0, 1, "no such account"),
-        (2, 1, "no such account"),
-    ]
+    failed = shown(claims.take("errors", 9), "body origin_attempts failure_reason")
+    assert failed == [(0, 1, "no such account"), (2, 1, "no such account")]
     assert claims.held == 3
 
 
@@ -570,9 +569,7 @@ def test_x14_a_message_whose_error_queue_is_missing_remains_for_another_attempt(
         f"queue {missing} does not exist: create it (spool-admin queue create {missing}): no such cake" in caplog.text
     )
     space.create_queue(missing, **(options if missing == "rare" else {}))
-    assert [(one.body, one.attempts, one.failure_reason) for one in space.browse("rare")] == [
-        ("stone", 1, "no such cake")
-    ]
+    assert shown(space.browse("rare"), "body attempts failure_reason") == [("stone", 1, "no such cake")]
     assert claims.take("rare") == [], "the message is not due at once"
     clock.sleep(60.0)
     end(claims.take("rare"), claims).result(PATIENT_SECONDS)

@@ -218,6 +218,29 @@ def test_a_get_whose_acknowledgement_is_unknown_looks_for_its_message(
     assert through.stats("other").ready == 0
 
 
+def test_a_get_whose_message_nobody_can_look_for_is_unknown(remote: RemoteSpace, server: Server) -> None:
+    def lose(*_: object) -> None:
+        server.kill()
+        raise spool.CommitUnknown("the answer is lost")
+
+    remote.put("other", "a")
+    with mock.patch.object(leases.RemoteClaims, "end", lose), pytest.raises(spool.CommitUnknown, match="is lost"):
+        remote.get("other")
+
+
+def test_messages_of_a_process_that_died_do_not_keep_those_of_the_others(remote: RemoteSpace) -> None:
+    remote.put_many("other", range(4))
+    with remote.claims() as claims:
+        messages = claims.take("other", 4)
+        for lost in messages[::2]:
+            claims._held[lost.id].receipt = "dead.0"
+        claims.extend()
+        with pytest.raises(spool.BadMessageId):
+            claims.remove(messages[:2]).result(WAIT)
+        claims.release(messages[2:])
+        assert (remote.stats("other").ready, remote.stats("other").claimed) == (1, 2)
+
+
 def test_claims_after_a_restart_are_gone(remote: RemoteSpace, server: Server) -> None:
     remote.put_many("other", ["a", "b"])
     with remote.claims() as claims:

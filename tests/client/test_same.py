@@ -10,6 +10,7 @@ import pytest
 
 import spool
 from tests.client.conftest import QUEUES, WAIT
+from tests.shown import shown
 
 BODIES = [
     b"",
@@ -70,10 +71,8 @@ def test_all_options_of_a_put_arrive(space: Any) -> None:
     assert {name: getattr(found, name) for name in given} == expected
     space.put("other", b"later", delay=1000.0, time_to_live=5000.0)
     [delayed] = space.browse("other")
-    assert (round(delayed.not_before - delayed.enqueued_at), round(delayed.expires_at - delayed.enqueued_at)) == (
-        1000,
-        5000,
-    )
+    begun = delayed.enqueued_at
+    assert (round(delayed.not_before - begun), round(delayed.expires_at - begun)) == (1000, 5000)
 
 
 def test_many_messages_are_put_and_taken_in_order(space: Any) -> None:
@@ -238,18 +237,10 @@ def test_messages_are_claimed_and_each_is_ended(space: Any) -> None:
     assert claims.held == 0
     with pytest.raises(spool.ProtocolError, match="closed"):
         claims.take("orders")
-    assert [(message.body, message.attempts, message.failure_reason) for message in space.browse("orders")] == [
-        (5, 0, None),
-        (7, 0, None),
-        (2, 1, "too hot"),
-    ]
-    assert [(message.id, message.body, message.failure_reason) for message in space.browse("errors")] == [
-        (ids[3], 3, "no"),
-        (ids[4], 4, "no"),
-    ]
-    assert [(message.id, message.body, message.priority) for message in space.browse("other")] == [
-        (new[0], {"n": 1}, 2)
-    ]
+    left = [(5, 0, None), (7, 0, None), (2, 1, "too hot")]
+    assert shown(space.browse("orders"), "body attempts failure_reason") == left
+    assert shown(space.browse("errors"), "id body failure_reason") == [(ids[3], 3, "no"), (ids[4], 4, "no")]
+    assert shown(space.browse("other"), "id body priority") == [(new[0], {"n": 1}, 2)]
     assert space.stats("orders").dequeued == 3
 
 
@@ -324,12 +315,8 @@ def test_the_outcomes_of_a_worker(space: Any) -> None:
     assert summary.reasons["delivered"] == "made 1"
     assert "never" in summary.reasons["rejected"]
     replies = list(space.browse("replies"))
-    assert [(message.body, message.correlation_id) for message in replies] == [
-        ("reply", ids[0]),
-        (b"bytes", ids[1]),
-        ({"v": 1}, ids[2]),
-        (b"", ids[7]),
-    ]
+    expected = [("reply", ids[0]), (b"bytes", ids[1]), ({"v": 1}, ids[2]), (b"", ids[7])]
+    assert shown(replies, "body correlation_id") == expected
     assert {(message.application_key, message.headers["h"]) for message in replies} == {("app", "1")}
     [failure] = space.browse("failures")
     assert (failure.body, failure.correlation_id) == ("no", ids[4])
@@ -453,17 +440,11 @@ def test_the_puts_of_a_function_join_its_commit(space: Any) -> None:
     assert plain(summary) == {"delivered": 2, "retried": 2, "rejected": 1, "left": 2}
     assert "nowhere" in summary.reasons["retried"]
     assert set(seen) == {space}
-    assert [(message.body, message.priority, message.correlation_id) for message in space.browse("other")] == [
-        found
-        for body in ("reply", "translate")
-        for found in ([([body, 1], 3, None), (body, 50, None), (b"x", 50, None)])
-    ]
+    put = [[([body, 1], 3, None), (body, 50, None), (b"x", 50, None)] for body in ("reply", "translate")]
+    assert shown(space.browse("other"), "body priority correlation_id") == [*chain(*put)]
     assert [message.id for message in space.browse("other")] == ids[0] + ids[1]
     assert len({*chain(*ids)}) == 15
-    assert [(message.body, message.correlation_id) for message in space.browse("replies")] == [
-        ("reply", "c"),
-        ("new", "c"),
-    ]
+    assert shown(space.browse("replies"), "body correlation_id") == [("reply", "c"), ("new", "c")]
     assert len(list(space.browse("important"))) == 5
 
 

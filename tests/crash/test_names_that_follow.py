@@ -199,9 +199,7 @@ def test_a_dry_run_reports_no_damage_for_durable_commits_that_have_lost_their_na
     assert {finding.kind for finding in scan.plan(door.store(space)).findings} == {Kind.MOVED}
 
 
-def test_a_consumed_file_is_no_commit_though_newest_were_deleted_by_hand(
-    opened: tuple[Machine, spool.Space],
-) -> None:
+def test_a_consumed_file_is_no_commit_though_newest_were_deleted_by_hand(opened: tuple[Machine, spool.Space]) -> None:
     """The name of the consumed file has its former number."""
     machine, space = opened
     disk = door.disk(space)

@@ -175,9 +175,7 @@ def test_a_failed_message_whose_next_attempt_cannot_be_put_is_dead_lettered_with
     app.check(worker, [dead.id], [message.message_id])
 
 
-def test_a_message_with_an_eta_waits_in_space_and_takes_no_place_of_a_worker(
-    odd: tuple[Odd, dramatiq.Worker],
-) -> None:
+def test_a_message_with_an_eta_waits_in_space_and_takes_no_place_of_a_worker(odd: tuple[Odd, dramatiq.Worker]) -> None:
     """Another broker has put the message, with its own way to delay it."""
     app, worker = odd
     app.done.clear()

@@ -139,9 +139,7 @@ def _before_each_call(explorer: Interleaver, thin: int, offset: int = 0) -> int:
     for step in tried:
         plan = (Switch(1, worker), Switch(step, administrator))
         deleting = explorer.play(plan).trace
-        end = next(
-            (n for n, (actor, _) in enumerate(deleting, 1) if n > step and actor != administrator), len(deleting)
-        )
+        end = next((n for n, (by, _) in enumerate(deleting, 1) if n > step and by != administrator), len(deleting))
         for following in (2, 3):
             explorer.play((*plan, Switch(end, following)))
     return 3 * len(tried)

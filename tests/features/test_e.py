@@ -49,9 +49,8 @@ def test_e02_removal_and_update_travel_as_commands_that_the_commit_applies(space
     commands = []
     for name in sorted(os.listdir(f"{space.path}/committed")):
         with open(f"{space.path}/committed/{name}", "rb") as file:
-            commands += [
-                c for part in msgpack.Unpacker(file) if isinstance(part, dict) for c in part.get("commands", ())
-            ]
+            parts = [part for part in msgpack.Unpacker(file) if isinstance(part, dict)]
+            commands += [command for part in parts for command in part.get("commands", ())]
     assert [command[0] for command in commands] == ["remove", "update"]
     assert seen(space, "q") == [2]
 

@@ -147,9 +147,8 @@ def test_q16_everything_but_claims_goes_along(tmp_path: Path, clock: MovedClock,
         file = io.BytesIO()
         report = first.export(file, compress=how == "compressed")
         assert report.files > 5
-        assert report.messages == {
-            queue: counts.ready + counts.delayed + counts.claimed for queue, counts in stats.items()
-        }
+        expected = {queue: counts.ready + counts.delayed + counts.claimed for queue, counts in stats.items()}
+        assert report.messages == expected
         first.close()
         file.seek(0)
         second = spool.import_space(timed(tmp_path / "second", clock), file)

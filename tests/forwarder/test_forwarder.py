@@ -310,9 +310,8 @@ def test_options_of_services_are_refused_beside_routes_that_have_them(path: str)
 
 def test_threads_that_a_service_cannot_use_are_told(caplog: pytest.LogCaptureFixture) -> None:
     as_routes({"web": "http://localhost/", "one": "python:shop:book", "two": "queue:errors"}, threads=4)
-    assert caplog.messages == [
-        f"queue {queue}: threads has no effect on its service, which has 1" for queue in ("one", "two")
-    ]
+    expected = [f"queue {queue}: threads has no effect on its service, which has 1" for queue in ("one", "two")]
+    assert caplog.messages == expected
 
 
 def test_a_forwarder_without_a_route_is_refused(path: str) -> None:

@@ -175,9 +175,7 @@ def test_a_forwarder_that_calls_nothing_is_abandoned_at_once(space: spool.Space)
     ended: list[bool] = []
     forwarder = ThreadForwarder(space.path, [scripted(refused)])
     forwarder.abandon(lambda: ended.append(True))
-    failing = ThreadForwarder(
-        space.path, [scripted(refused)], on_event=lambda event: 1 // (not isinstance(event, Done))
-    )
+    failing = ThreadForwarder(space.path, [scripted(refused)], on_event=lambda it: 1 // (not isinstance(it, Done)))
     space.put("work", "x")
     assert len(failing.run(once=True).errors) == 1
     failing.abandon(lambda: ended.append(True))

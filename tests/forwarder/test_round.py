@@ -270,9 +270,7 @@ def test_chunks_keep_the_order_and_are_bounded(space: spool.Space) -> None:
 
     forward(space, lambda request: Replied(b""), job=job)
     (chunks,) = seen
-    assert [one.first + place for chunk in chunks for one in chunk.runs for place in range(one.length)] == list(
-        range(20)
-    )
+    assert [one.first + n for chunk in chunks for one in chunk.runs for n in range(one.length)] == list(range(20))
     marks = [chunks[0].marks.after(sum(map(len, chunks[:place]))) for place in range(len(chunks))]
     assert [chunk.marks for chunk in chunks] == marks, "a mark for each message, in order"
     assert all(sum(run.bytes for run in chunk.runs) <= 8 << 20 for chunk in chunks)

@@ -89,9 +89,8 @@ class TestSession:
         of_driver = kinds(os.getpid())
         assert of_driver["java"]
         assert of_driver["worker"]
-        assert not {os.getpgid(pid) for kind in ("java", "daemon", "worker") for pid in of_driver[kind]} & {
-            os.getpgrp()
-        }
+        pids = [pid for kind in ("java", "daemon", "worker") for pid in of_driver[kind]]
+        assert os.getpgrp() not in map(os.getpgid, pids)
 
     def test_a_process_has_one_spark(self, spark: "SparkSession") -> None:
         with pytest.raises(session.SparkUnavailable, match="already"):

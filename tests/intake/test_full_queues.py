@@ -138,9 +138,8 @@ def test_an_entry_that_is_left_alone_is_told_once_although_the_queue_is_full_now
         intake.take_all()
         assert "drop/orders/link" in intake._left
         space.get("orders")
-    assert [record.getMessage() for record in caplog.records if "link" in record.getMessage()] == [
-        "drop/orders/link: it is no regular file, and is left alone"
-    ]
+    expected = ["drop/orders/link: it is no regular file, and is left alone"]
+    assert [record.getMessage() for record in caplog.records if "link" in record.getMessage()] == expected
     link.unlink()
     for _ in range(2):
         intake._begin_look()

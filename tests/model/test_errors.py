@@ -23,9 +23,8 @@ def test_an_error_names_the_argument_and_the_values_that_it_takes(space: spool.S
 
 def test_a_value_that_reads_like_an_argument_stays_as_it_was_typed(space: spool.Space) -> None:
     error = refused(space, durability="retry_delay")
-    assert error.told({"retry_delay": "--retry-delay", "durability": "--durability"}) == (
-        "queue new: --durability is one of flush, none, not 'retry_delay'"
-    )
+    expected = "queue new: --durability is one of flush, none, not 'retry_delay'"
+    assert error.told({"retry_delay": "--retry-delay", "durability": "--durability"}) == expected
 
 
 def test_an_error_about_two_arguments_names_both(space: spool.Space) -> None:

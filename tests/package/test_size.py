@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_265,
+    "spool": 23_260,
     "spool/watch": 1_042,
     "recovery": 1_233,
     "xa": 2_696,
@@ -38,10 +38,10 @@ MOST = {
     "scripts/xaspool_scripts/commands/execute.py": 64,
     "tests/selection": 372,
     "tests/web": 1_238,
-    "tests/client": 903,
+    "tests/client": 902,
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,
-    "tests/schedules/test_change.py": 62,
+    "tests/schedules/test_change.py": 58,
     "tests/forwarder/network": 1_342,
     "tests/forwarder/network/test_rows.py": 65,
     "tests/scripts/test_get_exec.py": 86,
@@ -50,7 +50,7 @@ MOST = {
 """The most lines of code of each package. A package inside another package of this table is not counted twice."""
 
 PARTS = {
-    "log and format": (("spool/log", "spool/format"), 3_041),
+    "log and format": (("spool/log", "spool/format"), 3_040),
     "transactions and the journal of attempts": (("spool/transactions", "spool/policies/attempt_journal.py"), 2_730),
 }
 """The most lines of code of some parts of the engine."""

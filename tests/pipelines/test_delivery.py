@@ -147,9 +147,8 @@ def test_a_warning_about_a_destination_in_another_space_is_logged_once(
     )
     pipeline.create_queues(space)
     pipeline.work(space.path, once=True)
-    assert [record.getMessage().split(" if ")[0] for record in caplog.records] == [
-        f"queue next of {tmp_path}/other remembers the key of a put for only 60 s:"
-    ]
+    expected = [f"queue next of {tmp_path}/other remembers the key of a put for only 60 s:"]
+    assert [record.getMessage().split(" if ")[0] for record in caplog.records] == expected
 
 
 def test_a_queue_that_is_not_there_is_named_before_a_message_is_taken(space: spool.Space) -> None:

@@ -96,9 +96,8 @@ def test_a_deduplication_key_without_a_window_is_told(space: spool.Space, caplog
     for _ in range(2):
         space.put("orders", "tea", deduplication_key="tea of today")
     assert space.stats("orders").ready == 2
-    assert caplog.messages == [
-        "queue orders: deduplication_key has no effect, because the queue's deduplication_window is 0"
-    ]
+    expected = ["queue orders: deduplication_key has no effect, because the queue's deduplication_window is 0"]
+    assert caplog.messages == expected
 
 
 def test_options_of_a_put_with_an_effect_are_not_told(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ from spool.model.layout import CommittedName
 from spool.model.position import Position
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.recovery import branch_files, decision, numbers, unfinished
+from tests.shown import shown
 
 FOREIGN, OTHER = Xid(7, b"foreign", b"1"), Xid(7, b"foreign", b"2")
 OURS = Xid(min(FORMATS_BOUND_TO_A_LIFE), b"ours", b"1")
@@ -44,9 +45,8 @@ def _steps(decisions: Iterable[Decision]) -> list[tuple[str, Step]]:
 def test_unpublished_numbers_are_finished_discarded_or_filled_in_their_order() -> None:
     evidence = _evidence(seen=frozenset(range(1, 8)), files={4: WHOLE, 5: TORN, 7: EMPTY})
     found = numbers.decide(evidence)
-    assert [(one.number, one.step) for one in found] == [
-        (4, Step.FINISH), (5, Step.DISCARD), (6, Step.FILL), (7, Step.FILL)
-    ]  # fmt: skip
+    steps = [(4, Step.FINISH), (5, Step.DISCARD), (6, Step.FILL), (7, Step.FILL)]
+    assert shown(found, "number step") == steps
     assert [one.cause for one in found] == ["2 messages", "it is short", "no file", "an empty file"]
 
 
@@ -88,9 +88,8 @@ def test_a_commit_that_only_the_mirror_has_is_finished_as_if_the_space_had_it() 
     header = Header(0, 0.0, {}, durable_mark=3)
     given = _evidence(files={4: TORN}).with_mirrored({4: header, 6: header})
     assert given.from_mirror == (4, 6)
-    assert [(one.number, one.step) for one in numbers.decide(given)] == [
-        (4, Step.FINISH), (5, Step.FILL), (6, Step.FINISH)
-    ]  # fmt: skip
+    steps = [(4, Step.FINISH), (5, Step.FILL), (6, Step.FINISH)]
+    assert shown(numbers.decide(given), "number step") == steps
 
 
 # -- files of branches -------------------------------------------------------------------------------------------------

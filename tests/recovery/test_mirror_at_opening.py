@@ -313,9 +313,8 @@ def test_of_an_opening_and_a_restore_at_the_same_time_one_is_refused_the_mirror(
 def test_a_process_that_joins_others_does_not_get_past_a_restore(space: spool.Space, tmp_path: Path) -> None:
     """The other processes close in between: no process holds the mirror when the restore checks."""
     space.close()
-    restoring, joining = (
-        Mirror(Disk(str(tmp_path / name)), Disk(str(tmp_path / "mirror"))) for name in ("new", "space")
-    )
+    mirror = str(tmp_path / "mirror")
+    restoring, joining = (Mirror(Disk(str(tmp_path / name)), Disk(mirror)) for name in ("new", "space"))
     try:
         restoring.hold_for_restore()
         with pytest.raises(spool.MirrorMismatch, match="restores a space from it"):

@@ -16,6 +16,7 @@ import spool.aio
 from spool.transactions import request_reply
 from tests.held import PATIENT_SECONDS
 from tests.meanwhile import elsewhere
+from tests.shown import shown
 from tests.spaces import opened_path, path_with
 
 path = path_with(
@@ -86,12 +87,8 @@ def test_a_rejection_would_look_like_the_reply_in_the_same_queue(space: spool.Sp
 def test_the_reply_of_a_service_is_returned_and_taken(space: spool.Space, request_: InThreads) -> None:
     with served(space):
         reply = request_("orders", "soup", correlation_id="table 7", user_code=3, timeout=None)
-        assert (reply.body, reply.queue, reply.correlation_id, reply.user_code) == (
-            "cooked: soup",
-            "answers",
-            "table 7",
-            3,
-        )
+        expected = [("cooked: soup", "answers", "table 7", 3)]
+        assert shown([reply], "body queue correlation_id user_code") == expected
         assert request_("orders", "cake", reply_queue="more-answers").queue == "more-answers"
     assert not list(space.browse("answers"))
 
@@ -115,6 +112,16 @@ def test_a_rejection_is_told_with_the_services_answer(space: spool.Space, reques
     assert [message.id for message in space.browse("errors")] == [failed.value.message_id]
     assert not list(space.browse("failures"))
     assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
+
+
+@pytest.mark.parametrize("option", ["reply_queue", "failure_queue"])
+def test_a_request_that_fails_into_a_queue_of_answers_is_no_answer(
+    space: spool.Space, request_: InThreads, option: str
+) -> None:
+    with served(space), pytest.raises(spool.RequestFailed, match="there is none") as failed:
+        request_("orders", "coffee", **{option: "errors"})
+    assert failed.value.reply is None
+    assert [message.id for message in space.browse("errors")] == [failed.value.message_id]
 
 
 def test_a_failure_during_the_search_for_the_reply_is_told_with_its_reply(

@@ -156,9 +156,8 @@ def test_x13_a_group_that_does_not_exist_is_logged_once(tmp_path: Path, caplog: 
             publisher()
         space.create_queue("orders")
         space.put("orders", 1)
-    assert [record.getMessage().partition(": the metrics")[2] for record in caplog.records] == [
-        " are not published: there is no group 'no-such-group' on this machine"
-    ]
+    expected = [" are not published: there is no group 'no-such-group' on this machine"]
+    assert [record.getMessage().partition(": the metrics")[2] for record in caplog.records] == expected
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,14 @@ def test_top_the_console_and_the_metrics_have_one_verdict(
     verdict = troubles(found, NOW, {})
     assert [sentence(each, str) for each in verdict] == sentences
     in_top = of_top(found, {}, NOW)
-    assert [said.removesuffix(".").partition(": spool-admin ")[0] for said in in_top] == [
-        said.removesuffix(".") for said in sentences
-    ]
+    expected = [said.removesuffix(".") for said in sentences]
+    assert [said.removesuffix(".").partition(": spool-admin ")[0] for said in in_top] == expected
     in_console = console.findings(Samples(lambda: found, lambda: 0.0).snapshot())
     assert [each.sentence for each in in_console] == sentences
     assert [each.level == "bad" for each in in_console] == [each.cause.is_bad for each in verdict]
     counted = parsed(text_of(Collection(found.space, found)))["xaspool_troubles"]
-    assert {dict(labels)["cause"] for labels, count in counted.items() if count} == {
-        each.cause.replace(" ", "_") for each in verdict
-    }
+    expected = {each.cause.replace(" ", "_") for each in verdict}
+    assert {dict(labels)["cause"] for labels, count in counted.items() if count} == expected
 
 
 @pytest.mark.parametrize(("found", "sentences"), CASES.values(), ids=CASES)

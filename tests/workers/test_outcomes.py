@@ -310,9 +310,8 @@ def test_consume_records_a_failure_reason_when_its_loop_is_left(space: spool.Spa
     space.put("orders", "x")
     for _ in space.consume("orders"):
         break
-    assert space.get("errors").failure_reason == (
-        "the loop was left before its body ended (break, return or an exception)"
-    )
+    expected = "the loop was left before its body ended (break, return or an exception)"
+    assert space.get("errors").failure_reason == expected
 
 
 def test_consume_may_be_left_after_a_commit(space: spool.Space) -> None:

@@ -70,6 +70,5 @@ def test_a_forwarder_without_spark_is_counted_as_a_forwarder(path: Path) -> None
         assert any(("route", "calls", "Scripted") in found for found in states)
         assert not any(key[0].startswith("workers") for found in states for key in found)
         counts = space.engine.meters.read().counts
-        assert {key: count for key, count in counts.items() if key[0] == "outcomes"} == {
-            ("outcomes", "forwarder", "calls", "delivered"): 2
-        }
+        expected = {("outcomes", "forwarder", "calls", "delivered"): 2}
+        assert {key: count for key, count in counts.items() if key[0] == "outcomes"} == expected

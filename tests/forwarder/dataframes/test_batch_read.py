@@ -232,9 +232,7 @@ def compact_all(space: spool.Space) -> None:
         pass
 
 
-def test_x05_messages_whose_files_were_compacted_after_the_plan_are_read_where_they_lie(
-    space: spool.Space,
-) -> None:
+def test_x05_messages_whose_files_were_compacted_after_the_plan_are_read_where_they_lie(space: spool.Space) -> None:
     with small_compactions():
         for place in range(40):
             space.put("orders", b"%d" % place)
@@ -260,9 +258,7 @@ def test_a_body_larger_than_a_row_of_spark_fails_the_task_with_advice(
     monkeypatch.setattr(batches, "LARGEST_BODY", 4)
     space.put("orders", b"four")
     space.put("orders", b"fiver")
-    with pytest.raises(
-        spool.InvalidArgument, match="a body of 5 bytes, more than a row of Spark takes, 4: read without"
-    ):
+    with pytest.raises(spool.InvalidArgument, match="a body of 5 bytes, more than a row of Spark takes, 4: read"):
         read(reader(space))
     assert len(read(reader(space, body="false"))) == 2
 
@@ -329,9 +325,8 @@ class TestSpark:
         frame = spark.read.format("spool").option("queue", "orders").load(space.path)
         rows = frame.collect()
         assert len(rows) == 7
-        assert [(bytes(row.body), row.priority) for row in rows if row.headers.get("tenant") == "acme"] == [
-            (b"text", 70)
-        ]
+        expected = [(b"text", 70)]
+        assert [(bytes(row.body), row.priority) for row in rows if row.headers.get("tenant") == "acme"] == expected
         late = [row for row in rows if row.not_before and row.not_before > row.enqueued_at]
         assert [(row.not_before - row.enqueued_at).total_seconds() for row in late] == [3600.0]
         assert space.stats("orders").claimed == 0

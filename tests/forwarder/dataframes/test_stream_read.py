@@ -106,9 +106,8 @@ def test_compacted_messages_come_in_batches_too(space: spool.Space, query: Query
             space.put("orders", b"%02d" % place)
         door.compact(space)
         assert door.index(space).messages.segments
-        assert [*batches(query(from_="8"), {"number": 7}, ReadMaxRows(11))] == [
-            [b"%02d" % place for place in range(begin, min(begin + 11, 40))] for begin in (7, 18, 29)
-        ]
+        expected = [[b"%02d" % place for place in range(begin, min(begin + 11, 40))] for begin in (7, 18, 29)]
+        assert [*batches(query(from_="8"), {"number": 7}, ReadMaxRows(11))] == expected
 
 
 def test_x05_consumed_messages_are_not_read_and_moved_ones_keep_their_number(space: spool.Space, query: Query) -> None:

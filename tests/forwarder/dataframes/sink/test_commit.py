@@ -214,10 +214,8 @@ def test_a_write_that_writes_nothing_warns_if_its_application_does_not_number_it
         writer.commit([attempts.write(writer, 0, texts("a"))])
     assert bodies(space) == ["a"]
     (told,) = [record for record in caplog.records if "nothing is written" in record.getMessage()]
-    assert (told.levelname, "give each write of the application a batchId" in told.getMessage()) == (
-        level,
-        level == "WARNING",
-    )
+    assert told.levelname == level
+    assert ("give each write of the application a batchId" in told.getMessage()) == (level == "WARNING")
 
 
 def test_x05_of_two_drivers_that_write_the_same_batch_at_once_one_does(
