@@ -232,7 +232,7 @@ def test_a_later_version_is_refused_by_name_and_a_flipped_bit_is_none() -> None:
     data = with_version(encode_header(Header(0, 1.0, {})), VERSION + 1)
     with pytest.raises(CorruptedFile):
         decode_header(data[:-1] + bytes([data[-1] ^ 1]), len(data))
-    with pytest.raises(NewerFormat, match="use a later one"):
+    with pytest.raises(NewerFormat, match="use a later version"):
         decode_header(data, len(data))
 
 
