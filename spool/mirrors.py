@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from spool.coordination.locks import OpenLock
@@ -10,7 +10,7 @@ from spool.disk.advice import translated
 from spool.disk.content import chunks, ensure_directory, new_file, opened, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.requirements import check_kind, check_stages
-from spool.errors import InvalidArgument, NotASpace, SpaceExists, SystemFailure
+from spool.errors import InvalidArgument, NotASpace, SpaceExists, SpoolError, SystemFailure
 from spool.model import layout
 from spool.model.paths import local_path
 from spool.model.settings import space_config
@@ -55,6 +55,7 @@ def begin(path: str | os.PathLike[str], mirror: str | os.PathLike[str]) -> Space
             directory's name.
         SystemFailure: a process has the space open.
         NotASpace: ``path`` holds no space.
+        the errors of ``open``, e.g. if a damaged commit cannot be copied: the space keeps its former mirror, or none.
     """
     mirror = os.path.abspath(local_path(mirror))
     space_config({"mirror": mirror}, {})  # checked before a file is created in the mirror
@@ -68,8 +69,13 @@ def begin(path: str | os.PathLike[str], mirror: str | os.PathLike[str]) -> Space
         finally:
             side.close_all()
         write_settings(disk, with_mirror(text, side.root))
-    with call_guard.deferred(disk.close_all), translated("opening the queue space"):
-        return open_space(disk)
+    try:
+        with call_guard.deferred(disk.close_all), translated("opening the queue space"):
+            return open_space(disk)
+    except SpoolError:  # e.g. a commit is damaged
+        with suppress(SystemFailure), _closed(path) as disk:
+            write_settings(disk, text)
+        raise
 
 
 def drop(path: str | os.PathLike[str]) -> str:

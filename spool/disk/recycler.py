@@ -177,9 +177,8 @@ class Recycler:
         into free/. Return False if the file is regular."""
         identity = self.disk.identity(name)
         if identity is not None and not identity.is_regular:
-            quarantine(
-                self.disk, name, FileReason(f"it lay in {layout.FREE}/, and is no regular file", FileCause.FOREIGN)
-            )
+            why = FileReason(f"it lay in {layout.FREE}/, and is no regular file", FileCause.FOREIGN)
+            quarantine(self.disk, name, why)
         return identity is None or not identity.is_regular
 
     def stock(self) -> None:

@@ -237,10 +237,9 @@ class MessageTable:
             number, begin = self.branches.get(branch, (0, 0))
             run, _ = self.run_at(number, begin + ordinal, begin + ordinal + 1)
             return run is not None and run.branch == branch and run.queue.name == queue
-        known = self.queues.get(queue)
-        return known is not None and (
-            known.live > 0 if correlation_id is None else bool(known.correlated(correlation_id))
-        )
+        if (known := self.queues.get(queue)) is None:
+            return False
+        return known.live > 0 if correlation_id is None else bool(known.correlated(correlation_id))
 
     def table_of(self, segment: Segment) -> CompactedTable:
         """Read the table of a segment. Raises CorruptedFile or FileNotFoundError if the file was changed or removed."""

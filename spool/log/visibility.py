@@ -309,6 +309,4 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
             return True
         failed[stuck] += 1
         if failed[stuck] > _MAX_RESTARTS:
-            raise SystemFailure(
-                f"{layout.committed(stuck)} is listed and cannot be found: check the disk, then try again"
-            )
+            raise SystemFailure(f"{layout.committed(stuck)} is listed but not found: check the disk, then try again")

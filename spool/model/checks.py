@@ -175,9 +175,8 @@ def one_of(*allowed: str, metavar: str = "TEXT") -> ValueCheck:
 
 def number(most: int, least: int = 0, metavar: str = "N", optional: bool = False) -> ValueCheck:
     """Return a check that accepts only whole numbers in these bounds."""
-    return ValueCheck(
-        f"a whole number from {least} to {most}", partial(whole, most=most, least=least), metavar, optional
-    )
+    convert = partial(whole, most=most, least=least)
+    return ValueCheck(f"a whole number from {least} to {most}", convert, metavar, optional)
 
 
 SHORT_TEXT = ValueCheck("a text of 1 to 255 characters", partial(text, most=255))

@@ -187,9 +187,7 @@ class Mirror(SingleCopy):
             self.forget_vote(xid)
         except OSError as error:
             raise_if_torn(error)
-            log.warning(
-                "%s keeps the vote of branch %s until the space is opened again: %s", self.disk.root, xid, error
-            )
+            log.warning("%s keeps the vote of branch %s until the space opens again: %s", self.disk.root, xid, error)
 
     def flush_withdrawals(self) -> None:
         self.disk.flush_directory("")

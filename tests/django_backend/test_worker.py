@@ -25,10 +25,8 @@ SECONDS = 60
 def worker(path: Path, *options: str) -> "Iterator[subprocess.Popen[str]]":
     """Start a worker; kill it at the end, if it still runs."""
     command = [sys.executable, "-m", "django", "spool_worker", "--settings", "tests.django_backend.conf", *options]
-    environment = {**os.environ, "SPACE": str(path)}
-    process = subprocess.Popen(
-        command, env=environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
-    )
+    environment, root = {**os.environ, "SPACE": str(path)}, Path(__file__).parents[2]
+    process = subprocess.Popen(command, env=environment, cwd=root, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

@@ -82,9 +82,8 @@ class Shop:
         pause, tries = threading.Event(), 20 * SECONDS
         while True:
             try:
-                answer = httpx.post(
-                    self.address, params={"item": key}, headers={"Idempotency-Key": key}, timeout=SECONDS
-                )
+                headers = {"Idempotency-Key": key}
+                answer = httpx.post(self.address, params={"item": key}, headers=headers, timeout=SECONDS)
                 if until(answer.status_code):
                     return answer
             except httpx.TransportError:  # the web server was killed: it may have taken the order

@@ -54,9 +54,8 @@ def ready(path: Path) -> int:
 @pytest.mark.parametrize(("end", "code", "told"), [("", 0, ""), ("; sys.exit('no')", 1, "no\n")])
 def test_submitted_messages_are_committed_as_the_program_ends(path: Path, end: str, code: int, told: str) -> None:
     program = f"import spool, sys; s = spool.open(sys.argv[1]); [s.submit('q', i) for i in range(2000)]{end}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=PATIENT_SECONDS
-    )
+    command = [sys.executable, "-c", program, path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_SECONDS)
     assert (done.returncode, done.stderr) == (code, told)
     assert ready(path) == 2000
 

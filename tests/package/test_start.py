@@ -27,9 +27,8 @@ OTHER_COMMANDS = {f"xaspool_scripts.commands.{name}" for name in _RARE.split()}
 def imported(program: str, *arguments: str) -> set[str]:
     """Every module that a new Python has after that program."""
     code = f"import json, sys\n{program}\nprint(json.dumps(list(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

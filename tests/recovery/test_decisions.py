@@ -196,9 +196,8 @@ def test_a_copy_beside_other_processes_may_be_in_progress() -> None:
 
 
 def test_a_commit_without_a_name_is_no_unfinished_branch() -> None:
-    assert layout.active(FOREIGN) not in dict(
-        _steps(unfinished.decide(ACTIVE, {layout.active(FOREIGN)}, (), alone=True))
-    )
+    name = layout.active(FOREIGN)
+    assert name not in dict(_steps(unfinished.decide(ACTIVE, {name}, (), alone=True)))
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------

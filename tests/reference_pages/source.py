@@ -158,9 +158,8 @@ def set_in_init(cls: type) -> dict[str, str]:
             for target in child.targets:
                 targets, values = getattr(target, "elts", [target]), getattr(child.value, "elts", [child.value])
                 known = values if len(values) == len(targets) else [child.value] * len(targets)
-                pairs += [
-                    (one, arguments.get(ast.unparse(value), "")) for one, value in zip(targets, known, strict=True)
-                ]
+                told_of = [arguments.get(ast.unparse(value), "") for value in known]
+                pairs += zip(targets, told_of, strict=True)
         for target, annotation in pairs:
             if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and target.attr in told:
                 found[target.attr] = found.get(target.attr) or annotation

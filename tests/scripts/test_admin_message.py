@@ -113,9 +113,8 @@ def test_json_has_the_attribute_names_and_says_how_the_body_is_written(run: Run,
 
 
 def test_list_takes_nothing_and_shows_no_more_than_it_was_asked_for(run: Run) -> None:
-    ids = [
-        run("message", "put", "orders", "--body", "x", "--correlation-id", f"c{i % 2}").text.strip() for i in range(5)
-    ]
+    put = "message", "put", "orders", "--body", "x", "--correlation-id"
+    ids = [run(*put, f"c{i % 2}").text.strip() for i in range(5)]
     assert [line.split()[0] for line in run("message", "list", "orders").text.splitlines()[1:]] == ids
     assert [each["id"] for each in run("message", "list", "orders", "--json", "--limit", 2).objects] == ids[:2]
     found = run("message", "list", "orders", "--json", "--correlation-id", "c1").objects

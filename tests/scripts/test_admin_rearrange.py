@@ -22,9 +22,8 @@ def _put(path: Path, *bodies: object, queue: str = "orders", **options: object) 
 def test_q14_queue_change_sets_the_given_options_and_none_removes_them(run: Run, path: Path) -> None:
     text = (path / "space.toml").read_text()
     (path / "space.toml").write_text(f"# about this space\n{text}")
-    done = run(
-        "queue", "change", "orders", "--retries", 3, "--error-queue", "errors", "--retry-delay", "2m", "--ordered"
-    )
+    options = ("--retries", 3, "--error-queue", "errors", "--retry-delay", "2m", "--ordered")
+    done = run("queue", "change", "orders", *options)
     assert (done.code, done.out) == (0, b"")
     with spool.open(path) as space:
         found = space.queues()["orders"]

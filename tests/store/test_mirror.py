@@ -233,3 +233,14 @@ def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Spa
             space.put("orders", "a")
     assert not [thread for thread in threading.enumerate() if thread.name == "xaspool mirror" and thread.is_alive()]
     space.close()
+
+
+def test_a_space_keeps_its_mirror_if_the_next_cannot_take_a_damaged_commit(space: spool.Space, tmp_path: Path) -> None:
+    with space:
+        space.put("orders", "one")
+    max(Path(space.path, "committed").iterdir()).write_bytes(b"")
+    with pytest.raises(spool.DiskFailure, match="cannot take commit"):
+        mirrors.begin(space.path, tmp_path / "second")
+    state = mirrors.describe(space.path)
+    assert state is not None
+    assert state.mirror == str(tmp_path / "mirror")
