@@ -22,10 +22,10 @@ from forwarder.web import claims, messages
 from forwarder.web.connection_limits import CONNECTION
 from forwarder.web.leases import ENDED
 from forwarder.web.relay import passed_on
-from forwarder.web.web_call import Gone, Refusal, Server, WebCall, address, answer, json_answer, optional
+from forwarder.web.web_call import Gone, Refusal, Server, WebCall, address, answer, cut, json_answer, optional
 from spool.client.fields import ARGUMENTS, NDJSON
 from spool.client.problems import PROBLEM, RETRY_SECONDS, problem_of, status_of
-from spool.errors import SpoolError, SystemFailure
+from spool.errors import SpoolError
 
 Handler = Callable[[WebCall], Awaitable[Response]]
 _QUEUE, _CLAIM = "/v1/{space}/queues/{queue}", "/v1/{space}/claims/{receipt}"
@@ -42,14 +42,12 @@ async def _spark(call: WebCall) -> Response:
     return found
 
 
+_OF_CLAIMS = (claims.commit, claims.conclude, claims.extend, claims.release, claims.fail, claims.reject)
 HANDLERS: Sequence[tuple[str, str, Handler]] = (
     ("POST", f"{_QUEUE}/messages", messages.put),
     ("POST", f"{_QUEUE}/claims", claims.claim),
     ("DELETE", _CLAIM, claims.acknowledge),
-    *(
-        ("POST", f"{_CLAIM}/{each.__name__}", each)
-        for each in (claims.commit, claims.conclude, claims.extend, claims.release, claims.fail, claims.reject)
-    ),
+    *(("POST", f"{_CLAIM}/{each.__name__}", each) for each in _OF_CLAIMS),
     ("POST", f"{_QUEUE}/request", messages.request),
     ("GET", "/v1/{space}/queues", messages.queues),
     ("GET", _QUEUE, messages.queue),
@@ -80,7 +78,7 @@ def application(server: Server) -> ASGIApp:
                 peer = server.peer(scope["path_params"].get(_OF_ONE_PROCESS, "")) if server.peers else None
                 response = await (handler(call) if peer is None else passed_on(request, peer))
         except asyncio.CancelledError:  # (the server ends)
-            response = _answer_to(server, request, SystemFailure(ENDED))
+            response = _answer_to(server, request, cut(request, ENDED))
         except Exception as error:
             response = _answer_to(server, request, error)
         connection = scope["state"][CONNECTION]
@@ -167,8 +165,5 @@ def _health(server: Server) -> Response:
     return json_answer(status, {"status": told, "version": spool.__version__})
 
 
-_OPEN: dict[str, Callable[[Server], Response]] = {
-    "/openapi.json": lambda _: json_answer(200, _DOCUMENT),
-    "/healthz": _health,
-}
-"""The addresses that need no token."""
+_OPEN: dict[str, Callable[[Server], Response]] = {"/healthz": _health}  # the addresses that need no token
+_OPEN["/openapi.json"] = lambda _: json_answer(200, _DOCUMENT)

@@ -34,7 +34,7 @@ async def claim(call: WebCall) -> Response:
     wanted = {name: given[name] for name in ("message_id", "correlation_id") if name in given}
     rows = await optional("rows", 406, "parquet") if call.accepts(ARROW) else None
     await call.json_body()
-    gone = asyncio.ensure_future(call.wait_until_gone()) if wait else asyncio.get_running_loop().create_future()
+    gone = asyncio.ensure_future(call.wait_until_gone())
     try:
         found = await served.leases.take(queue, most, wait, lease, call.client, gone, **wanted)
         if gone.done():
@@ -52,14 +52,14 @@ async def claim(call: WebCall) -> Response:
     if most == 1 and not call.accepts(NDJSON):
         [(held, message)] = found
         return message_answer(message, [("Spool-Receipt", held.receipt), ("Spool-Lease", f"{lease:g}")])
-    has_value = given.get("value") != "0"
-    lines = b"".join(_line(held, message, has_value) for held, message in found)
+    lines = await call.server.in_thread(_lines, found, given.get("value") != "0")
     return answer(200, lines, [("Content-Type", NDJSON)])
 
 
-def _line(lease: Lease, message: Message, has_value: bool) -> bytes:
-    fields = message_object(message, value=has_value, compact=True)
-    return json_bytes({"receipt": lease.receipt, "codec": message.codec, **fields}) + b"\n"
+def _lines(found: list[tuple[Lease, Message]], has_value: bool) -> bytes:
+    told = [(lease, message, message_object(message, value=has_value, compact=True)) for lease, message in found]
+    lines = [json_bytes({"receipt": lease.receipt, "codec": of.codec, **fields}) + b"\n" for lease, of, fields in told]
+    return b"".join(lines)
 
 
 def _named(call: WebCall, given: dict[str, Any], *, passes: bool = False) -> tuple[Served, list[str]]:
@@ -107,6 +107,7 @@ def _puts(call: WebCall, given: dict[str, Any], *further: str) -> list[tuple[str
         if not isinstance(each.queue, str):
             raise InvalidArgument("each message of a commit names its queue")
         call.served(Right.PUT, each.queue)
+        call.check_answers(each.options)
     return [(each.queue or "", each.body, each.options) for each in puts]
 
 
@@ -123,6 +124,8 @@ async def conclude(call: WebCall) -> Response:
         outcome = outcome_of(given)
         for queue in queues_of(outcome):
             call.served(Right.PUT, queue)
+        for new in getattr(outcome, "messages", ()):
+            call.check_answers(new.attributes)
         try:
             branch = branch_of(call.request.path_params["receipt"])
             found: Conclusion = await _end(call, "conclude", {}, partial(_concluded, outcome, on_failure, puts, branch))
@@ -158,14 +161,14 @@ async def fail(call: WebCall) -> Response:
 
 async def reject(call: WebCall) -> Response:
     """Fail the message for good: it moves to the error queue."""
-    given, reason, delay = await _reason_and_delay(call, "the client rejected the message")
+    given, reason, delay = await _reason_and_delay(call, "the client rejected the message", "receipts")
     await _end(call, "reject", given, lambda served, messages: served.leases.claims.reject(messages, reason, delay))
     return answer(204)
 
 
-async def _reason_and_delay(call: WebCall, reason: str) -> tuple[dict[str, Any], str, float | None]:
+async def _reason_and_delay(call: WebCall, reason: str, *further: str) -> tuple[dict[str, Any], str, float | None]:
     given = await call.json_body()
-    if given.keys() - {"reason", "delay", "receipts"} or not isinstance(given.get("reason", ""), str):
+    if given.keys() - {"reason", "delay", *further} or not isinstance(given.get("reason", ""), str):
         raise InvalidArgument('the body is {"reason": "…", "delay": 60}, each of both or none')
     return given, given.get("reason", reason), given.get("delay")
 

@@ -54,19 +54,9 @@ class Config(uvicorn.Config):
     """
 
     def __init__(self, app: ASGIApp, refuse: Refuse, connections: int, **options: Any) -> None:
-        super().__init__(
-            app,
-            http=LimitedConnection,
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=_IDLE_SECONDS,
-            **options,
-        )
+        kinds: Any = {"http": LimitedConnection, "ws": "none", "loop": "asyncio", "lifespan": "off", "log_config": None}
+        without: Any = dict.fromkeys(("access_log", "server_header", "proxy_headers"), False)
+        super().__init__(app, timeout_keep_alive=_IDLE_SECONDS, **kinds, **without, **options)
         self.refuse, self.connections, self.held, self.is_ending = refuse, connections, 0, False
         self.errors = _Errors(self)
 

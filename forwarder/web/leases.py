@@ -29,10 +29,14 @@ MOST_LEASES, MOST_OF_A_TOKEN = 20_000, 10_000
 MOST_AT_ONCE = 1_000
 """The most messages of one claim."""
 ENDED = "the server ended during the call"
+_EXPIRY = "expiry"
+_FIRST, _MOST_BYTES = 4, 32 << 20  # of one claim: the messages that it reads first, and the bytes after which it ends
 _MOST_REMEMBERED = 20_000
 _IDLE_SECONDS = 30.0  # the time for which a queue without waiting clients is watched
 
 log = logging.getLogger("spool.server")
+
+_Future = asyncio.Future[Any]
 
 
 @dataclass(eq=False)
@@ -84,14 +88,7 @@ class Leases:
     # -- taking -------------------------------------------------------------------------------------------------------
 
     async def take(
-        self,
-        queue: str,
-        most: int,
-        wait: float,
-        seconds: float,
-        client: Client,
-        gone: "asyncio.Future[Any]",
-        **wanted: Any,
+        self, queue: str, most: int, wait: float, seconds: float, client: Client, gone: "_Future", **wanted: Any
     ) -> list[tuple[Lease, Message]]:
         """Claim messages for a client, at most ``most``; wait up to ``wait`` seconds for the first.
 
@@ -156,13 +153,13 @@ class Leases:
     def find(self, receipt: str, client: Client) -> Lease:
         """Return a lease of the client. BadMessageId if the lease has ended, or never was."""
         if not self.knows(receipt, client):
-            raise BadMessageId(
-                "the receipt names no lease: it has ended, or the server has started again: claim a message again"
-            )
+            raise BadMessageId("the receipt names no lease: it has ended, or the server has started again: claim again")
         return self._leases[receipt]
 
     def extend(self, lease: Lease, seconds: float) -> None:
-        """Let the lease end ``seconds`` from now."""
+        """Let the lease end ``seconds`` from now. Raises BadMessageId if its expiry is being committed."""
+        if lease.ending is not None and lease.ending[0] == _EXPIRY:
+            raise BadMessageId("the lease has ended: claim a message again")
         if lease.ending is None:
             self._start(lease, seconds)
 
@@ -176,7 +173,7 @@ class Leases:
         if lease.ending is None:
             reason = f"its lease of {lease.seconds:g} s ended before its client had answered"
             log.warning("message %s of queue %s: %s", lease.message.id, lease.message.queue, reason)
-            lease.ending = "expiry", self._loop.create_task(self._expired(lease, reason))
+            lease.ending = _EXPIRY, self._loop.create_task(self._expired(lease, reason))
 
     async def _expired(self, lease: Lease, reason: str) -> None:
         try:
@@ -353,8 +350,14 @@ class _Line:
 
 
 def _taken(claims: spool.Claims, queue: str, most: int, wanted: dict[str, Any]) -> list[Message]:
-    """Claim messages, and record that their attempts begin."""
-    found = claims.take(queue, most, **wanted)
+    """Claim messages until their bodies have many bytes, and record that their attempts begin."""
+    found, size, asked = list[Message](), 0, min(most, _FIRST)
+    while asked and size < _MOST_BYTES:
+        some = claims.take(queue, asked, **wanted)
+        found += some
+        size += sum(len(message.body) for message in some)
+        fits = (_MOST_BYTES - size) * len(found) // max(1, size)
+        asked = max(1, min(fits, most - len(found))) if len(some) == asked and len(found) < most else 0
     for message in found:
         claims.begin(message)
     return found

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.responses import Response
 
@@ -36,7 +37,7 @@ async def put(call: WebCall) -> Response:
     served = call.served(Right.PUT, queue)
     kind, options = call.content_type, options_of(call.headers())
     with call.server.room() as room:
-        form = (kind or "").partition(";")[0].strip()
+        form = (kind or "").partition(";")[0].strip().lower()
         if form in (NDJSON, ARROW) and CODEC not in options:
             if options:
                 raise InvalidArgument("the headers of a message are for one message: write the fields of each into it")
@@ -46,7 +47,10 @@ async def put(call: WebCall) -> Response:
                 rows = await optional("rows", 415, "parquet")
                 content = await call.body(room, MOST_JSON_BYTES)
                 puts = await call.server.in_thread(list, rows.puts_of(content, queue, MOST_MESSAGES))
+            for each, _ in puts:
+                call.check_answers(each)
             return json_answer(201, {"ids": await _put_all(served.space, queue, puts)})
+        call.check_answers(options)
         raw = await call.body(room, MOST_BODY_BYTES)
         id_ = await served.space.put(queue, **_one(raw, kind, options))
     return _created(call, id_)
@@ -64,6 +68,7 @@ def _one(raw: bytes, kind: str | None, options: dict[str, Any]) -> dict[str, Any
     A client in Python names the codec of the body; "" stands for bytes.
     """
     if (codec := options.pop(CODEC, None)) is not None:
+        kind = None if kind is None else unquote(kind)  # (as ``headers_of_put`` encodes it)
         return {"body": encoded(raw, codec, kind), "content_type": kind, **options}
     body, content_type = (raw, None) if kind in (None, BYTES_TYPE) else body_of(raw, kind)
     return {"body": body, **options, **({} if content_type is None else {"content_type": content_type})}
@@ -119,10 +124,10 @@ async def request(call: WebCall) -> Response:
     """Put a message, and answer with the reply of its service."""
     queue = call.queue
     served = call.served(Right.PUT, queue)
-    options = options_of(call.headers())
-    reply_queue = options.get("reply_queue") or _reply_queue(served.space, queue)
-    if reply_queue is not None:
-        served = call.served(Right.TAKE, reply_queue)
+    options, config = options_of(call.headers()), served.space.sync.engine.config().queues.get(queue)
+    for name in ("reply_queue", "failure_queue"):
+        if (of_answers := options.get(name) or getattr(config, name, None)) is not None:
+            call.served(Right.TAKE, of_answers)
     timeout = call.number("timeout", 30.0, _MOST_REPLY_SECONDS)
     with call.server.room() as room:
         raw = await call.body(room, MOST_BODY_BYTES)
@@ -140,11 +145,6 @@ async def request(call: WebCall) -> Response:
         finally:
             gone.cancel()
             asking.cancel()
-
-
-def _reply_queue(space: spool.aio.Space, queue: str) -> str | None:
-    config = space.sync.engine.config().queues.get(queue)
-    return None if config is None else config.reply_queue
 
 
 def message_answer(message: Message, headers: Sequence[tuple[str, str]] = ()) -> Response:

@@ -71,10 +71,8 @@ class OfferServer(WebServer):
         offered, offers = {next(self._keys): chunk for chunk in chunks}, self.transfers.offers
         offers |= offered
         try:
-            yield [
-                replace(chunk, offer=Offer(self.connection, key, Place.of(chunk.path)))
-                for key, chunk in offered.items()
-            ]
+            places = {key: Place.of(chunk.path) for key, chunk in offered.items()}
+            yield [replace(each, offer=Offer(self.connection, key, places[key])) for key, each in offered.items()]
         finally:
             for key in offered:
                 del offers[key]

@@ -5,6 +5,7 @@ headers, so the other process checks the token again.
 """
 
 from collections.abc import AsyncGenerator, Iterable
+from functools import lru_cache
 from typing import Any
 
 import httpx
@@ -12,8 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from forwarder.web.connection_limits import CONNECTION
-from forwarder.web.web_call import Answer, Gone
-from spool.errors import BadMessageId, SystemFailure
+from forwarder.web.web_call import Answer, Gone, cut
+from spool.errors import BadMessageId
 
 _OF_ONE_CONNECTION = {b"connection", b"keep-alive", b"expect", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
 
@@ -25,7 +26,7 @@ async def passed_on(request: Request, path: str) -> Response:
     """
     scope = request.scope
     scope["state"][CONNECTION].wait_long()  # (the other process limits the wait)
-    client = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path), timeout=None)
+    client = _client(path)
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
     given: Any = {"headers": _kept(scope["headers"]), "content": request.stream(), "extensions": {"target": target}}
     asked = client.build_request(scope["method"], "http://process/", **given)
@@ -37,8 +38,15 @@ async def passed_on(request: Request, path: str) -> Response:
         raise Gone from None
     except httpx.HTTPError as error:
         text = f"the process of the server that holds the message ended during the call: {error}"
-        raise SystemFailure(text) from None
+        raise cut(request, text) from None
     return Answer(answer.status_code, b"", _kept(answer.headers.raw), _parts(answer))
+
+
+@lru_cache(maxsize=256)
+def _client(path: str) -> httpx.AsyncClient:
+    """Return the client for the process at a socket. (To make a client takes longer than a call.)"""
+    transport = httpx.AsyncHTTPTransport(uds=path, limits=httpx.Limits(max_keepalive_connections=20))
+    return httpx.AsyncClient(transport=transport, timeout=None)
 
 
 def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -121,14 +121,11 @@ def sockets_of_systemd() -> list[socket.socket]:
         os.set_inheritable(number, False)
         try:
             listener = socket.socket(fileno=number)
-            is_stream = listener.type == socket.SOCK_STREAM and listener.getsockopt(
-                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-            )
+            listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            is_stream = listener.type == socket.SOCK_STREAM and listens
         except OSError as error:
             raise InvalidArgument(f"LISTEN_FDS: descriptor {number} is no socket: {error}") from None
         if not is_stream:
-            raise InvalidArgument(
-                f"LISTEN_FDS: descriptor {number} does not listen: write ListenStream= in the .socket"
-            )
+            raise InvalidArgument(f"LISTEN_FDS: descriptor {number} does not listen: write ListenStream= in .socket")
         found.append(listener)
     return found

@@ -131,6 +131,8 @@ class SpaceTransfers(Transfers):
 
         def work(rows: Rows) -> dict[str, Any]:
             made = RowsAsPuts.of(rows.schema, queue)
+            if {"reply_queue", "failure_queue"} & {*made.names}:  # (they may name any queue)
+                _queue(call, None)
             vote, count = write_branch(path, made, write.xid(task, attempt), task, write.renewed_by(rows.batches()))
             return {"vote": packed_vote(vote), "rows": count}
 

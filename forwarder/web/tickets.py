@@ -44,10 +44,8 @@ def unseal(key: bytes, data: bytes) -> ReadTicket:
     signature, encoded = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, _signature(key, encoded)):
         raise InvalidArgument("the ticket is not of this server, or its tokens have changed: plan the read again")
-    unzip = zlib.decompressobj()
-    space, queues, columns, missing, items = msgpack.unpackb(
-        unzip.decompress(encoded, _MOST_BYTES), strict_map_key=False
-    )
+    raw = zlib.decompressobj().decompress(encoded, _MOST_BYTES)
+    space, queues, columns, missing, items = msgpack.unpackb(raw, strict_map_key=False)
     return ReadTicket(space, queues, columns, Missing(missing), list(map(_unpacked, items)))
 
 

@@ -22,7 +22,7 @@ from forwarder.web.connection_limits import CONNECTION
 from forwarder.web.leases import Leases
 from forwarder.web.tokens import NO_TOKEN, UNKNOWN_TOKEN, Client, Right, Tokens
 from spool.client.problems import TooLarge, TooMany
-from spool.errors import InvalidArgument
+from spool.errors import AccessDenied, CommitUnknown, InvalidArgument, SpoolError, SystemFailure
 from spool.model.text import shown
 
 MOST_BYTES_AT_ONCE = 256 << 20
@@ -127,6 +127,13 @@ def _logged(clients: str) -> Refusals:
     )
 
 
+def cut(request: Request, text: str) -> SpoolError:
+    """Return the error of a call without an outcome: CommitUnknown if the call may still change the space."""
+    path, harmless = request.scope["path"], ("/claims", "/extend", "/release")
+    changes = request.method not in ("GET", "HEAD") and "/spark/" not in path and not path.endswith(harmless)
+    return CommitUnknown(f"{text}: it may have taken effect, or not") if changes else SystemFailure(text)
+
+
 def address(request: Request) -> str:
     """Return the address of a client, for the log."""
     return request.client.host if request.client else "a client of this machine"
@@ -185,17 +192,27 @@ class WebCall:
             raise Refusal(404, text[:1000])
         return found
 
+    def check_answers(self, options: Any) -> None:
+        """Raise AccessDenied unless the client may take from, or put into, the queues that a put names for answers.
+
+        The worker that handles the message puts the answers into these queues by its own rights.
+        """
+        for name in ("reply_queue", "failure_queue"):
+            if (queue := options.get(name)) is not None:
+                try:
+                    self.served(Right.TAKE, str(queue))
+                except AccessDenied:
+                    self.served(Right.PUT, str(queue))
+
     @property
     def space(self) -> str:
         """The name of the space in the address."""
-        found: str = self.request.path_params["space"]
-        return found
+        return str(self.request.path_params["space"])
 
     @property
     def queue(self) -> str:
         """The queue of the address."""
-        found: str = self.request.path_params["queue"]
-        return found
+        return str(self.request.path_params["queue"])
 
     # -- arguments ----------------------------------------------------------------------------------------------------
 
@@ -243,6 +260,8 @@ class WebCall:
         return b"".join([chunk async for chunk in self.chunks(room, most)])
 
     def _check_length(self, most: int) -> None:
+        if (coding := self.header(b"content-encoding")) not in (None, "identity"):
+            raise Refusal(415, f"a body has no content encoding, so not {shown(coding)}: send it as it is")
         told = self.header(b"content-length") or ""
         if told.isdigit() and int(told) > most:
             raise TooLarge(f"the body has {int(told):,} bytes, and the limit is {most:,}")
@@ -306,13 +325,9 @@ class Answer(Response):
     """An answer: its content, and parts that follow. It is sent in pieces, as fast as the client takes them."""
 
     def __init__(
-        self,
-        status: int,
-        content: bytes,
-        headers: list[tuple[bytes, bytes]],
-        parts: AsyncGenerator[bytes] | None = None,
+        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]], parts: AsyncGenerator[bytes] | None = None
     ) -> None:
-        self.status_code, self.body, self.raw_headers, self._parts = status, content, headers, parts
+        self.status_code, self.body, self.raw_headers, self._parts = status, body, headers, parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

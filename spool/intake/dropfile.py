@@ -174,9 +174,8 @@ def _put(fields: Any, count: int) -> PutArguments:
         raise InvalidArgument(f"message {count} is not a map, but {type(fields).__name__}")
     unknown = sorted(str(key) for key in fields if key not in _ARGUMENTS)
     if unknown:
-        raise InvalidArgument(
-            f"message {count} has unknown keys {', '.join(unknown)}; there are {', '.join(_ARGUMENTS)}"
-        )
+        known, names = ", ".join(_ARGUMENTS), ", ".join(unknown)
+        raise InvalidArgument(f"message {count} has unknown keys {names}; there are {known}")
     if "body" not in fields:
         raise InvalidArgument(f"message {count} has no body")
     return PutArguments(fields["body"], {key: value for key, value in fields.items() if key != "body"})

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
+from spool.model import layout
 from spool.policies.dropped_states import Seen
 from spool.store.store import Store
 
@@ -28,19 +29,29 @@ class Markers:
     def names(self, queue: str) -> set[str]:
         return {marker.name for marker in self._captured if marker.queue == queue}
 
-    def keep(self, file: CapturedFile) -> bool:
-        """If a captured file is a marker, keep it for the capture of its file, and return True."""
-        is_marker = self._marked_by(file) is not None
-        self._captured += [file] * is_marker
-        return is_marker
+    def keep(self, file: CapturedFile, *, is_new: bool = False) -> bool:
+        """If a captured file is a marker, keep it for the capture of its file, and return True.
+
+        If the file was not captured as a marker just now, it is a marker only if its file is in the folder or captured,
+        too. Otherwise it is a message that was dropped when the queue had another ``drop_marker``.
+        """
+        marked, disk = self._marked_by(file), self._store.files.disk
+        if marked is not None and not is_new and not disk.exists(marked):
+            name, prefix = marked.rpartition("/")[2], f"{layout.CAPTURE_PREFIX}{file.queue}."
+            folders = [each for each in disk.names(layout.ACTIVE) if each.startswith(prefix)]
+            if not any(disk.exists(f"{layout.ACTIVE}/{each}/{name}") for each in folders):
+                return False
+        self._captured += [file] * (marked is not None)
+        return marked is not None
 
     def capture(self, queue: str, arrivals: Sequence[tuple[str, Seen]]) -> list[CapturedFile]:
         """Capture files and their markers. Returns the captured files without the markers, as ``Capture.capture``."""
         if (suffix := self.suffix(queue)) is None:
             return self._capture.capture(queue, arrivals)
         known = self.names(queue)
-        markers = [(name + suffix, None) for name, _ in arrivals if name + suffix not in known]
-        captured = [file for file in self._capture.capture(queue, markers) if not self.keep(file)]
+        markers = {name + suffix: None for name, _ in arrivals if name + suffix not in known}
+        files = self._capture.capture(queue, [*markers.items()])
+        captured = [file for file in files if not self.keep(file, is_new=file.name in markers)]
         known = self.names(queue)
         files = self._capture.capture(queue, [arrival for arrival in arrivals if arrival[0] + suffix in known])
         # (A file that a dead intake had captured has no ``seen``, and needs no marker.)

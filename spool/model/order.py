@@ -21,9 +21,7 @@ MOST_BEFORE = 64  # the most messages in a chain of messages that were each inse
 _ABOVE_ALL = float("-inf")
 
 
-def order_key(
-    order: tuple[str, ...], number: int, first: int, attributes: Mapping[str, Any], committed_at: float
-) -> Key:
+def order_key(order: tuple[str, ...], number: int, first: int, attributes: Mapping[str, Any], since: float) -> Key:
     """Return a message's sort key, with one part for each criterion. The first part is the most significant."""
     if "before" in attributes:
         target, ordinal, priority, time, top, *_ = attributes["before"]
@@ -32,7 +30,7 @@ def order_key(
             key = (*key[:-1], key[-1] - 0.5, number_between, ordinal_between)
         return key
     priority = attributes.get("priority", DEFAULT_PRIORITY)
-    return _key(order, number, first, priority, _time(attributes, committed_at), attributes.get("top", False))
+    return _key(order, number, first, priority, _time(attributes, since), attributes.get("top", False))
 
 
 def _key(order: tuple[str, ...], number: int, ordinal: int, priority: int, time: float, top: bool) -> Key:

@@ -150,18 +150,14 @@ def _put_before(view: View, now: float, xids: Sequence[Xid], keys: Sequence[Sequ
             if fact in before:
                 found[-1].add(ordinal)
             elif fact in in_doubt:
-                key = (parse_fact_key(fact) or ("", ""))[1]
-                raise MessageInUse(
-                    f"a message with the deduplication key {key!r} is in doubt, in branch {in_doubt[fact]}"
-                )
+                key, xid = (parse_fact_key(fact) or ("", ""))[1], in_doubt[fact]
+                raise MessageInUse(f"a message with the deduplication key {key!r} is in doubt, in branch {xid}")
             before.add(fact)
     return found
 
 
-def _copy(
-    disk: Disk, transaction: CoordinatedTransaction, xid: Xid, contents: FileContents, left_out: Set[int]
-) -> None:
-    """Copy the messages of a prepared branch, and their facts, into a transaction, except the messages ``left_out``."""
+def _copy(disk: Disk, transaction: CoordinatedTransaction, xid: Xid, contents: FileContents, without: Set[int]) -> None:
+    """Copy the messages of a prepared branch, and their facts, into a transaction, except the messages ``without``."""
     writes = transaction.writes
     new_ids: dict[int, str] = {}
     ordinal = 0
@@ -172,7 +168,7 @@ def _copy(
                 stop = row + count
                 rows = slice(row, stop)
                 bodies = read_bodies(disk, handle, ends[rows], table.lengths[rows], table.checksums[rows], bytes)
-                kept = [place for place in range(count) if ordinal + place not in left_out]
+                kept = [place for place in range(count) if ordinal + place not in without]
                 first = writes.put(queue, [bodies[place] for place in kept], attributes) if kept else 0
                 new_ids |= {ordinal + place: f"{writes.branch}{new:08x}" for new, place in enumerate(kept, first)}
                 row, ordinal = stop, ordinal + count

@@ -155,9 +155,8 @@ def note_of(contents: FileContents, adopted: Sequence[FileContents] = ()) -> byt
                         return b""
             size += entry[0]
             sections += ((entry, table.encoded),)  # (a large table is not there, and does not fit)
-        files += (
-            (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections),
-        )
+        fields = header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections
+        files += (fields,)
     if not contents.header.supersedes and size < NOTE_BYTES:
         note: bytes = msgpack.Packer().pack((addressed, files))  # (``packb`` also creates a packer)
         if len(note) <= NOTE_BYTES:

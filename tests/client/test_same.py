@@ -61,7 +61,7 @@ def test_all_options_of_a_put_arrive(space: Any) -> None:
         "application_key": "k",
         "headers": {"Ü b": "line\r\nbreak", "x": "", "X%4F": "capital"},
         "group": "g",
-        "content_type": "text/csv",
+        "content_type": 'text/csv; a="50%"; t=ü',
         "not_before": datetime(2026, 1, 1, tzinfo=UTC),
         "expires_at": 2_000_000_000.25,
     }

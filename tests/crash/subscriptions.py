@@ -106,9 +106,8 @@ def _subscription_beside_reclaim(simulation: Simulation) -> None:
     process of the reader continues where the first one ended."""
     log, reader = simulation.log, _subscriber(simulation)
     simulation.process("S", reader.reads(log, 2))
-    simulation.process(
-        "P", one_after_the_other(putting(log, "P", group=2), getting(log, "P", 3), reclaiming, reclaiming)
-    )
+    steps = putting(log, "P", group=2), getting(log, "P", 3), reclaiming, reclaiming
+    simulation.process("P", one_after_the_other(*steps))
 
     def second(simulation: Simulation, disk: SimulatedDisk) -> None:
         while not simulation.others_are_done():

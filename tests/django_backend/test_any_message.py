@@ -19,9 +19,8 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_in
 JSON = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXT, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner)
 )
-PATHS = st.sampled_from(
-    ["tests.django_backend.jobs.add", "tests.django_backend.jobs", "os.getpid", "this.d", "x.y", "."]
-)
+JOBS = "tests.django_backend.jobs"
+PATHS = st.sampled_from([f"{JOBS}.add", JOBS, "os.getpid", "this.d", "x.y", "."])
 FIELDS = ("task", "args", "kwargs", "priority", "run_after", "enqueued_at")
 RIGHT = {"task": "tests.django_backend.jobs.add", "args": [1], "kwargs": {}, "priority": 0, "run_after": None,
          "enqueued_at": 0.0}  # fmt: skip

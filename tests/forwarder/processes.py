@@ -162,6 +162,5 @@ class RunningForwarder(Program):
         directory: Path = ROOT,
     ) -> None:  # fmt: skip
         words = ["-s", path, "--route", f"work={service}", *options]
-        super().__init__(
-            "xaspool_scripts.forward", words, output, "spool-forward: forwarding", directory, **environment
-        )
+        program, begun = "xaspool_scripts.forward", "spool-forward: forwarding"
+        super().__init__(program, words, output, begun, directory, **environment)

@@ -342,3 +342,12 @@ def test_a_file_whose_writer_came_back_waits_without_holding_up_the_others(
     monkeypatch.undo()
     intake.take_all()
     assert waiting(space) == [b"0000", b"0002", b"0001"]
+
+
+def test_a_file_that_waits_is_no_marker_of_a_suffix_that_came_later(space: spool.Space) -> None:
+    intake = Intake(space)
+    drop(space, *numbered(7), suffix=".ok")
+    intake.take_all()
+    space.change_queue("orders", drop_marker=".ok", max_messages=None)
+    intake.take_all()
+    assert waiting(space) == numbered(7)

@@ -56,9 +56,8 @@ def test_each_attempt_of_claims_counts_once_whenever_processes_are_killed(
         log.write_text("")
         killed = scaffold.kill_at(call, n, "claims", str(path), str(log))
         if killed and kills % 3:
-            recoveries += scaffold.kill_at(
-                rng.choice(["pwrite64", "unlinkat"]), rng.randint(1, 6), "recovery", str(path)
-            )
+            kind = rng.choice(["pwrite64", "unlinkat"])
+            recoveries += scaffold.kill_at(kind, rng.randint(1, 6), "recovery", str(path))
         steps = dict(line.split() for line in log.read_text().splitlines())
         with spool.open(path) as space:
             found = {

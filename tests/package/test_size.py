@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_259,
+    "spool": 23_258,
     "spool/watch": 1_042,
     "recovery": 1_233,
     "xa": 2_696,
@@ -37,7 +37,7 @@ MOST = {
     "scripts/xaspool_scripts/commands/reschedule.py": 29,
     "scripts/xaspool_scripts/commands/execute.py": 64,
     "tests/selection": 372,
-    "tests/web": 1_238,
+    "tests/web": 1_237,
     "tests/client": 902,
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,

@@ -64,9 +64,8 @@ def test_a_mistake_is_one_line_with_its_place(wrong: dict[str, Any], said: str) 
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ServiceError) as caught:
-        Pipeline(
-            **RIGHT | {"retries": -1, "ordered": "yes", "destinations": {"d": {"service": "queue:x", "threads": 0}}}
-        )
+        wrong = {"retries": -1, "ordered": "yes", "destinations": {"d": {"service": "queue:x", "threads": 0}}}
+        Pipeline(**RIGHT | wrong)
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
         "destinations.d.threads", "ordered", "retries",
     ]  # fmt: skip

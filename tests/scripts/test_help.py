@@ -20,9 +20,8 @@ def programs() -> dict[str, click.Command]:
 
 def commands() -> dict[str, click.Command]:
     """Return all commands, by the words that a user types."""
-    return {
-        " ".join((program, *words)): command for program, main in programs().items() for words, command in leaves(main)
-    }
+    found = {program: leaves(main) for program, main in programs().items()}
+    return {" ".join((program, *words)): command for program in found for words, command in found[program]}
 
 
 def groups() -> dict[str, click.Group]:

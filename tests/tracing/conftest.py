@@ -15,6 +15,5 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return found
 
 
-space = space_with(
-    "replies", "errors", "next", orders={"reply_queue": "replies", "error_queue": "errors", "retries": 1}
-)
+ORDERS = {"reply_queue": "replies", "error_queue": "errors", "retries": 1}
+space = space_with("replies", "errors", "next", orders=ORDERS)

@@ -1,6 +1,7 @@
 """Claims by HTTP: clients that wait are served in their order, and a client that leaves loses no message."""
 
 import asyncio
+import json
 import resource
 import select
 import socket
@@ -14,7 +15,7 @@ import pytest
 
 from forwarder.web import leases
 from tests.clocks import LONG, until
-from tests.web.conftest import Served, parsed, request
+from tests.web.conftest import Serve, Served, parsed, received, request
 
 CLAIM = "/v1/shop/queues/orders/claims"
 
@@ -193,3 +194,24 @@ def test_too_many_leases_are_refused(served: Served, monkeypatch: pytest.MonkeyP
         assert client.post("/queues/orders/claims").status_code == 200
         refused = client.post("/queues/orders/claims")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+
+
+def test_a_claim_has_bounded_bytes_and_an_ended_lease_is_over(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "_MOST_BYTES", 10)
+    served.space.put_many("orders", [b"four"] * 9)
+    with served.client() as client:
+        lines = client.post(f"{CLAIM}?max=9".removeprefix("/v1/shop")).text.splitlines()
+        assert len(lines) == 4
+        [*map(setattr, served.leases._leases.values(), ["ending"] * 4, [("expiry", None)] * 4)]
+        assert client.post(f"/claims/{json.loads(lines[0])['receipt']}/extend").status_code == 410
+
+
+def test_a_put_that_the_end_of_the_server_cuts_is_unknown(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forwarder.web.server._GRACE_SECONDS", 1)
+    served, begun = serve(), threading.Event()
+    monkeypatch.setattr("spool.aio.Space.put", lambda *_, **__: asyncio.sleep(LONG, begun.set()))
+    with served.connected(request("POST", "/v1/shop/queues/orders/messages", b"x", last=True)) as client:
+        assert begun.wait(LONG)
+        served.server.close()
+        [(status, _, body)] = parsed(received(client))
+    assert (status, json.loads(body)["error"]) == (503, "CommitUnknown")

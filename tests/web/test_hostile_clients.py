@@ -113,6 +113,7 @@ WRONG: dict[str, tuple[int, bytes]] = {
     "a filter that is unknown": (400, request("GET", f"{PUT}?filters=%7B%22x%22%3A1%7D")),
     "a filter that is no JSON": (400, request("GET", f"{PUT}?filters=%7B")),
     "a filter of the wrong kind": (400, request("GET", f"{PUT}?filters=%7B%22correlation_id%22%3A%7B%7D%7D")),
+    "a compressed body": (415, request("POST", PUT, b"x", ("Content-Encoding", "gzip"))),
     "a body that is too large": (413, request("POST", f"{CLAIM}", b"{" + b" " * 600_000 + b"}")),
     "a body that is announced as too large": (413, request("POST", PUT, b"", ("Content-Length", str(1 << 40)))),
 }

@@ -16,11 +16,7 @@ from spool.model.message import PUT_OPTIONS
 from tests.web.conftest import Served
 
 DOCUMENT: dict[str, Any] = json.loads(files("forwarder.web").joinpath("openapi.json").read_bytes())
-OPERATIONS = {
-    (method.upper(), path): operation
-    for path, operations in DOCUMENT["paths"].items()
-    for method, operation in operations.items()
-}
+OPERATIONS = {(by.upper(), path): each for path, found in DOCUMENT["paths"].items() for by, each in found.items()}
 
 
 def test_the_document_has_exactly_the_addresses_of_the_server() -> None:
@@ -78,13 +74,8 @@ def test_the_server_answers_any_call_as_the_document_says(served: Served, exampl
     from schemathesis.specs.openapi import checks as openapi_checks
 
     schema = schemathesis.openapi.from_dict(DOCUMENT)
-    wanted = [
-        checks.not_a_server_error,
-        openapi_checks.status_code_conformance,
-        openapi_checks.content_type_conformance,
-        openapi_checks.response_headers_conformance,
-        openapi_checks.response_schema_conformance,
-    ]
+    promises = ("status_code", "content_type", "response_headers", "response_schema")
+    wanted = [checks.not_a_server_error, *(getattr(openapi_checks, f"{each}_conformance") for each in promises)]
     for result in schema.get_all_operations():
         operation = result.ok()
         if "spark" in operation.path:
@@ -93,17 +84,10 @@ def test_the_server_answers_any_call_as_the_document_says(served: Served, exampl
         @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=[*HealthCheck])
         @given(case=one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode)))
         def call(case: Any) -> None:
-            case.path_parameters.update(
-                {
-                    name: value
-                    for name, value in (("space", "shop"), ("queue", "orders"))
-                    if name in case.path_parameters
-                }
-            )
-            if "wait" in (case.query or {}):
-                case.query["wait"] = 0
-            if "timeout" in (case.query or {}):
-                case.query["timeout"] = 0
+            known = {"space": "shop", "queue": "orders"}
+            case.path_parameters.update({name: known[name] for name in known.keys() & case.path_parameters.keys()})
+            for name in {"wait", "timeout"} & {*(case.query or {})}:
+                case.query[name] = 0
             case.call_and_validate(base_url=served.url, checks=wanted)
 
         call()

@@ -28,30 +28,30 @@ TOKENS = {
 ANY = set(TOKENS) - {"look elsewhere"}
 PUT, CLAIM = "/queues/orders/messages", "/queues/orders/claims"
 TAKE = {"all", "take", "take=orders", "take=orders put=results"}
+PUTS = {"all", "put", "put=orders", "put=orders take=results", "write"}
+LOOK = {"all", "look", "read", "write", "subscribe=sales"}
+INTO_RESULTS = {"all", "put", "put=results", "take=orders put=results", "write"}
 BOTH = b'{"put": [{"queue": "results", "body": 1}, {"queue": "orders", "body": 1}]}'
-CALLS: dict[str, tuple[tuple[str, str, Any], set[str]]] = {
-    "put": (("POST", PUT, b"x"), {"all", "put", "put=orders", "put=orders take=results", "write"}),
+ONE, REPLY = (b'{"put": [{"queue": "results", "body": 1%s}]}' % more for more in (b"", b', "reply_queue": "orders"'))
+ENDS, REQUEST = "/claims/0.none", "/queues/orders/request?timeout=0"
+CALLS: dict[str, tuple[tuple[Any, ...], set[str]]] = {
+    "put": (("POST", PUT, b"x"), PUTS),
+    "put with a reply queue": (("POST", PUT, b"x", ("Spool-Reply-Queue", "results")), PUTS - {"put=orders"}),
     "claim": (("POST", CLAIM, b""), TAKE),
-    "look at the queues": (("GET", "/queues", b""), {"all", "look", "read", "write", "subscribe=sales"}),
-    "look at a queue": (("GET", "/queues/orders", b""), {"all", "look", "read", "write", "subscribe=sales"}),
-    "browse": (("GET", PUT, b""), {"all", "look", "read", "write", "subscribe=sales"}),
-    "request": (("POST", "/queues/orders/request?timeout=0", b"x"), {"all", "put=orders take=results"}),
-    "end a lease": (("DELETE", "/claims/0.none", b""), ANY),
-    "commit into a queue": (
-        ("POST", "/claims/0.none/commit", b'{"put": [{"queue": "results", "body": 1}]}'),
-        {"all", "put", "put=results", "take=orders put=results", "write"},
-    ),
-    "commit into two queues": (("POST", "/claims/0.none/commit", BOTH), {"all", "put", "write"}),
-    "conclude with a reply": (("POST", "/claims/0.none/conclude", b'{"reply": {"body": 1}}'), ANY),
-    "conclude with a message": (
-        ("POST", "/claims/0.none/conclude", b'{"put": [{"queue": "results", "body": 1}]}'),
-        {"all", "put", "put=results", "take=orders put=results", "write"},
-    ),
-    "pass on": (
-        ("POST", "/claims/0.none/conclude", b'{"pass": "results"}'),
-        {"all", "put", "put=results", "take=orders put=results", "write"},
-    ),
-}
+    "look at the queues": (("GET", "/queues", b""), LOOK),
+    "look at a queue": (("GET", "/queues/orders", b""), LOOK),
+    "browse": (("GET", PUT, b""), LOOK),
+    "request": (("POST", REQUEST, b"x"), {"all", "put=orders take=results"}),
+    "request with a failure queue": (("POST", REQUEST, b"x", ("Spool-Failure-Queue", "orders")), {"all"}),
+    "end a lease": (("DELETE", ENDS, b""), ANY),
+    "commit into a queue": (("POST", f"{ENDS}/commit", ONE), INTO_RESULTS),
+    "commit with a reply queue": (("POST", f"{ENDS}/commit", REPLY), INTO_RESULTS - {"put=results"}),
+    "commit into two queues": (("POST", f"{ENDS}/commit", BOTH), {"all", "put", "write"}),
+    "conclude with a reply": (("POST", f"{ENDS}/conclude", b'{"reply": {"body": 1}}'), ANY),
+    "conclude with a message": (("POST", f"{ENDS}/conclude", ONE), INTO_RESULTS),
+    "conclude with a reply queue": (("POST", f"{ENDS}/conclude", REPLY), INTO_RESULTS - {"put=results"}),
+    "pass on": (("POST", f"{ENDS}/conclude", b'{"pass": "results"}'), INTO_RESULTS),
+}  # fmt: skip
 
 
 def token(name: str) -> str:
@@ -67,8 +67,8 @@ def guarded(serve: Serve, space: spool.Space) -> Served:
 def test_a_call_needs_its_right(guarded: Served) -> None:
     for name in TOKENS:
         with guarded.client(token(name)) as client:
-            for call, ((method, at, body), allowed) in CALLS.items():
-                status = client.request(method, at, content=body).status_code
+            for call, ((method, at, body, *headers), allowed) in CALLS.items():
+                status = client.request(method, at, content=body, headers=headers).status_code
                 assert (status not in (401, 403, 404)) == (name in allowed), (name, call, status)
 
 

@@ -76,4 +76,4 @@ def execute(
         os._exit(ended_by(group.ended))
     if error is not None:
         raise error
-    return code_of_effects(effects, failed=False, left=summary.retried or summary.kept)
+    return code_of_effects(effects, failed=False, left=summary.retried or summary.kept or group.signals)

@@ -49,9 +49,7 @@ class Claim:
         """Return whether the claim has counted an attempt, for all that its client knows."""
         if self.done is not None:
             return self.done != "release"
-        is_told = all(
-            call.status == _ENDED for call in self.calls
-        )  # otherwise a call without an answer may have ended it
+        is_told = all(call.status == _ENDED for call in self.calls)  # (else a call without an answer may have ended it)
         return is_told and not _are_within(graceful, self.begun, until)
 
 
@@ -132,9 +130,7 @@ class Accounts:
             assert len({bool(ids[key]) for key in keys}) == 1, f"a part of one put has happened: {keys}"
         return ends
 
-    def _end(
-        self, key: str, claims: Sequence[Claim], has_result: bool, failed: Message | None, *, is_known: bool
-    ) -> str:
+    def _end(self, key: str, claims: list[Claim], has_result: bool, failed: Message | None, *, is_known: bool) -> str:
         """Return how a message ended: in one way, and finally."""
         ended = [claim.done for claim in claims if claim.done in (*_REMOVING, "reject")]
         assert len(ended) <= 1, f"{key} ended twice: {claims}"
