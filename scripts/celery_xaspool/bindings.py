@@ -30,7 +30,7 @@ class Binding(NamedTuple):
     pattern: str | None
     queue: str
     seconds: float | None
-    options: dict[str, Any] | None
+    options: dict[str, Any] | None = None
 
 
 class Bindings:
