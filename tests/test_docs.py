@@ -127,9 +127,7 @@ def test_every_block_is_in_a_language_that_says_whether_it_is_run() -> None:
         ("", "one\n", False),
     ],
 )
-def test_the_output_that_a_page_shows_is_compared_with_the_printed_output(
-    printed: str, said: str, agreed: bool
-) -> None:
+def test_the_output_that_a_page_shows_is_compared_with_printed_output(printed: str, said: str, agreed: bool) -> None:
     assert pages.agrees(printed, said) is agreed
 
 

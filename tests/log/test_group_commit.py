@@ -390,9 +390,7 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
     assert len(bodies(space)) == 51
 
 
-def test_a_request_larger_than_all_room_is_committed_alone(
-    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_larger_than_room_is_committed_alone(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathered, "MOST_WAITING_BYTES", 10)
     monkeypatch.setattr(gathered, "MOST_TOGETHER_BYTES", 10)
     futures = [gathering.space.submit("orders", bytes([n]) * 30) for n in range(5)]

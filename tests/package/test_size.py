@@ -23,7 +23,7 @@ MOST = {
     "xa": 2_696,
     "forwarder": 4_884,
     "scripts": 9_346,
-    "tests": 70_164,
+    "tests": 70_163,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,

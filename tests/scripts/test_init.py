@@ -71,9 +71,7 @@ def test_messages_that_lost_their_settings_are_named_before_and_after(run: Run, 
     assert run("message", "get", "orders").out == b"1"
 
 
-def test_create_warns_about_files_that_already_lie_in_the_directory(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_create_warns_about_files_that_lie_in_the_directory(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _lose_settings(path)
     for mine in (path / "mine", path / "free" / "mine"):
         mine.touch()

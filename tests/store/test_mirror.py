@@ -15,7 +15,8 @@ import pytest
 import spool
 from spool import mirrors
 from spool.disk.disk import Disk, FlushFailed
-from spool.model.xid import Xid
+from spool.model import layout
+from spool.model.xid import FORMAT_ROUND, Xid
 from spool.store.mirror import Mirror
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests import door
@@ -244,3 +245,11 @@ def test_a_space_keeps_its_mirror_if_the_next_cannot_take_a_damaged_commit(space
     state = mirrors.describe(space.path)
     assert state is not None
     assert state.mirror == str(tmp_path / "mirror")
+
+
+def test_a_vote_that_the_mirror_does_not_keep_is_durable_in_the_space(space: spool.Space) -> None:
+    branch = door.branch(space, xid=Xid(FORMAT_ROUND, b"round", b"1"), timeout=30.0)
+    branch.put("orders", "one")
+    with mock.patch.object(Front, "make_durable", autospec=True, side_effect=Disk.make_durable) as flushed:
+        branch.prepare()
+    assert [call.args[2] for call in flushed.call_args_list] == [layout.PREPARED]

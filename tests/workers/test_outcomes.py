@@ -337,9 +337,7 @@ def test_a_run_in_which_too_many_fail_leaves_the_rest(
     assert [message.attempts for message in space.browse("orders")] == [1, 1, 1, 0, 0]
 
 
-def test_messages_under_way_are_not_among_those_that_failed(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_under_way_are_not_among_the_failed(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "MOST_FAILED", 3)
     space.put_many("orders", ["bad", "bad", *["good"] * 6])
     summary = space.work(
