@@ -102,14 +102,14 @@ class Transaction:
             finally:
                 mutex.release()
         put = partial(self.sync.put_many, queue, body_list(bodies), **options)
-        return await self._threads.run_to_end(put, patient=True)
+        return await self._threads.run_to_end(put, "holding")
 
     async def replace(
         self, queue: str, body: Any, *, timeout: float | None = 30.0, **options: Unpack[PutOptions]
     ) -> str:
         """As ``Space.replace``, in this transaction."""
         replace = partial(self.sync.replace, queue, body, timeout=timeout, **options)
-        return await self._threads.run_to_end(replace, patient=True)
+        return await self._threads.run_to_end(replace, "holding")
 
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
         """As ``Space.get``, in this transaction. If a get is cancelled during its claim, the transaction is rolled
@@ -225,13 +225,13 @@ class Space:
         if (joined := self._joined(transaction)) is not None:
             return await joined.replace(queue, body, timeout=timeout, **options)
         replace = partial(self.sync.replace, queue, body, timeout=timeout, transaction=None, **options)
-        return await self._threads.run_to_end(replace, patient=True)
+        return await self._threads.run_to_end(replace, "patient")
 
     async def _put(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put messages that are part of no transaction."""
         if options.get("deduplication_key") is not None:  # this put may wait for another put with the same key
             put = partial(self.sync.put_many, queue, bodies, transaction=None, **options)
-            return await self._threads.run_to_end(put, patient=True)
+            return await self._threads.run_to_end(put, "patient")
         request = self._send(queue, bodies, options)
         await request.future
         return request.ids

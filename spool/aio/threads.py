@@ -14,9 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from spool.runtime.call_guard import CallGuard
 
-_THREADS = 4
-_PATIENT_THREADS = 1000
-"""The holder of a key or a message needs a thread, too, beside all calls that wait for it."""
+_MOST_THREADS = {"prompt": 4, "patient": 32, "holding": 1000}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,27 +53,27 @@ def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
 class Threads:
     """The threads that make the calls of a space for the tasks of one loop.
 
-    A ``patient`` call may wait for another commit, so patient calls have separate threads.
+    A ``patient`` call may wait for another commit, so patient calls have separate threads. So have the patient calls of
+    transactions, which may hold the key or the message for which all others wait.
     """
 
     def __init__(self, guard: CallGuard) -> None:
         self.loop = asyncio.get_running_loop()
         self.guard = guard
-        self._prompt = ThreadPoolExecutor(_THREADS, "spool-aio")
-        self._patient = ThreadPoolExecutor(_PATIENT_THREADS, "spool-aio-patient")
+        self._pools = {kind: ThreadPoolExecutor(most, f"spool-aio-{kind}") for kind, most in _MOST_THREADS.items()}
 
-    def submit(self, call: Callable[[], T], *, patient: bool = False) -> "asyncio.Future[T]":
+    def submit(self, call: Callable[[], T], kind: str = "prompt") -> "asyncio.Future[T]":
         """Begin the call. Raises NotOpen if the space is closed."""
         self.guard.check()
-        return self.loop.run_in_executor(self._patient if patient else self._prompt, call)
+        return self.loop.run_in_executor(self._pools[kind], call)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Wait for the call in a thread. A cancelled task stops waiting."""
         return await self.submit(call)
 
-    async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:
+    async def run_to_end(self, call: Callable[[], T], kind: str = "prompt") -> T:
         """Wait for the call in a thread. A cancelled task gets the outcome, and is cancelled at its next wait."""
-        return await wait_to_end(self.submit(call, patient=patient))
+        return await wait_to_end(self.submit(call, kind))
 
     def notify(self, call: Callable[..., object], *args: object) -> None:
         """Call a function in the loop's thread. Any thread may call this method."""
@@ -84,7 +82,7 @@ class Threads:
 
     def end(self) -> None:
         """End the threads, because the space is closed."""
-        for threads in (self._prompt, self._patient):
+        for threads in self._pools.values():
             threads.shutdown(wait=False)
 
 

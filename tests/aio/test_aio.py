@@ -331,7 +331,7 @@ async def test_x08_tasks_that_wait_for_a_key_leave_its_holder_a_thread(path: Pat
         put = partial(space.put, "orders", deduplication_key="a", transaction=None)
         async with space.transaction() as tx:
             await tx.put("orders", "first", deduplication_key="a")
-            waiting = [asyncio.create_task(put(n)) for n in range(9)]
+            waiting = [asyncio.create_task(put(n)) for n in range(40)]
             await asyncio.sleep(0)
             await tx.put("orders", "second", deduplication_key="b")
         await asyncio.gather(*waiting)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_258,
+    "spool": 23_256,
     "spool/watch": 1_042,
     "recovery": 1_233,
     "xa": 2_696,
