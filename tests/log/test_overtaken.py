@@ -107,7 +107,7 @@ def test_a_name_that_leads_nowhere_is_one_clear_error_and_no_endless_search() ->
     disk.names = lambda name: inner(name) + ["0000000000000002.msgpack"] * (name == layout.COMMITTED)  # type: ignore[method-assign]
     space.put("orders", "y")
     disk.unlink(layout.committed(2))
-    with pytest.raises(spool.SystemFailure, match="cannot be found"):
+    with pytest.raises(spool.SystemFailure, match="is listed but not found"):
         other.get("orders")
 
 
