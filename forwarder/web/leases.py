@@ -29,7 +29,6 @@ MOST_LEASES, MOST_OF_A_TOKEN = 20_000, 10_000
 MOST_AT_ONCE = 1_000
 """The most messages of one claim."""
 ENDED = "the server ended during the call"
-_EXPIRY = "expiry"
 _FIRST, _MOST_BYTES = 4, 32 << 20  # of one claim: the messages that it reads first, and the bytes after which it ends
 _MOST_REMEMBERED = 20_000
 _IDLE_SECONDS = 30.0  # the time for which a queue without waiting clients is watched
@@ -158,7 +157,7 @@ class Leases:
 
     def extend(self, lease: Lease, seconds: float) -> None:
         """Let the lease end ``seconds`` from now. Raises BadMessageId if its expiry is being committed."""
-        if lease.ending is not None and lease.ending[0] == _EXPIRY:
+        if lease.ending is not None and lease.ending[0] == "expiry":
             raise BadMessageId("the lease has ended: claim a message again")
         if lease.ending is None:
             self._start(lease, seconds)
@@ -173,7 +172,7 @@ class Leases:
         if lease.ending is None:
             reason = f"its lease of {lease.seconds:g} s ended before its client had answered"
             log.warning("message %s of queue %s: %s", lease.message.id, lease.message.queue, reason)
-            lease.ending = _EXPIRY, self._loop.create_task(self._expired(lease, reason))
+            lease.ending = "expiry", self._loop.create_task(self._expired(lease, reason))
 
     async def _expired(self, lease: Lease, reason: str) -> None:
         try:
@@ -351,13 +350,13 @@ class _Line:
 
 def _taken(claims: spool.Claims, queue: str, most: int, wanted: dict[str, Any]) -> list[Message]:
     """Claim messages until their bodies have many bytes, and record that their attempts begin."""
-    found, size, asked = list[Message](), 0, min(most, _FIRST)
-    while asked and size < _MOST_BYTES:
-        some = claims.take(queue, asked, **wanted)
-        found += some
-        size += sum(len(message.body) for message in some)
-        fits = (_MOST_BYTES - size) * len(found) // max(1, size)
-        asked = max(1, min(fits, most - len(found))) if len(some) == asked and len(found) < most else 0
+    found = claims.take(queue, min(most, _FIRST), **wanted)
+    with suppress(SpoolError, OSError):  # (the messages that were found before an error are delivered)
+        more = len(found) == _FIRST
+        while more and len(found) < most and (size := sum(len(message.body) for message in found)) < _MOST_BYTES:
+            asked = max(1, min((_MOST_BYTES - size) * len(found) // max(1, size), most - len(found)))
+            some = claims.take(queue, asked, **wanted)
+            found, more = found + some, len(some) == asked
     for message in found:
         claims.begin(message)
     return found
