@@ -71,8 +71,8 @@ def _of_the_task(submit: Method) -> Method:
     """Let a thread of ``spool.aio`` work in the context of the task."""
 
     @wraps(submit)
-    def call(threads: Any, work: Callable[[], Any], **options: Any) -> Any:
-        return submit(threads, in_context(work), **options)
+    def call(threads: Any, work: Callable[[], Any], *kind: str) -> Any:
+        return submit(threads, in_context(work), *kind)
 
     return call
 
