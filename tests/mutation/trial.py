@@ -23,7 +23,7 @@ ROOMS = tuple(
 # itself, and would miss the text of the call.
 STAGES: tuple[tuple[str, ...], ...] = (
     ("tests/features", "tests/intake", "tests/xa", "tests/spool", *ROOMS, "-m", "not strace and not root"),
-    tuple(f"tests/crash/test_{name}.py" for name in ("stops", "posted", "built_upon", "creating")),
+    tuple(f"tests/crash/test_{name}.py" for name in ("stops", "posted", "built_upon", "creating", "mirrored")),
     ("tests/recovery", "tests/corruption", "tests/scripts", "tests/forwarder"),
     ("tests/crash/test_every_crash_point.py", "tests/crash/test_interleavings.py", "tests/environment"),
     ("tests/faults", "tests/kills", "tests/torture"),
