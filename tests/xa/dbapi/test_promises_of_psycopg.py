@@ -312,7 +312,7 @@ def test_x03_a_coordinator_of_pep_249_commits_both_parties_or_none(party: Party,
 
 def test_x03_a_coordinator_can_roll_back_all_parties_after_a_refused_vote(memory: Path) -> None:
     """The rollback of the party whose vote failed succeeds, too."""
-    parties = {Spool(memory / name): limit for name, limit in (("first", None), ("second", 0.01), ("third", None))}
+    parties = {Spool(memory / name): limit for name, limit in (("first", None), ("second", 0.3), ("third", None))}
     with ExitStack() as stack:
         connections = {
             party: stack.enter_context(dbapi.connect(party.path, timeout=limit)) for party, limit in parties.items()
@@ -320,7 +320,7 @@ def test_x03_a_coordinator_can_roll_back_all_parties_after_a_refused_vote(memory
 
         def work_too_long(party: Party, connection: Any) -> None:
             party.work(connection)
-            time.sleep(0.02)
+            time.sleep(0.4)
 
         with pytest.raises(dbapi.TransactionRollback):
             together(connections, work_too_long)
