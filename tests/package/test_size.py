@@ -42,7 +42,7 @@ MOST = {
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 364,
     "tests/schedules/test_change.py": 58,
-    "tests/forwarder/network": 1_342,
+    "tests/forwarder/network": 1_341,
     "tests/forwarder/network/test_rows.py": 65,
     "tests/scripts/test_get_exec.py": 86,
     "tests/scripts/test_admin_schedule.py": 36,

@@ -27,9 +27,7 @@ def frame_of(spark: "SparkSession", where: str, **options: str) -> "DataFrame":
     return spark.read.format("spool").options(**options).load(where)
 
 
-def test_x05_a_remote_read_has_the_rows_of_a_local_read(
-    spark: "SparkSession", space: spool.Space, address: str
-) -> None:
+def test_x05_a_remote_read_has_the_rows_of_a_local_one(spark: "SparkSession", space: spool.Space, address: str) -> None:
     space.put_many("orders", [f"order {n}" for n in range(1000)], headers={"tenant": "acme"})
     for n in range(20):
         space.put("replies", n, priority=n + 1, correlation_id=str(n))
@@ -63,9 +61,8 @@ def test_x05_several_spaces_are_one_dataframe(
 
 
 def test_x05_a_remote_write_is_one_commit(spark: "SparkSession", space: spool.Space, address: str) -> None:
-    frame = spark.range(0, 1000, 1, 4).selectExpr(
-        "cast(id as string) as body", "timestamp_seconds(id + 2000000000) as expires_at"
-    )
+    columns = "cast(id as string) as body", "timestamp_seconds(id + 2000000000) as expires_at"
+    frame = spark.range(0, 1000, 1, 4).selectExpr(*columns)
     frame.write.format("spool").option("queue", "orders").mode("append").save(address)
     assert sorted(bodies(space), key=int) == [str(n) for n in range(1000)]
     assert len({message.position.number for message in space.browse("orders")}) == 1

@@ -146,9 +146,8 @@ def test_requests_with_wrong_values_cannot_fill_the_log(
     assert len(caplog.messages) == 20
     assert max(map(len, caplog.messages)) < 600
     assert all(message.isprintable() for message in caplog.messages)
-    assert caplog.messages[0].startswith(
-        "a call was refused: 127.0.0.1: the token in line 1: the request has a wrong value: "
-    )
+    told = "a call was refused: 127.0.0.1: the token in line 1: the request has a wrong value: "
+    assert caplog.messages[0].startswith(told)
 
 
 def test_a_refused_call_with_a_long_name_writes_a_short_line(

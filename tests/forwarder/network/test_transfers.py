@@ -101,6 +101,9 @@ def test_a_token_for_one_queue_reads_and_writes_this_queue_only(serve: Serve, sp
             act(client, "begin", queue=other)
         with pytest.raises(AccessDenied, match="right shop:put"):
             write(client, [rows(b"a")], rows().schema, session, task=0, attempt=0, queue=other)
+    answered = pa.record_batch([pa.array([b"a"]), pa.array(["replies"])], ["body", "reply_queue"])
+    with pytest.raises(AccessDenied, match="right shop:put"):
+        write(client, [answered], answered.schema, session, task=0, attempt=0, queue="orders")
     for queues in ({"queue": "orders"}, {"queue": "replies,orders"}, {}):
         with pytest.raises(AccessDenied, match="right shop:look"):
             plan(client, **reading(**queues))
