@@ -69,6 +69,16 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.fixture
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget the modules that the test writes into its directory, and restore the path of imports."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    yield
+    for name, module in [*sys.modules.items()]:
+        if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}/"):
+            del sys.modules[name]
+
+
 @pytest.fixture(autouse=True)
 def _handlers_of_signals() -> Iterator[None]:
     """Restore the handlers that a program set in the process of the tests.

@@ -148,7 +148,7 @@ def _answer_to(server: Server, request: Request, error: Exception) -> Response:
         server.refuse(address(request), f"{server.client(request).name}: {error}", known=True)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("a call failed unexpectedly: %s", error, exc_info=error)
-    has_lines = NDJSON in request.headers.get("content-type", "")
+    has_lines = NDJSON in request.headers.get("content-type", "").lower()
     names = ARGUMENTS if request.scope["path"].endswith(("/messages", "/request")) and not has_lines else {}
     found = json.dumps(problem_of(error, status, names), ensure_ascii=False)
     return answer(status, found.encode("utf-8", "replace"), headers)

@@ -167,9 +167,8 @@ def outcome_of(given: Mapping[str, Any]) -> Outcome:
     if names == {"pass"}:
         return Passed(check_queue_name(given["pass"]))
     if names == {"put"} and isinstance(given["put"], list):
-        puts = map(put_of, given["put"])
-        news = [NewMessage(check_queue_name(put.queue), put.body, **put.options) for put in puts]
-        return Translated(news, str(given.get("note", "")))
+        puts = [NewMessage(check_queue_name(put.queue), put.body, **put.options) for put in map(put_of, given["put"])]
+        return Translated(puts, str(given.get("note", "")))
     raise InvalidArgument("an outcome is one of reply, put, pass, retry, and reject, which may have a reply")
 
 

@@ -227,13 +227,16 @@ class WebCall:
             raise InvalidArgument(f"{name} is a number from {least:g} to {most:g}, not {str(text)[:40]!r}")
         return found
 
-    def headers(self) -> Iterable[tuple[str, str]]:
-        """The names, in lower case, and the values of the headers that are options of a put."""
-        return (
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in self._headers
-            if name.startswith(b"spool-") or name == b"idempotency-key"
-        )
+    def headers(self) -> list[tuple[str, str]]:
+        """The names, in lower case, and the values of the headers that are options of a put.
+
+        Raises InvalidArgument if the request has several headers of a name.
+        """
+        given = [each for each in self._headers if each[0].startswith((b"spool-", b"idempotency-key"))]
+        found = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in given]
+        if len(dict(found)) < len(found):
+            raise InvalidArgument(f"each of these headers comes once: {', '.join(sorted(name for name, _ in found))}")
+        return found
 
     def header(self, name: bytes) -> str | None:
         """Return the first value of a header, whose name is in lower case."""

@@ -11,6 +11,7 @@ import click
 from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
 from xaspool_scripts.terminal.listening import (
     address,
+    announce,
     end,
     end_signal,
     listeners_at,
@@ -19,7 +20,6 @@ from xaspool_scripts.terminal.listening import (
     tls_options,
     wait_for_end,
 )
-from xaspool_scripts.terminal.output import write_json
 from xaspool_scripts.terminal.program import Failure, SingleProgram, extra, json_option, log_to_stderr, note
 from xaspool_scripts.terminal.shared_options import size
 
@@ -106,10 +106,7 @@ def main(
         ended = end_signal()
         for name, path in spaces.items():
             at = f"{_url(listeners[0], reached, is_tls=tls_cert is not None)}/{name}"
-            if as_json:
-                write_json({"event": "serving", "space": path, "address": at})
-            else:
-                click.echo(f"serving {path} at {at}")
+            announce("serving", path, at, as_json=as_json)
         if reached and (tls_cert is None or token_file is None):
             note(
                 "WARNING: everybody who reaches this address may read and write these spaces, or listen to the traffic"

@@ -525,6 +525,8 @@ class Administration(Closing):
 
         A moved message is ready at once, and all its attempts are permitted again. Without ``to``, a message is not
         moved if it came from no other queue or from a deleted queue. The other arguments are as in ``purge``.
+
+        Raises Full if a queue has no room. Its text tells how many messages were moved before.
         """
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:

@@ -15,7 +15,7 @@ from typing import Any
 from spool.admin.reads import locate
 from spool.coordination.locks import ClaimLocks
 from spool.disk.disk import is_full
-from spool.errors import BadMessageId, MessageInUse
+from spool.errors import BadMessageId, Full, MessageInUse
 from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
 from spool.log.engine_commit import commit_batch
@@ -23,6 +23,7 @@ from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.log.write_set import WriteSet
 from spool.maintenance.disk_space import free_room
 from spool.model.position import PositionRanges, append_range, positions
+from spool.model.text import plural
 from spool.runtime.call_guard import deliver_pending_signals, outside_of_calls
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
@@ -100,7 +101,10 @@ class Bulk:
 
 
 def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
-    """Apply ``edit`` to all matching messages that are not held. Return the number of changed messages."""
+    """Apply ``edit`` to all matching messages that are not held. Return the number of changed messages.
+
+    Raises Full if a limit of a queue refuses a commit. Its text tells how many messages were moved before.
+    """
     page = store.shared.counters.read()
     check_queue(store.settings, bulk.queue, page)
     store.view.was_searched = True
@@ -116,7 +120,11 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
             free = [one for messages in ranges for one in _not_in_doubt(store.view.prepared, *messages)]
         if not slices:
             return done
-        done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, edit)
+        try:
+            done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, edit)
+        except Full as error:
+            text = str(error).removesuffix("nothing was put")
+            raise Full(f"{text}{plural(done, 'message')} moved before", error.queue) if done else error from None
         if bulk.progress is not None:
             with outside_of_calls():
                 bulk.progress(done)

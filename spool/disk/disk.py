@@ -20,7 +20,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from fcntl import F_OFD_GETLK, F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from spool.disk import kernel
 from spool.disk import stat as file_stat
@@ -44,6 +45,7 @@ SHARED_MODE = 0o3770
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # to open a file of any kind and mode, but not for reading
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_WRITE = _TO_READ | os.O_RDWR
+T = TypeVar("T")
 _ENCODING = sys.getfilesystemencoding()
 _KIND_OF_FILE = 0o170000  # the bits of a mode that ``stat.S_IFMT`` returns
 _SMALL_READ_BYTES = 1 << 20
@@ -129,29 +131,21 @@ class Disk:
             for used in (name, other or name):
                 self._directories.check_in_place(used.rpartition("/")[0])
         if not isinstance(error.filename, str) or not error.filename.startswith("/"):
-            error.filename = self.path(name)
+            error.filename = self.path(name.rstrip("/"))
             error.filename2 = None if other is None else self.path(other)
 
-    def _by_name(self, call: Callable[..., None], name: str, *args: int) -> None:
-        """Call a function of ``os`` with the last part of the name and the descriptor of its directory."""
+    def _by_name(self, call: Callable[..., T], name: str, *args: int) -> T:
+        """Call a function with the last part of the name and the descriptor of its directory, as those of ``os``."""
         directory, _, last = name.rpartition("/")
         try:
-            call(last, *args, dir_fd=self._directories[directory])
+            return call(last or ".", *args, dir_fd=self._directories[directory])
         except OSError as error:
             self._complete(error, name)
             raise
 
     def _open_named(self, name: str, flags: int, mode: int = 0) -> int:
         """Open the file or directory with this name, and return the handle."""
-        directory, _, last = name.rpartition("/")
-        try:
-            with opening:
-                handle = os.open(last or ".", flags, mode, dir_fd=self._directories[directory])
-                self._handles[handle] = None
-        except OSError as error:
-            self._complete(error, name)
-            raise
-        return handle
+        return self._by_name(partial(self._opened, os.open), name, flags, mode)
 
     def close(self, handle: int) -> None:
         """Close the descriptor. The kernel releases the descriptor's locks."""
@@ -162,10 +156,10 @@ class Disk:
 
     _close = close  # the methods of this class call this, because a subclass counts the calls of ``close``
 
-    def _opened(self, opener: Callable[..., int], *args: Any) -> int:
+    def _opened(self, opener: Callable[..., int], *args: Any, **place: int) -> int:
         """Call the opener, and register its descriptor."""
         with opening:
-            handle = opener(*args)
+            handle = opener(*args, **place)
             self._handles[handle] = None
         return handle
 
@@ -411,14 +405,7 @@ class Disk:
 
     def open_directory(self, name: str) -> int:
         """Open a directory, to lock or flush it. Raises OSError for a symlink, except a symlink to the space."""
-        try:
-            with opening:
-                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directories[name])
-                self._handles[handle] = None
-        except OSError as error:
-            self._complete(error, name)
-            raise
-        return handle
+        return self._open_named(name and f"{name}/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def keeping(self, *directories: str) -> AbstractContextManager[None]:
         """Return a context for many calls about names in these directories: each directory is opened once.
@@ -532,22 +519,12 @@ class Disk:
 
         Raises OSError if the kernel refuses the watch. The kernel limits the number of watches of each user.
         """
-        directory, _, last = name.rpartition("/")
-        try:
-            return self._opened(kernel.watch_writes, self._directories[directory], last)
-        except OSError as error:
-            self._complete(error, name)
-            raise
+        return self._by_name(lambda last, dir_fd: self._opened(kernel.watch_writes, dir_fd, last), name)
 
     def watch_with(self, notifier: int, name: str) -> int:
         """Let a descriptor of inotify(7), which is not of this disk, report writes to a file; returns the number of the
         watch. Raises OSError as ``watch``."""
-        directory, _, last = name.rpartition("/")
-        try:
-            return kernel.add_watch(notifier, self._directories[directory], last)
-        except OSError as error:
-            self._complete(error, name)
-            raise
+        return self._by_name(lambda last, dir_fd: kernel.add_watch(notifier, dir_fd, last), name)
 
     def wait_for_change(self, handle: int, seconds: float) -> bool:
         """Wait at most ``seconds``; return True if the file was written since the last call."""

@@ -153,7 +153,7 @@ def check_encoded(raw: bytes, codec: str) -> None:
 
 def codec_of(content_type: str | None) -> str | None:
     """Return the codec of a content type, or None if the type has no codec. Parameters of the type are ignored."""
-    return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get((content_type or "").split(";")[0].strip())
+    return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get((content_type or "").split(";")[0].strip().lower())
 
 
 _TYPES: dict[type, str] = {}

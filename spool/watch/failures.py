@@ -242,21 +242,13 @@ def kind_of(cause: str) -> str:
     return re.sub(r"\b(?<!HTTP )[0-9]+", "…", cause)[:_MOST_KIND]
 
 
-def grouped(failed: Iterable[FailedTask], most: int = _MOST_GROUPS) -> tuple[TaskFailures, ...]:
+def grouped(failed: Iterable[FailedTask]) -> tuple[TaskFailures, ...]:
     """Return failures by task, queue and kind of cause, the most frequent first. ``failed``: the newest first.
 
-    If more than ``most`` groups exist, the last one is "other".
+    If more than 200 groups exist, the last one is "other".
     """
-    counts, latest = Counter[tuple[str, str, str, str]](), dict[tuple[str, str, str, str], FailedTask]()
-    for each in failed:
-        key = each.task, each.queue, each.kept_in, kind_of(each.cause)
-        counts[key] += 1
-        latest.setdefault(key, each)
-    found = (
-        TaskFailures(*key, cause=latest[key].cause, count=count, last_at=latest[key].at)
-        for key, count in counts.items()
-    )
-    return _merged(found, lambda one: (one.task, one.queue, one.kept_in, one.kind), most)
+    found = (TaskFailures(one.task, one.queue, one.kept_in, kind_of(one.cause), one.cause, 1, one.at) for one in failed)
+    return _merged(found, lambda one: (one.task, one.queue, one.kept_in, one.kind), _MOST_GROUPS)
 
 
 def by_task(failures: Iterable[TaskFailures], most: int) -> tuple[TaskFailures, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.errors import BadMessageId, InvalidArgument
+from spool.errors import BadMessageId, Full, InvalidArgument
 from tests import door
 from tests.compaction import small_compactions
 from tests.spaces import space_with
@@ -54,6 +54,16 @@ def test_x17_messages_are_chosen_by_several_ids_in_the_order_of_delivery(space: 
         ids(space, message_id=[failed[0], "what"])
     with pytest.raises(InvalidArgument, match="an id or a list of ids"):
         ids(space, message_id=7)
+
+
+def test_x17_a_redrive_that_meets_a_limit_tells_how_many_messages_it_has_moved(space: spool.Space) -> None:
+    with space.transaction() as transaction:
+        for number in range(2_100):
+            transaction.put("errors", number, priority=1 + number % 2)
+    space.change_queue("orders", max_messages=2_080)
+    with pytest.raises(Full, match="raise the limit; 2,048 messages moved before") as refused:
+        space.redrive("errors", "orders")
+    assert (refused.value.queue, space.stats("orders").ready) == ("orders", 2_048)
 
 
 def test_x17_the_time_of_a_message_is_that_of_its_failure_and_else_of_its_put(space: spool.Space) -> None:

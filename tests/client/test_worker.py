@@ -1,7 +1,5 @@
 """``spool-worker -s ADDRESS``: as for a directory, with the same exit codes."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,8 @@ TOKEN = "a-token-for-everything"
 
 
 @pytest.fixture(autouse=True)
-def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _functions(own_modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
     for name in ("SPOOL_SPACE", "XASPOOL_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     Path("work_by_http.py").write_text(
@@ -30,8 +27,6 @@ def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         "def reject(message): raise spool.Reject('never')\n"
     )
     Path("token").write_text(TOKEN + "\n")
-    yield
-    sys.modules.pop("work_by_http", None)
 
 
 def work(*args: str) -> Result:

@@ -1,8 +1,7 @@
 """Services by name, and the outcomes of calls of a Python function: every row of the table of outcomes."""
 
 import pickle
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +182,7 @@ class TestPythonFunction:
 
 class TestImport:
     @pytest.fixture(autouse=True)
-    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def module(self, own_modules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "xaspool_demo.py").write_text(
             "from spool.workers.outcome import Retry\n"
             "def shout(message): return message.body.upper()\n"
@@ -197,10 +196,6 @@ class TestImport:
         (tmp_path / "xaspool_needy.py").write_text("import xaspool_is_not_there\n")
         (tmp_path / "xaspool_script.py").write_text("raise SystemExit('usage: script')\n")
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "path", sys.path[:])
-        yield
-        for name in ("xaspool_demo", "xaspool_needy", "xaspool_script"):
-            sys.modules.pop(name, None)
 
     def test_a_module_in_the_current_directory_is_found(self) -> None:
         service = parse("python:xaspool_demo:shout")

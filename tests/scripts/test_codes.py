@@ -1,8 +1,7 @@
 """A job of the night sees by the exit code how a run ended: one decision for all programs."""
 
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def test_of_several_outcomes_the_one_that_no_later_run_tells_decides(outcomes: s
 
 
 @pytest.fixture(autouse=True)
-def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _functions(own_modules: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module in the current directory; and the handlers of signals stay as they are."""
     Path("night.py").write_text(
         "import signal, spool\n"
@@ -44,10 +43,7 @@ def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "    if message.body == 'weak': raise ValueError('no such article')\n"
         "    if message.body == 'later': raise spool.Retry('closed')\n"
     )
-    monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    yield
-    sys.modules.pop("night", None)
 
 
 def worker(path: Path, *words: str) -> int:

@@ -56,23 +56,20 @@ def test_spool_serve_names_the_address_of_each_space_and_ends_with_a_signal(
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
-    ("module", "command", "words"),
-    [
-        ("serve", "spool-serve", ["-s"]),
-        ("commands.console", "spool-admin", ["console", "-s"]),
-        ("watch.metrics", "spool-admin", ["metrics", "-s"]),
-    ],
+    ("command", "words"), [("serve", ["-s"]), ("admin", ["console", "-s"]), ("admin", ["metrics", "-s"])]
 )
-def test_a_signal_that_comes_with_the_address_ends_the_program(
-    module: str, command: str, words: list[str], path: Path
-) -> None:
+def test_a_signal_that_comes_with_the_address_ends_the_program(command: str, words: list[str], path: Path) -> None:
     """The program gets the signal while it prints its address."""
     code = (
-        "import os, signal, sys\n"
-        f"import xaspool_scripts.{module} as program\n"
-        "write = program.write_json\n"
-        "program.write_json = lambda data: (write(data), os.kill(os.getpid(), signal.SIGTERM))\n"
-        f"from xaspool_scripts.start import {command.removeprefix('spool-')} as main\n"
+        "import os, signal\n"
+        "from xaspool_scripts.terminal import listening\n"
+        "write = listening.write_json\n"
+        "def announced(data):\n"
+        "    listening.write_json = write\n"
+        "    write(data)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "listening.write_json = announced\n"
+        f"from xaspool_scripts.start import {command} as main\n"
         "main()\n"
     )
     words = [*words, str(path), "--listen", "127.0.0.1:0", "--json"]

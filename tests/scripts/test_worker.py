@@ -2,11 +2,9 @@
 
 import io
 import json
-import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ WAIT = 60
 
 
 @pytest.fixture(autouse=True)
-def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _functions(own_modules: None) -> None:
     """A module in the current directory."""
     Path("work_demo.py").write_text(
         "import pathlib, time\n"
@@ -37,10 +35,6 @@ def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "def tell(message): print('told')\n"
         "def draw(message): raise ValueError('red \\x1b[31m bell \\x07 moved \\x9b2J')\n"
     )
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    yield
-    sys.modules.pop("work_demo", None)
-    logging.getLogger("spool").setLevel(logging.NOTSET)
 
 
 def work(path: Path, *args: str) -> Result:

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
-from xaspool_scripts.terminal.listening import address, end, end_signal, listeners_at, named_spaces, wait_for_end
-from xaspool_scripts.terminal.output import write_bytes, write_json
+from xaspool_scripts.terminal.listening import (
+    address,
+    announce,
+    end,
+    end_signal,
+    listeners_at,
+    named_spaces,
+    wait_for_end,
+)
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, extra, json_option, note, space_path, typed_values
 from xaspool_scripts.terminal.wording import printable
 from xaspool_scripts.watch.watched_space import Watched, published_option, watched_space
@@ -91,10 +98,7 @@ def console(
         try:
             ended = end_signal()
             for (path, _), each in zip(spaces.values(), consoles, strict=True):
-                if as_json:
-                    write_json({"event": "serving", "space": path, "address": f"{url}{each.prefix}"})
-                else:
-                    write_bytes(f"console of {printable(path)} at {url}{each.prefix}\n".encode())
+                announce("console of", path, f"{url}{each.prefix}", as_json=as_json)
             if token_file is None:
                 reader = "user of this machine" if is_loopback(listen[0]) else "user who reaches this address"
                 subject = "these metrics" if published else "the space"

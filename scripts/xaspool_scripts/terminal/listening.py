@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from xaspool_scripts.terminal.exit_codes import WRONG_USAGE
-from xaspool_scripts.terminal.output import write_json
+from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, note, space_path
 from xaspool_scripts.terminal.signals import handle_ending
+from xaspool_scripts.terminal.wording import printable
 
 if TYPE_CHECKING:
     from spool import Space
@@ -50,6 +51,14 @@ def reason_of(error: Exception) -> str:
     if number == errno.EADDRINUSE:
         return "address already in use; does another program listen there?"
     return os.strerror(number).lower() if number is not None and number > 0 else str(error)
+
+
+def announce(what: str, space: str, address: str, *, as_json: bool) -> None:
+    """Print the address at which a space is served."""
+    if as_json:
+        write_json({"event": "serving", "space": space, "address": address})
+    else:
+        write_bytes(f"{what} {printable(space)} at {address}\n".encode())
 
 
 def named_spaces(given: tuple[str, ...]) -> dict[str, str]:

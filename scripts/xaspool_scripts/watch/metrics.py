@@ -1,6 +1,5 @@
 """``spool-admin metrics``: print or serve the metrics of a space for Prometheus."""
 
-import errno
 import os
 import socket
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.terminal.listening import address, end, end_signal, wait_for_end
+from xaspool_scripts.terminal.listening import address, announce, end, end_signal, reason_of, wait_for_end
 from xaspool_scripts.terminal.output import write_bytes, write_json
 from xaspool_scripts.terminal.program import Failure, SpaceCommand, describe, extra, json_option, note, space_path
 from xaspool_scripts.watch import prometheus
@@ -238,19 +237,13 @@ def _serve(watched: Watched, exporter: Exporter, host: str, port: int, *, as_jso
     try:
         server = _Server(exporter, host, port)
     except (OSError, UnicodeError) as error:
-        is_used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        hint = "; does another program listen there?" if is_used else ""
-        reason = getattr(error, "strerror", None) or error
-        raise Failure(f"cannot listen at {in_url(host)}:{port}: {reason}{hint}") from error
+        raise Failure(f"cannot listen at {in_url(host)}:{port}: {reason_of(error)}") from error
     ended = end_signal()
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
         thread.start()
         url = f"http://{in_url(host)}:{server.port}/metrics"
-        if as_json:
-            write_json({"event": "serving", "space": exporter.path, "address": url})
-        else:
-            write_bytes(f"serving {exporter.path} at {url}\n".encode())
+        announce("serving", exporter.path, url, as_json=as_json)
         reader = "user of this machine" if is_loopback(host) else "user who reaches this address"
         note(f"every {reader} can read these metrics")
         try:
