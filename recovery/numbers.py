@@ -7,12 +7,13 @@ restores names that a power cut removed (Rule 13), and finishes the numbers of d
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from spool.admin.findings import Kind
 from spool.coordination.counters import CounterPage, Counters
-from spool.disk.content import opened
+from spool.disk.content import closed_at_end, opened
 from spool.disk.disk import Disk
 from spool.disk.recycler import origin_of
 from spool.errors import CorruptedFile, NewerFormat, SpoolError
@@ -29,6 +30,8 @@ from .decision import Decision, Reason, Step
 # Sequence numbers are issued one after the other, so a crash leaves only a few numbers without a file. A file whose
 # number is farther ahead comes from another program, and recovery does not fill the numbers before that file.
 MAX_GAP = 100_000
+
+_Read = TypeVar("_Read")
 
 
 class Condition(enum.Enum):
@@ -164,21 +167,13 @@ def read_stamped(disk: Disk) -> dict[str, Header]:
     path. After a power cut, such a file may be a commit or a vote that lost its name (Rule 13)."""
     places = [f"{layout.ACTIVE}/{name}" for name in disk.names(layout.ACTIVE) if layout.parse_xid(name) is not None]
     places += [f"{layout.FREE}/{name}" for name in disk.names(layout.FREE)]
-    headers = {place: _header_or_none(disk, place) for place in sorted(places)}
+    headers = {place: _unless_damaged(_header_of, disk, place) for place in sorted(places)}
     return {place: header for place, header in headers.items() if header is not None and header.number > 0}
 
 
-def _header_or_none(disk: Disk, name: str) -> Header | None:
-    try:
-        handle = open_file(disk, name)
-        try:
-            return read_header(disk, handle)
-        finally:
-            disk.close(handle)
-    except NewerFormat as error:
-        raise NewerFormat(f"{disk.root}: {name}: {error}") from None
-    except CorruptedFile:
-        return None
+def _header_of(disk: Disk, name: str) -> Header:
+    with closed_at_end(disk, open_file(disk, name)) as handle:
+        return read_header(disk, handle)
 
 
 def _unnamed(stamped: Mapping[str, Header], highest: int) -> dict[int, str]:
@@ -207,11 +202,8 @@ def _read_file(disk: Disk, number: int, name: str) -> NumberedFile:
     if identity is not None and identity.is_regular and not identity.size:
         return NumberedFile(Condition.MISSING, "an empty file")
     try:
-        handle = open_file(disk, name)
-        try:
+        with closed_at_end(disk, open_file(disk, name)) as handle:
             header = prove(disk, handle).header
-        finally:
-            disk.close(handle)
     except CorruptedFile as error:
         return NumberedFile(Condition.TORN, str(error))
     if header.number != number:
@@ -221,8 +213,12 @@ def _read_file(disk: Disk, number: int, name: str) -> NumberedFile:
 
 def contents_or_none(disk: Disk, name: str) -> FileContents | None:
     """Return the header and tables of a file; None if the file is missing or damaged."""
+    return _unless_damaged(contents_of, disk, name)
+
+
+def _unless_damaged(read: Callable[[Disk, str], _Read], disk: Disk, name: str) -> _Read | None:
     try:
-        return contents_of(disk, name)
+        return read(disk, name)
     except NewerFormat as error:
         raise NewerFormat(f"{disk.root}: {name}: {error}") from None
     except CorruptedFile:

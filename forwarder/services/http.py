@@ -8,7 +8,6 @@ An HTTP header cannot contain control characters, characters outside ASCII, or b
 import email.utils
 import re
 import ssl
-import string
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from urllib.parse import quote, urlsplit
 import spool
 from forwarder.services.proxies import is_refusal, proxy_for
 from forwarder.services.service import MAX_REPLY, Request, Service, ServiceError
+from spool.client.fields import IN_NAMES, header_value
 from spool.model.message import Message
 from spool.model.text import one_line
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, replied, too_large
@@ -33,8 +33,6 @@ THREADS = 32
 """The number of calls that one task makes at a time. A service that answers in 20 ms gets 1,600 calls a second."""
 
 _SHOWN_CHARACTERS = 200  # of a server's answer in the reason of a failure
-_IN_VALUES = "".join(sorted(set(string.ascii_letters + string.digits + string.punctuation + " ") - {"%"}))
-_IN_NAMES = "!#$&'*+-.^_`|~"
 
 
 @dataclass(frozen=True)
@@ -247,15 +245,8 @@ def headers_for(message: Message) -> list[tuple[str, str]]:
     if message.correlation_id is not None:
         headers.append(("Spool-Correlation-Id", header_value(message.correlation_id)))
     for name, value in message.headers.items():
-        headers.append((f"Spool-Header-{quote(name, safe=_IN_NAMES, errors='replace')}", header_value(value)))
+        headers.append((f"Spool-Header-{quote(name, safe=IN_NAMES, errors='replace')}", header_value(value)))
     return headers
-
-
-def header_value(text: str) -> str:
-    """Encode `text` for a header; `urllib.parse.unquote` reverses the encoding."""
-    quoted = quote(text, safe=_IN_VALUES, errors="replace")
-    # HTTP strips the blanks at a value's ends.
-    return re.sub(r"^ +| +$", lambda blanks: "%20" * len(blanks[0]), quoted)
 
 
 def _refused_by_tls(error: BaseException) -> bool:

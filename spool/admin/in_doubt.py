@@ -105,10 +105,9 @@ def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bo
     rollback is decided once the fact is published. If this process then dies, the next process that resolves orphans
     finishes the rollback.
     """
-    store, batch = core.store, WriteSet()
-    batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
+    store, fact = core.store, WriteSet().fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
     if commit:
-        commit_prepared(core, xid, vote_known=False, facts=batch)
+        commit_prepared(core, xid, vote_known=False, facts=fact)
         return
     voted = voted_contents(store, xid)
 
@@ -116,7 +115,7 @@ def decide_heuristically(core: Core, xid: Xid, deadline: Deadline, *, commit: bo
         if error := refusal(store, store.shared.counters.read(), xid, voted):
             raise error
 
-    commit_batch(store, batch, deadline, check=check, settled=True)
+    commit_batch(store, fact, deadline, check=check, settled=True)
     _finish_rollback(store, xid, deadline)
 
 
@@ -133,7 +132,5 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
         _finish_rollback(store, xid, deadline)
         store.files.disk.flush_directory(layout.PREPARED)  # otherwise a power cut could bring the branch back
         store.files.copies.flush_withdrawals()
-    batch = WriteSet()
-    batch.fact(fact_key(xid), None)
-    commit_batch(store, batch, deadline, flush=True)
+    commit_batch(store, WriteSet().fact(fact_key(xid), None), deadline, flush=True)
     return True

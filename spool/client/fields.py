@@ -29,7 +29,7 @@ MOST_JSON_BYTES: Final = 96 << 20
 """The same, for a body whose messages may be in base64."""
 
 _IN_VALUES = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
-_IN_NAMES = "!#$&'*+-.^_`|~"
+IN_NAMES = "!#$&'*+-.^_`|~"
 
 
 def branch_of(receipt: str) -> bytes:
@@ -65,7 +65,7 @@ def header_value(text: str) -> str:
 
 def header_name(name: str) -> str:
     """Return the header of one of a message's own headers."""
-    return f"spool-header-{quote(name, safe=_IN_NAMES, errors='replace')}"
+    return f"spool-header-{quote(name, safe=IN_NAMES, errors='replace')}"
 
 
 _HEADERS = {"content_type": "Content-Type", "deduplication_key": "Idempotency-Key", "headers": "Spool-Header-NAME"}

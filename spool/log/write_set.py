@@ -120,9 +120,8 @@ class WriteSet:
     @property
     def removes_only(self) -> bool:
         """Whether the write set only removes messages, as a get does."""
-        commands = self._table.commands
         return not (self.messages or self.branches or self.facts or self.adopts or self.sections) and all(
-            command.name == "remove" for command in commands
+            command.name == "remove" for command in self._table.commands
         )
 
     @property
@@ -345,12 +344,14 @@ class WriteSet:
         in this file."""
         self._command(Left("left", first, count))
 
-    def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
+    def fact(self, key: str, value: Any, expiry: float | None = None) -> Self:
+        """Add a fact; returns this write set."""
         if len(self._table.facts) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:
             self.close_section()
         self._table.facts.append([key, value, expiry])
         self._bytes += _table_bytes(value)
         self.facts += 1
+        return self
 
     def _command(self, command: Command) -> None:
         if len(self._table.commands) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:

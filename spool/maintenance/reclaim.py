@@ -259,8 +259,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
             fresh.append(superseded)  # otherwise the removal of the earlier record would need another record
-        record = WriteSet()
-        record.fact(TOTALS_FACT, _totals_with(index, value, fresh))
+        record = WriteSet().fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_batch(store, record, store.deadline(), flush=True)
     else:  # a dead process has recorded these numbers, and may have removed files without a flush
@@ -287,9 +286,7 @@ def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
         value = _totals_with(index, known, fresh)
         left = kept_numbers(numbers, index.applied, value)
         value["gone"] = list(RetiredDigest.of_missing(index.applied, left))
-    record = WriteSet()
-    record.fact(TOTALS_FACT, value)
-    commit_batch(store, record, store.deadline(), flush=True)
+    commit_batch(store, WriteSet().fact(TOTALS_FACT, value), store.deadline(), flush=True)
 
 
 def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None]) -> int:

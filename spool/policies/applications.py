@@ -63,9 +63,7 @@ class BatchOf(NamedTuple):
 
     def fact(self, now: float) -> WriteSet:
         """Return the record that is committed together with the batch. ``now``: the time in seconds since the epoch."""
-        batch = WriteSet()
-        batch.fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
-        return batch
+        return WriteSet().fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
 
     def record_apart(self, store: Store, number: int) -> None:
         """Record the batch again, in a separate commit.

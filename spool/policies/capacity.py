@@ -58,9 +58,8 @@ def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
 
     Return False if another process has already recorded this, or if the queue is no longer at the mark.
     """
-    batch = WriteSet()
-    batch.fact(_fact_key(config.name), _HIGH if is_high else None)
-    return commit_if(store, batch, lambda: _crossing(store, config)[0] is is_high) is not None
+    fact = WriteSet().fact(_fact_key(config.name), _HIGH if is_high else None)
+    return commit_if(store, fact, lambda: _crossing(store, config)[0] is is_high) is not None
 
 
 def _fact_key(queue: str) -> str:

@@ -202,6 +202,5 @@ def _decide(store: Store, name: str, known: Subscription | None, new: Subscripti
 
     Return the number of the commit. If the state is no longer ``known``, commit nothing and return None.
     """
-    batch = WriteSet()
-    batch.fact(_key(name), None if new is None else new.value)
-    return commit_if(store, batch, lambda: subscription(store.view, name) == known)
+    fact = WriteSet().fact(_key(name), None if new is None else new.value)
+    return commit_if(store, fact, lambda: subscription(store.view, name) == known)

@@ -77,10 +77,7 @@ DEFAULT: dict[Program, set[Rules]] = {
     ("program", "rules"),
     [
         pytest.param(
-            program,
-            rules,
-            id=f"{program.__name__}, {rules.value}",
-            marks=[] if rules in default else [pytest.mark.slow],
+            program, rules, id=f"{program.__name__}, {rules.value}", marks=() if rules in default else pytest.mark.slow
         )
         for program, default in DEFAULT.items()
         for rules in Rules

@@ -22,7 +22,8 @@ import pytest
 
 import spool
 from forwarder.services import parse
-from forwarder.services.http import header_value, retry_after
+from forwarder.services.http import retry_after
+from spool.client.fields import header_value
 from spool.workers.outcome import LONGEST_DELAY, Outcome, Rejected, Replied, Retried
 from tests.forwarder.test_services import assert_not_reached, call, request
 

@@ -4,8 +4,9 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 OUTSIDE = ("xa", "forwarder", "recovery", "scripts", "bench", "docs")
@@ -23,8 +24,9 @@ def _nodes(text: str) -> Nodes:
     return [node for node in ast.walk(ast.parse(text)) if isinstance(node, _WITH_NAMES)]
 
 
-@cache
-def _modules() -> dict[Path, Nodes]:
+@pytest.fixture(scope="module")
+def modules() -> dict[Path, Nodes]:
+    """The trees of all modules. They are too large to be kept for the tests of other modules."""
     return {path: _nodes(path.read_text()) for name in ("spool", *OUTSIDE) for path in (ROOT / name).rglob("*.py")}
 
 
@@ -67,23 +69,23 @@ def _room(path: Path) -> str:
     return str(inside.parent if inside.parts[0] == "spool" and len(inside.parts) > 2 else inside)
 
 
-def test_no_package_uses_a_private_name_of_another() -> None:
+def test_no_package_uses_a_private_name_of_another(modules: dict[Path, Nodes]) -> None:
     rooms: dict[str, set[str]] = defaultdict(set)
-    for path, nodes in _modules().items():
+    for path, nodes in modules.items():
         rooms[_room(path)].update(filter(_is_private, _defined(nodes)))
     ours = set().union(*rooms.values())  # names that no module of ours defines belong to libraries
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path, nodes in _modules().items()
+        for path, nodes in modules.items()
         for name, line in _used(nodes)
         if _is_private(name) and name in ours and name not in rooms[_room(path)]
     ]
     assert wrong == []
 
 
-def test_no_package_uses_a_private_name_of_a_space_that_it_was_given() -> None:
+def test_no_package_uses_a_private_name_of_a_space_that_it_was_given(modules: dict[Path, Nodes]) -> None:
     of_transactions = ROOT / "spool" / "transactions" / "transaction.py"
-    uses = [(path, *use) for path, nodes in _modules().items() if path != of_transactions for use in _of_a_space(nodes)]
+    uses = [(path, *use) for path, nodes in modules.items() if path != of_transactions for use in _of_a_space(nodes)]
     assert [f"{path.relative_to(ROOT)}:{line}: {name}" for path, name, line in uses] == []
 
 

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_238,
+    "spool": 23_228,
     "spool/watch": 1_034,
-    "recovery": 1_233,
-    "xa": 2_696,
-    "forwarder": 4_884,
+    "recovery": 1_226,
+    "xa": 2_689,
+    "forwarder": 4_879,
     "scripts": 9_346,
-    "tests": 70_160,
+    "tests": 70_158,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,

@@ -20,7 +20,7 @@ from xa.manager.decision_table import settle
 from xa.manager.ids import TransactionId
 from xa.manager.last_resource import EndedDecisions
 from xa.manager.lazy import LazyCommits
-from xa.manager.recovery import Participants, Recovery
+from xa.manager.recovery import Participants, Recovery, finish
 from xa.manager.space_branch import SpaceBranch
 from xa.manager.unfinished_branches import Unfinished, UnfinishedBranches
 
@@ -107,9 +107,7 @@ class Outcomes:
             one.ended()
             return
         self.unfinished.add(one, error)
-        with self._changed:
-            self._completing.pop(serial, None)
-            self._changed.notify_all()
+        self._leave(serial, self._completing)
 
     def roll_back_later(self, branch: ResourceBranch, error: BaseException) -> None:
         """Repeat the rollback of a branch that failed with this error."""
@@ -117,9 +115,7 @@ class Outcomes:
 
     def keep_unknown(self, id: TransactionId, branches: Sequence[ResourceBranch], table: str | None) -> None:
         """Keep a transaction whose outcome is unknown. Without prepared branches there is nothing to settle."""
-        with self._changed:
-            self._completing.pop(id.serial, None)
-            self._changed.notify_all()
+        self._leave(id.serial, self._completing)
         if branches:
             self._unknown[id.serial] = _Unknown(id, branches, table)
             self.unfinished.start()
@@ -128,10 +124,7 @@ class Outcomes:
 
     def forget(self, id: TransactionId) -> None:
         """End a transaction that was rolled back."""
-        with self._changed:
-            self._open.pop(id.serial, None)
-            self._completing.pop(id.serial, None)
-            self._changed.notify_all()
+        self._leave(id.serial, self._open, self._completing)
 
     def _end(self, serial: int, table: str | None, *, decided: bool = True) -> None:
         """End a committed transaction, whose branches have ended: its decision is not needed any more."""
@@ -139,9 +132,12 @@ class Outcomes:
             self._decisions.end(serial)
         elif decided:
             self.ended_decisions(table).add(serial)
+        self._leave(serial, self._open, self._completing)
+
+    def _leave(self, serial: int, *places: dict[int, None]) -> None:
         with self._changed:
-            self._open.pop(serial, None)
-            self._completing.pop(serial, None)
+            for place in places:
+                place.pop(serial, None)
             self._changed.notify_all()
 
     def drop(self, id: TransactionId) -> None:
@@ -198,12 +194,8 @@ class Outcomes:
                 left.append(branch.xid)
                 continue
             verdict = one is not None and one.committed
-            try:
-                branch.finish(committed=verdict)
-            except HeuristicMismatch as error:
-                log.error("%s", error)
+            finish(branch, committed if verdict else rolled_back, committed=verdict)
             self.unfinished.end(branch.xid)
-            (committed if verdict else rolled_back).append(branch.xid)
         for xid, one in unfinished.items():
             if participants.has(one.branch.name):  # the resource does not have the branch any more
                 self.unfinished.end(xid)

@@ -205,11 +205,7 @@ def recover_dead(directory: LogDirectory, participants: Participants, own: bytes
         if verdict is None:
             left.append(branch.xid)
             continue
-        try:
-            branch.finish(committed=verdict)
-        except HeuristicMismatch as error:
-            log.error("%s", error)
-        (committed if verdict else rolled_back).append(branch.xid)
+        finish(branch, committed if verdict else rolled_back, committed=verdict)
     if foreign:
         log.error(
             "%s remain in doubt: %s was copied, or restored from a backup, since they began, and the original decides "
@@ -221,6 +217,15 @@ def recover_dead(directory: LogDirectory, participants: Participants, own: bytes
         _remove_if_ended(directory, participants, verdicts, coordinator)
     _remove_rows_of_lost_logs(directory, participants, unfinished)
     return Recovery(committed, rolled_back, left)
+
+
+def finish(branch: Doubtful, finished: list[Xid], *, committed: bool) -> None:
+    """Finish a branch, and note its xid."""
+    try:
+        branch.finish(committed=committed)
+    except HeuristicMismatch as error:
+        log.error("%s", error)
+    finished.append(branch.xid)
 
 
 def _dead(directory: LogDirectory, own: bytes) -> set[bytes]:
