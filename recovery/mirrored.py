@@ -59,8 +59,7 @@ def look_at_mirror(space: Disk, mirror: Mirror, evidence: NumberedFiles) -> None
     space. The call changes nothing."""
     check_ids(space, mirror.disk)
     newest, numbers = count(evidence).issued, mirror.numbers()
-    durable, last = 0, max(numbers, default=0)
-    proof = ""
+    durable, last, proof = 0, max(numbers, default=0), ""
     for number in sorted(number for number in numbers if number > newest):
         if mirror.is_whole(number):
             durable = max(durable, mirror.header(number).durable_mark)

@@ -303,7 +303,7 @@ def apply(store: Store, evidence: NumberedFiles, decisions: Iterable[Decision]) 
         for number in evidence.from_mirror:
             store.files.mirror.give_back(number)
         log.warning(
-            "%s: the mirror gave back %s that a power cut had taken from the space",
+            "%s: the mirror gave back %s that the space had lost, e.g. by a power cut",
             store.files.disk.root, plural(len(evidence.from_mirror), "commit"),
         )  # fmt: skip
     numbers, page = count(evidence), evidence.page

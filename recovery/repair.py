@@ -47,6 +47,9 @@ def repair(store: Store) -> list[Finding]:
                 findings = distinct(_repair(store))
         if locked:
             free_room(store)
+            left = [one.name for one in findings if one.kind is Kind.DAMAGED and not one.repaired]
+            if store.files.disk.exists(layout.RECOVERY) and all(name.startswith(layout.QUARANTINE) for name in left):
+                store.files.disk.unlink(layout.RECOVERY)  # otherwise the ended damage would remain a trouble
             return findings
     raise SystemFailure(f"another process has been reclaiming or repairing for {_WAIT_SECONDS:g} s: try again later")
 
@@ -129,14 +132,12 @@ def _apply(store: Store, problem: Decision) -> str:
         case Step.CREATE_DIRECTORY:
             ensure_directory(disk, name)
             action = "created"
-        case Step.RESTRICT:
-            if (identity := disk.identity(name)) is not None:
-                disk.set_mode(name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
-                action = "mode set to owner only"
-        case Step.PROTECT:
-            if (identity := disk.identity(name)) is not None:
-                protect_files(disk, name, identity)
-                action = "sticky bit set"
+        case Step.RESTRICT if (identity := disk.identity(name)) is not None:
+            disk.set_mode(name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
+            action = "mode set to owner only"
+        case Step.PROTECT if (identity := disk.identity(name)) is not None:
+            protect_files(disk, name, identity)
+            action = "sticky bit set"
     return action
 
 
@@ -180,8 +181,7 @@ def _quarantine_vote(store: Store, problem: Decision, xid: Xid) -> str:
 
 def _quarantine_messages(store: Store, problem: Decision) -> str:
     """Move each damaged message to quarantine, as a get does. Messages that a process has claimed are not moved."""
-    deadline = store.deadline()
-    done = 0
+    deadline, done = store.deadline(), 0
     for position in problem.positions:
         claimed = store.shared.claims.claim(position.number, position.ordinal, 1)
         if not claimed:

@@ -65,12 +65,11 @@ def _publisher(store: Store) -> Callable[[], None]:
     made: list[Callable[[], None]] = []
 
     def publish() -> None:
-        is_due = store.settings.known.config.monitor_group is not None or store.files.disk.exists(layout.STATUS)
-        if is_due and not made:
-            from spool.watch.published import Publisher
+        if store.settings.known.config.monitor_group is not None or store.files.disk.exists(layout.STATUS):
+            if not made:
+                from spool.watch.published import Publisher
 
-            made.append(Publisher(store))
-        if is_due:
+                made.append(Publisher(store))
             made[0]()
 
     return publish

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MOST_CHARACTERS = 80  # the longest name in a sentence
 _PAGES = {
-    Cause.STOPPED: "/recovery", Cause.RECOVERY: "/recovery", Cause.ROUTE_DOWN: "/flow",
+    Cause.STOPPED: "/recovery", Cause.RECOVERY: "/recovery", Cause.UNREADABLE: "/recovery", Cause.ROUTE_DOWN: "/flow",
     Cause.DISK_FULL: "/activity#disk", Cause.DISK_LOW: "/activity#disk", Cause.FEW_INODES: "/activity#disk",
     Cause.DAMAGE: "/quarantine", Cause.QUARANTINE: "/quarantine", Cause.REFUSED: "/quarantine",
     Cause.IN_DOUBT: "/transactions", Cause.DECISIONS: "/transactions#decisions", Cause.STALE: "/activity",

@@ -13,12 +13,12 @@ from spool.admin.holders import IN_DOUBT, Holder, holders
 from spool.admin.listing import PREVIEW, MessageState, QueueEntry, entries_of, entry_of, state_of, unread
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queues, change_queue, delete_queue
-from spool.admin.reads import find_message
+from spool.admin.reads import find_message, look
 from spool.admin.stats import QueueStats, queue_stats
 from spool.coordination.resumptions import request_resumption
 from spool.errors import Argument, InvalidArgument, QueueExists
 from spool.index.browse import Cursor, Filter, Slice
-from spool.log.visibility import catch_up, list_prepared
+from spool.log.visibility import list_prepared
 from spool.maintenance.disk_space import free_room
 from spool.model.checks import check
 from spool.model.message import PUT_OPTIONS, Message
@@ -420,10 +420,7 @@ class Administration(Closing):
 
     @public_call("looking at the queue")
     def _look(self, queue: str) -> None:
-        page = self._store.shared.counters.read()
-        check_queue(self._store.settings, queue, page)
-        self._store.view.was_searched = True
-        catch_up(self._store, page)
+        look(self._store, queue, self._store.shared.counters.read())
         list_prepared(self._store)
         expire(self._store, queue, self._store.deadline())
 

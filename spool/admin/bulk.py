@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.admin.reads import locate
+from spool.admin.reads import locate, look
 from spool.coordination.locks import ClaimLocks
 from spool.disk.disk import is_full
 from spool.errors import BadMessageId, Full, MessageInUse
 from spool.index.browse import Cursor, Filter
 from spool.index.run import Run
 from spool.log.engine_commit import commit_batch
-from spool.log.visibility import catch_up, list_prepared, revalidate
+from spool.log.visibility import list_prepared, revalidate
 from spool.log.write_set import WriteSet
 from spool.maintenance.disk_space import free_room
 from spool.model.position import PositionRanges, append_range, positions
@@ -30,7 +30,6 @@ from spool.store.store import Store
 from spool.transactions.claiming import Wanted, nothing_free
 from spool.transactions.core import Core
 from spool.transactions.hold import Hold
-from spool.transactions.validation import check_queue
 
 _AT_ONCE = 2_048  # the recycler keeps a file for a full disk; the removals of this many messages fit into the file
 
@@ -105,10 +104,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
 
     Raises Full if a limit of a queue refuses a commit. Its text tells how many messages were moved before.
     """
-    page = store.shared.counters.read()
-    check_queue(store.settings, bulk.queue, page)
-    store.view.was_searched = True
-    catch_up(store, page)
+    look(store, bulk.queue, store.shared.counters.read())
     list_prepared(store)
     cursor = Cursor(bulk.queue, bulk.wanted)
     done = 0
@@ -145,8 +141,7 @@ def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: in
 def _count_unclaimed(claims: ClaimLocks, wanted: PositionRanges) -> int:
     """Count the messages that could be claimed now. No lock is taken."""
     claimed = claims.positions()
-    total = sum(count for _, _, count in wanted)
-    return total - sum(position in claimed for position in positions(wanted)) if claimed else total
+    return sum(position not in claimed for position in positions(wanted))
 
 
 def _act(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:

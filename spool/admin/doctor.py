@@ -17,8 +17,8 @@ from itertools import islice
 from shlex import quote
 
 from spool.disk.advice import advice, not_of_the_owner, of_another_user, user_name
-from spool.disk.content import new_file, read_start, write_new
-from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
+from spool.disk.content import closed_at_end, new_file, read_start, write_new
+from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk, is_full
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import APART, check_kind, misplacement
 from spool.disk.stat import FileIdentity
@@ -69,8 +69,9 @@ def _refuse_if(lacks: bool, text: str) -> None:
 def examine(disk: Disk) -> list[TrialResult]:
     """Test every property of the directory's file system that a space needs. Return one result for each property."""
     first = (("space", _space), ("room", _room), ("owner", _owner))
-    results = [examine_kind(disk), *(_result_of(what, partial(prove, disk)) for what, prove in first)]
+    results = [examine_kind(disk)]
     try:
+        results += [_result_of(what, partial(prove, disk)) for what, prove in first]
         with _trial_directory(disk) as trial:
             results += [_result_of(what, partial(prove, disk, trial)) for what, prove in _TRIALS]
             existing = [name for name in layout.DIRECTORIES if disk.exists(name)]
@@ -93,6 +94,8 @@ def _result_of(what: str, prove: Callable[[], str]) -> TrialResult:
     except (_Refused, SpoolError) as refused:
         return TrialResult(what, Outcome.REFUSED, str(refused))
     except OSError as error:
+        if is_full(error):
+            raise  # (this tells nothing about the file system)
         return TrialResult(what, Outcome.REFUSED, _reason(error))
 
 
@@ -324,31 +327,21 @@ def _flushes(disk: Disk, trial: str) -> str:
 def _byte_locks(disk: Disk, trial: str) -> str:
     open_ = partial(disk.open, _file(disk, f"{trial}/one/bytes"), write=True)
     _prove_exclusion(disk, open_, disk.lock, "a locked byte was locked again")
-    with _opened_twice(disk, open_) as both:
-        _refuse_if(not all(disk.lock(handle, 1, shared=True) for handle in both), "a lock cannot be shared")
-        _refuse_if(not disk.lock(both[1], 2**62), "a byte far after the end cannot be locked")
-        _refuse_if(disk.some_lock(both[0], 2**62, 1) != (2**62, 1), "a byte that is locked looks free")
+    with closed_at_end(disk, open_()) as first, closed_at_end(disk, open_()) as second:
+        _refuse_if(not all(disk.lock(handle, 1, shared=True) for handle in (first, second)), "a lock cannot be shared")
+        _refuse_if(not disk.lock(second, 2**62), "a byte far after the end cannot be locked")
+        _refuse_if(disk.some_lock(first, 2**62, 1) != (2**62, 1), "a byte that is locked looks free")
     return _ONE_HOLDER
 
 
 def _directory_locks(disk: Disk, trial: str) -> str:
     open_ = partial(disk.open_directory, f"{trial}/one")
     _prove_exclusion(disk, open_, lambda handle, byte: disk.flock(handle), "a directory that was held was held again")
-    with _opened_twice(disk, open_) as both:
-        shared = all(disk.lock(handle, 0, shared=True) for handle in both)
+    with closed_at_end(disk, open_()) as first, closed_at_end(disk, open_()) as second:
+        shared = all(disk.lock(handle, 0, shared=True) for handle in (first, second))
         _refuse_if(not shared, "a directory's byte cannot be locked by two")
-        _refuse_if(disk.some_lock(both[0], 0, 1) is None, "a directory's byte that is locked looks free")
+        _refuse_if(disk.some_lock(first, 0, 1) is None, "a directory's byte that is locked looks free")
     return _ONE_HOLDER
-
-
-@contextmanager
-def _opened_twice(disk: Disk, open_: Callable[[], int]) -> Iterator[tuple[int, int]]:
-    both = open_(), open_()
-    try:
-        yield both
-    finally:
-        for handle in both:
-            disk.close(handle)
 
 
 def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
@@ -356,12 +349,12 @@ def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, 
 
     ``take`` attempts to lock a byte of a handle. ``wrong``: the error text if a second holder gets the lock.
     """
-    with _opened_twice(disk, open_) as (first, second):
+    with closed_at_end(disk, open_()) as first, closed_at_end(disk, open_()) as second:
         _refuse_if(not take(first, 0), "a lock that was free was not granted")
         _refuse_if(take(second, 0), f"{wrong} by another descriptor")
         _refuse_if(_in_another_process(lambda: take(open_(), 0)), f"{wrong} by another process")
     _refuse_if(not _in_another_process(lambda: take(open_(), 0)), "a released lock is still held")
-    with _opened_twice(disk, open_) as (first, _):
+    with closed_at_end(disk, open_()) as first:
         _refuse_if(not take(first, 0), "a lock is still held although its process was killed")
 
 

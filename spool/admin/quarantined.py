@@ -268,4 +268,5 @@ def _advice(reason: FileReason, regular: bool, space: str) -> str:
             "it cannot be restored, because its bytes are not proven; every message that is whole is served. Save "
             "the readable part (docs/format.md describes it), put that again, then delete the file"
         )
-    return "no acknowledged message lay in it, except of a queue without durability: inspect it, then delete it"
+    otherwise = "unless its queue has no durability, or the disk has lost bytes"
+    return f"no acknowledged message lay in it, {otherwise}: inspect it, then delete it"

@@ -69,12 +69,9 @@ def add_queues(
             found |= {name: config.queues[name] for name in made}
         else:
             use_edits(store, file)
-    warned = set[int]()
-    for name in made:
-        if id(options := wanted[name]) not in warned:  # (thousands of queues may share their options)
-            warned.add(id(options))
-            warn_of_queue(found[name], options)
-            _with_warning(found[name])
+    for name in {id(wanted[name]): name for name in made}.values():  # (thousands of queues may share their options)
+        warn_of_queue(found[name], wanted[name])
+        _with_warning(found[name])
     return {name: found[name] for name in wanted}
 
 
@@ -167,19 +164,20 @@ def _change(
     if new:
         ensure_directories(store.files.disk, layout.DROP, new)
     with edited(store, file, made) as publish:
-        return publish()
+        config = publish()
+    if config.has_marks:
+        from spool.policies.capacity import check_marks  # imported only if needed, because it imports subprocess
+
+        check_marks(store)  # otherwise the next commit could cross a mark that an earlier look has recorded as reached
+    return config
 
 
 def _with_warning(config: QueueConfig) -> QueueConfig:
     """Warn if a queue deletes the messages that have used up their attempts."""
     for limit in _LIMITS:
-        if getattr(config, limit) is not None and config.error_queue is None:
-            log.warning(
-                "queue %s has %s, %d, and no error_queue: a message that fails more often is deleted",
-                config.name,
-                limit,
-                getattr(config, limit),
-            )
+        about = config.name, limit, getattr(config, limit)
+        if about[2] is not None and config.error_queue is None:
+            log.warning("queue %s has %s, %d, and no error_queue: a message that fails more often is deleted", *about)
     return config
 
 

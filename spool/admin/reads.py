@@ -6,6 +6,7 @@ A program keeps values in a queue under keys, e.g. the results of tasks. The cor
 from functools import partial
 from typing import NamedTuple
 
+from spool.coordination.counters import CounterPage
 from spool.errors import BadMessageId, CorruptedFile
 from spool.index.run import Run
 from spool.log.visibility import catch_up
@@ -136,14 +137,18 @@ def find_now(store: Store, wanted: Wanted, other_than: str | None) -> Message | 
 
     ``other_than``: the id of a message that is not returned.
     """
-    page = store.check_usable()
-    check_queue(store.settings, wanted.queue, page)
-    store.view.was_searched = True
-    catch_up(store, page)
+    look(store, wanted.queue, store.check_usable())
     while (position := _newest(store, wanted)) is not None:
         if (seen := peek(store, position)) is not None:
             return None if seen.message.id == other_than else seen.message
     return None  # (``peek`` has caught up, so a message that replaced the removed one was found in the next round)
+
+
+def look(store: Store, queue: str, page: CounterPage) -> None:
+    """Apply all commits before a look at a queue's messages. QueueNotFound. ``page``: the counters, as just read."""
+    check_queue(store.settings, queue, page)
+    store.view.was_searched = True
+    catch_up(store, page)
 
 
 def is_never_held() -> bool:

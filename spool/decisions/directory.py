@@ -136,8 +136,9 @@ class LogDirectory:
                 return None
             except DamagedLogError as error:
                 raise CorruptedFile(
-                    f"the decision log {self.disk.path(name)} is damaged: {error}. Its transactions remain in doubt: "
-                    "decide them with spool-admin transaction, then remove the file"
+                    f"the decision log {self.disk.path(name)} is damaged: {error}. Those of its transactions "
+                    "whose database does not know the decision remain in doubt: decide them with spool-admin "
+                    "transaction, then remove the file"
                 ) from None
             if contents.committed and self.decides(contents.directory):
                 handle, _ = self.write(contents)

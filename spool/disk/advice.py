@@ -15,7 +15,7 @@ _TRY_AGAIN = {
     errno.EDQUOT: "raise the quota or free space, then try again",
     errno.EROFS: "mount the file system writable, then try again",
     errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",
-    errno.ESTALE: "put the directory back, or close the space and open it again",
+    errno.ESTALE: "put the directory back; only without active/, free/ or run/, close the space and open it again",
     errno.EIO: "check the disk (dmesg tells more)",
 }
 
@@ -62,7 +62,10 @@ def _about_owners(error: OSError) -> str:
         found = list(filter(None, map(_of_others, paths)))
     except OSError:
         return "let this user write into the space's directory, then try again"
-    return found[0] if found else "let this user, who owns it, read and write it (chmod u+rw), then try again"
+    if found:
+        return found[0]
+    closed = [place for place in map(os.path.dirname, paths) if place and not os.access(place, os.W_OK | os.X_OK)]
+    return f"let this user, who owns it, read and write {closed[0] if closed else 'it'} (chmod u+rwX), then try again"
 
 
 def _of_others(path: str) -> str | None:

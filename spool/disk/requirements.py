@@ -38,8 +38,9 @@ def misplacement(disk: Disk, name: str) -> str:
     if directory is None or space is None:
         return ""
     if not directory.is_directory:
-        kind, away = ("a symlink", "the symlink and its target") if directory.is_symlink else ("a file", "the file")
-        return f"is {kind}, and the space needs its own directory there: move away {away}"
+        kind = "a symlink" if directory.is_symlink else "a file"
+        cure = "move the directory that it names to its place" if directory.is_symlink else "move away the file"
+        return f"is {kind}, and the space needs its own directory there: {cure}"
     if directory.device != space.device and name not in APART:
         return "lies on another device than the space, so nothing can be renamed into it: unmount the other file system"
     return ""

@@ -36,6 +36,7 @@ from spool.store.store import Store, log
 PAUSE_SECONDS = 0.001
 PAUSES_AFTER_A_COMMIT = 100
 _APPLIED_AT_ONCE = 64
+_IDLE_SECONDS = 3 * EVERY_SECONDS  # a process that has begun no round for this time is no longer the only elected one
 
 
 class Housekeeper:
@@ -273,10 +274,21 @@ class Housekeeper:
         return quiet
 
     def _is_elected(self) -> bool:
-        """Return whether this process compacts.
+        """Return whether this process does the housekeeping in this round.
 
-        Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer.
-        So the other producers need not read all commits; a producer reads all commits only for the compaction.
+        An elected process that has begun no round for some time is stopped, e.g. by a debugger, or is in a long round.
+        Then every process does the housekeeping. The time of the last round is that of ``run/control``.
+        """
+        disk, handle, now = self._store.files.disk, self._store.shared.control.handle, self._store.clock.now()
+        if elected := self._is_chosen() or abs(now - disk.handle_identity(handle).modified_ns / 1e9) >= _IDLE_SECONDS:
+            disk.set_modified(handle, int(now * 1e9))
+        return elected
+
+    def _is_chosen(self) -> bool:
+        """Return whether the locks elect this process.
+
+        Consumers do the housekeeping, because their index is up to date anyway. If no process consumes, a lock elects
+        one producer. So the other producers need not read all commits.
         """
         control, follows = self._store.shared.control, self._store.view.was_searched
         self._store.view.was_searched = False

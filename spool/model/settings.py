@@ -470,6 +470,8 @@ def _check_marks(config: QueueConfig, where: str) -> None:
                 raise InvalidArgument(where, Argument(option), " needs a ", high_name)
         return
     high, low = parse_mark(config.capacity_high), parse_mark(config.capacity_low or config.capacity_high)
+    if not high.amount:
+        raise InvalidArgument(where, high_name, f" is above 0, not {config.capacity_high}")
     if high.unit != low.unit or low.amount > high.amount:
         raise InvalidArgument(
             where, Argument("capacity_low"), " is at most ", high_name,

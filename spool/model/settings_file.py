@@ -43,7 +43,8 @@ def parse(text: str, name: str) -> SpaceConfig:
         raise InvalidArgument(f"{where}{error}: fix the file, or take it from a backup") from None
     version = found.pop("format", None)
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31:
-        raise InvalidArgument(f"{where}format is a whole number from 1, not {version!r}")
+        told = f"format is a whole number from 1, not {version!r}"
+        raise InvalidArgument(f"{where}{told}: fix the file, or take it from a backup")
     if version > FORMAT:
         raise NewerFormat(f"{where}format {version} is newer than this program, which reads {FORMAT}: use a later one")
     queues = found.pop("queues", {})

@@ -1,8 +1,8 @@
 """Run the capacity command when a queue reaches its high mark, but not again before the queue falls to its low mark.
 
-Before the command runs, a commit records durably that the mark was reached. So another process, or this process after a
-restart, does not run the command again. The command runs outside any commit, in a separate thread; its failure is
-logged.
+Before the command runs, a commit records durably the high mark that was reached. So another process, or this process
+after a restart, does not run the command again for this mark. The command runs outside any commit, in a separate
+thread; its failure is logged.
 """
 
 import logging
@@ -23,7 +23,6 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
-_HIGH = "high"
 _SHOWN_BYTES = 500
 
 
@@ -47,7 +46,7 @@ def _crossing(store: Store, config: QueueConfig) -> tuple[bool | None, Usage]:
     low = parse_mark(config.capacity_low or config.capacity_high)
     with store.view.mutex:
         usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
-        was_high = _fact_key(config.name) in store.view.index.facts
+        was_high = store.view.index.facts.get(_fact_key(config.name), (0, None, None))[1] == config.capacity_high
     level = fullness(high.unit, usage.messages, usage.bytes, config.max_messages, config.max_bytes)
     is_high = level > low.amount or level >= high.amount if was_high else level >= high.amount
     return None if is_high is was_high else is_high, usage
@@ -58,7 +57,7 @@ def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
 
     Return False if another process has already recorded this, or if the queue is no longer at the mark.
     """
-    fact = WriteSet().fact(_fact_key(config.name), _HIGH if is_high else None)
+    fact = WriteSet().fact(_fact_key(config.name), config.capacity_high if is_high else None)
     return commit_if(store, fact, lambda: _crossing(store, config)[0] is is_high) is not None
 
 

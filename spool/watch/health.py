@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from spool.admin.findings import Kind
 from spool.model.settings import ERROR, WORK
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Cause(enum.StrEnum):
     STALE = "stale"  # the published figures are old
     DISK_FULL = "disk full"
     DAMAGE = "damage"  # files in quarantine had acknowledged messages
+    UNREADABLE = "unreadable"  # a recovery found damage that no repair has ended
     QUARANTINE = "quarantine"  # files in quarantine had no acknowledged messages; for a queue: any files
     REFUSED = "refused"  # like QUARANTINE, and an intake refused all these files
     IN_DOUBT = "in doubt"
@@ -47,8 +49,8 @@ class Cause(enum.StrEnum):
 
 
 _BAD = {
-    Cause.STOPPED, Cause.STALE, Cause.DISK_FULL, Cause.DAMAGE, Cause.IN_DOUBT, Cause.ROUTE_DOWN, Cause.NO_ERROR_QUEUE,
-    Cause.ERRORS,
+    Cause.STOPPED, Cause.STALE, Cause.DISK_FULL, Cause.DAMAGE, Cause.UNREADABLE, Cause.IN_DOUBT, Cause.ROUTE_DOWN,
+    Cause.NO_ERROR_QUEUE, Cause.ERRORS,
 }  # fmt: skip
 
 
@@ -180,9 +182,12 @@ def _of_the_space(metrics: "SpaceMetrics", now: float) -> Iterator[Trouble]:
         yield Trouble(Cause.IN_DOUBT, count=metrics.in_doubt, seconds=now - min(since) if since else None)
     if metrics.decisions:
         yield Trouble(Cause.DECISIONS, count=len(metrics.decisions))
-    if metrics.recovery is not None and now - metrics.recovery.at < _RECENT_SECONDS:
-        count = len(metrics.recovery.findings)
-        yield Trouble(Cause.RECOVERY, count=count, seconds=now - metrics.recovery.at)
+    if metrics.recovery is not None:
+        findings, age = metrics.recovery.findings, now - metrics.recovery.at
+        if damage := sum(finding.kind is Kind.DAMAGED and not finding.repaired for finding in findings):
+            yield Trouble(Cause.UNREADABLE, count=damage, seconds=age)
+        elif age < _RECENT_SECONDS:
+            yield Trouble(Cause.RECOVERY, count=len(findings), seconds=age)
     yield from _of_the_disk(metrics)
 
 

@@ -179,6 +179,9 @@ class ReadOnly(Disk):
 
 
 class Full(Disk):
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def file_system(self) -> FileSystem:
         return super().file_system()._replace(free_bytes=0)
 
@@ -248,6 +251,7 @@ class OpenToAll(Disk):
         (NoFlushOfDirectories, "flushes", REFUSED),
         (ReadOnly, "room", REFUSED),
         (ReadOnly, "writing", REFUSED),
+        (Full, "writing", REFUSED),
         (Full, "room", REFUSED),
         (NoInodes, "room", REFUSED),
         (Little, "room", WARNING),

@@ -284,6 +284,19 @@ def test_a_process_of_root_s_runs_the_capacity_command_as_the_owner_of_the_space
     assert said.read_text() == f"{OWNER} {GROUP}  q\n"
 
 
+@pytest.mark.root
+def test_the_advice_names_the_directory_that_its_owner_may_not_write(directory: Path) -> None:
+    def puts(root: Path) -> None:
+        with spool.create(root) as space:
+            space.create_queue("q")
+            (root / "committed").chmod(0o500)
+            space.put("q", "kept")
+
+    puts(directory / "of root")  # so that everything is imported
+    root = of_owner(directory / "space")
+    assert f"read and write {root}/committed (chmod u+rwX)" in as_owner(lambda: puts(root))
+
+
 def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
     assert advice(PermissionError(13, "no")) == "let this user write into the space's directory, then try again"
 

@@ -228,6 +228,25 @@ def test_q10_the_command_runs_once_at_the_high_mark_and_not_again_before_the_low
     assert len(_lines(said)) == 2
 
 
+def test_q10_a_mark_that_is_changed_or_set_again_is_a_new_mark(path: Path, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    command = f'echo "$SPOOL_MESSAGES" >> {said}'
+    with spool.create(path) as space:
+        space.create_queue("q", capacity_high="3 messages", capacity_command=command)
+        space.put_many("q", range(3))
+    with spool.open(path) as space:
+        space.change_queue("q", capacity_high="5 messages")
+        space.put_many("q", range(2))
+    assert _lines(said) == ["3", "5"]
+    with spool.open(path) as space:
+        space.change_queue("q", capacity_high=None, capacity_command=None)
+        space.purge("q")
+    with spool.open(path) as space:
+        space.change_queue("q", capacity_high="5 messages", capacity_command=command)
+        space.put_many("q", range(5))
+    assert _lines(said) == ["3", "5", "5"]
+
+
 def test_q10_a_process_that_stays_runs_it_outside_any_commit(space: spool.Space, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     command = f"while [ ! -e {gate} ]; do sleep 0.01; done; echo done >> {tmp_path / 'said'}"
@@ -276,6 +295,7 @@ def test_q10_a_command_s_output_is_cut_and_its_background_processes_delay_nothin
     ("options", "text"),
     [
         ({"capacity_high": "lots"}, "a mark like"),
+        ({"capacity_high": "0 messages"}, "above 0"),
         ({"capacity_high": "101%", "max_messages": 1}, "a mark like"),
         ({"capacity_high": "80%"}, "needs max_messages or max_bytes"),
         ({"capacity_low": "1 message"}, "needs a capacity_high"),

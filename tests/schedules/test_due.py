@@ -91,11 +91,8 @@ def test_skip_puts_no_message_that_is_late(life: Life):
 def test_a_clock_that_jumps_and_comes_back_repeats_no_time(life: Life, jump: float, missed: str):
     """After the jump back, the schedule goes on from the last time for which it put a message."""
     life.minutely(missed=missed)
-    life.pass_time(MINUTE)
-    life.pass_time(jump)
-    life.pass_time(-jump)
-    for _ in range(5):
-        life.pass_time(MINUTE)
+    for seconds in (MINUTE, jump, -jump, *[MINUTE] * 5):
+        life.pass_time(seconds)
     found = Counter(message.headers["schedule-due"] for message in life.space.browse("q"))
     assert set(found.values()) == {1}
     assert {f"2023-11-14T22:{minute}:00+00:00" for minute in (14, 16, 17, 18, 19)} <= found.keys()

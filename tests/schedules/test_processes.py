@@ -36,11 +36,6 @@ class SharedClock(Clock):
         self._memory[:8] = struct.pack("d", now)
 
 
-@pytest.fixture
-def clock() -> SharedClock:
-    return SharedClock()
-
-
 def made(path: Path, clock: SharedClock) -> spool.Space:
     space = spool.create(timed(path, clock))
     space.create_queue("q", deduplication_window=0.0)
@@ -52,11 +47,13 @@ def dues(space: spool.Space) -> Counter[str]:
     return Counter(one.headers["schedule-due"] for one in space.browse("q"))
 
 
-def test_of_processes_that_are_killed_the_others_put_each_message_once(
-    tmp_path: Path, clock: SharedClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_of_processes_that_are_killed_or_stopped_the_others_put_each_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: signal.Signals
 ):
-    """The housekeeping of each process puts the messages; at each minute, one process is killed at some moment."""
-    chance, times, path = random.Random(1), 20, tmp_path / "space"
+    """The housekeeping of each process puts the messages; at each minute, one process is killed, or stopped until the
+    message is there."""
+    chance, times, path, clock = random.Random(1), 20, tmp_path / "space", SharedClock()
 
     def live() -> None:
         with spool.open(timed(path, clock)):
@@ -70,10 +67,13 @@ def test_of_processes_that_are_killed_the_others_put_each_message_once(
             clock.set(START + MINUTE * (minute + 1))
             time.sleep(chance.random() * 0.1)
             victim = living.pop(0)
-            os.kill(victim, signal.SIGKILL)
-            assert children.exit_code(victim) == -signal.SIGKILL
-            living.append(children.start(live))
+            os.kill(victim, kind)
+            if kind is signal.SIGKILL:
+                assert children.exit_code(victim) == -kind
+                victim = children.start(live)
+            living.append(victim)
             until(lambda wanted=minute + 1: len(dues(space)) == wanted)  # type: ignore[misc]
+            os.kill(living[-1], signal.SIGCONT)
         for child in living:
             os.kill(child, signal.SIGKILL)
             children.exit_code(child)

@@ -43,6 +43,13 @@ def test_a_space_older_than_its_mirror_is_restored_by_the_command_in_the_error(r
     assert run("message", "get", "orders", space=shop).out == b"monday"
 
 
+def test_a_damaged_body_of_a_mirror_is_named_after_the_restore(run: Run, shop: Path) -> None:
+    file = next(file for file in (shop.parent / "mirror").glob("*.msgpack") if b"tuesday" in file.read_bytes())
+    file.write_bytes(file.read_bytes().replace(b"tuesday", b"Tuesday"))
+    done = run("mirror", "restore", file.parent, space=shop.parent / "restored")
+    assert (done.code, "does not match its checksum" in done.err) == (4, True)
+
+
 def test_a_dry_run_of_recovery_tells_of_the_refusal_and_changes_nothing(run: Run, shop: Path) -> None:
     done = run("--dry-run", program="spool-recover", space=shop)
     assert done.code == 1

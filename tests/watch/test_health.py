@@ -1,7 +1,9 @@
 """X13: the verdict on the health of a space, and its views: top, the console and the metrics for Prometheus agree."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +31,8 @@ DAMAGED = replace(FILE, kind=Kind.DAMAGED)
 STRAY = replace(FILE, reason="foreign")
 
 
-def recovery(age: float) -> spool.RecoveryRecord:
-    return spool.RecoveryRecord(NOW - age, 0.5, (FILE, FILE))
+def recovery(age: float, *others: spool.Finding) -> spool.RecoveryRecord:
+    return spool.RecoveryRecord(NOW - age, 0.5, (FILE, *others) if others else (FILE, FILE))
 
 
 def queues(**given: spool.QueueStats) -> spool.SpaceMetrics:
@@ -82,6 +84,8 @@ CASES: Mapping[str, tuple[spool.SpaceMetrics, list[str]]] = {
         metrics(queues={"results": queue_stats(ready=1, oldest_age=DAY)}, roles={"results": "state"}), []),
     "the recovery of an hour ago": (metrics(recovery=recovery(3_600)), ["A recovery 1 h ago had 2 findings."]),
     "the recovery of the day before yesterday": (metrics(recovery=recovery(2 * DAY)), []),
+    "damage that a recovery found long ago": (metrics(recovery=recovery(2 * DAY, DAMAGED)), [
+        "A recovery 2 d ago found 1 damaged file, which nobody has repaired."]),
 }  # fmt: skip
 
 
@@ -107,6 +111,19 @@ def test_top_the_console_and_the_metrics_have_one_verdict(
 def test_top_and_the_console_mark_the_same_queues(found: spool.SpaceMetrics, sentences: list[str]) -> None:
     marked = {row.name for row in seen(found).rows if row.troubles}
     assert marked == set(queue_causes(found, {})) == set(Samples(lambda: found, lambda: 0.0).snapshot().causes)
+
+
+def test_damage_that_a_recovery_found_is_a_trouble_until_its_repair(path: Path) -> None:
+    with spool.create(path) as space:
+        space.create_queue("orders")
+        space.put("orders", "lost")
+    max((path / "committed").iterdir()).unlink()
+    for repaired in (False, True):
+        with spool.open(path) as space:
+            causes = {each.cause for each in troubles(space.metrics(), time.time(), {})}
+            assert (Cause.UNREADABLE in causes, Cause.DAMAGE in causes) == (not repaired, repaired)
+            space.check(repair=True)
+            assert Cause.UNREADABLE not in {each.cause for each in troubles(space.metrics(), time.time(), {})}
 
 
 def test_messages_that_fail_now_are_trouble_until_the_rate_is_zero() -> None:

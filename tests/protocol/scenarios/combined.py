@@ -11,38 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from tests.protocol import engine, machine
 from tests.protocol.checker import Faults, Process, Steps
-from tests.protocol.engine import (
-    commit,
-    following_number,
-    last_issued,
-    publish_up_to,
-    release,
-    second_look,
-    take_number,
-)
-from tests.protocol.machine import (
-    Await,
-    Choose,
-    Condition,
-    Context,
-    Create,
-    Flush,
-    IsLocked,
-    Load,
-    LoadAll,
-    Lock,
-    Note,
-    Operation,
-    Outcomes,
-    Read,
-    State,
-    Store,
-    TryLock,
-    Unlock,
-    Violation,
-    Write,
-)
 from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, note_delivery, note_publication, note_told
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Scenario, Setting
@@ -121,41 +91,41 @@ def _check_once(record: dict[Any, Any]) -> dict[str, int]:
         if isinstance(key, tuple) and key[0] == "content" and content:
             for message in content.puts:
                 if message in committed:
-                    raise Violation(f"{message} was put by two commits, {committed[message]} and {key[1]}")
+                    raise machine.Violation(f"{message} was put by two commits, {committed[message]} and {key[1]}")
                 committed[message] = key[1]
     for message in committed:
         if ("withdrawn", message) in record:
-            raise Violation(f"{message} was withdrawn and is committed")
+            raise machine.Violation(f"{message} was withdrawn and is committed")
     return committed
 
 
-def _note_common(state: State, context: Context, number: int) -> State:
+def _note_common(state: machine.State, context: machine.Context, number: int) -> machine.State:
     state = note_publication(state, context, number)
     _check_once(state.noted())
     return state
 
 
-def _note_told(state: State, context: Context, *promise: str) -> State:
+def _note_told(state: machine.State, context: machine.Context, *promise: str) -> machine.State:
     """A caller was told; a put that no commit has is lost."""
     kind, message = promise
     if kind == "put" and message not in _check_once(state.noted()):
-        raise Violation(f"{message} was acknowledged and no commit has it")
+        raise machine.Violation(f"{message} was acknowledged and no commit has it")
     return note_told(state, context, *promise)
 
 
 def _tell(promises: tuple[Messages, ...]) -> Steps[None]:
     for promise in promises:
-        yield Note(_note_told, *promise)
+        yield machine.Note(_note_told, *promise)
 
 
-def _note_withdrawal(state: State, context: Context, messages: Messages) -> State:
+def _note_withdrawal(state: machine.State, context: machine.Context, messages: Messages) -> machine.State:
     for message in messages:
         state = state.note(("withdrawn", message))
     _check_once(state.noted())
     return state
 
 
-def _at_end(state: State, alive: tuple[bool, ...]) -> None:
+def _at_end(state: machine.State, alive: tuple[bool, ...]) -> None:
     _check_once(state.noted())
 
 
@@ -166,13 +136,13 @@ _CHECKS = PROMISES._replace(at_end=_at_end)
 
 
 @dataclass(frozen=True)
-class Damage(Operation):
+class Damage(machine.Operation):
     """Change the state of a slot that has had a request; nothing else of the slot changes."""
 
     cell: str
     state: str
 
-    def outcomes(self, state: State, context: Context) -> Outcomes:
+    def outcomes(self, state: machine.State, context: machine.Context) -> machine.Outcomes:
         request = state.cell(self.cell)
         if not request or request.state == self.state:
             return [(state, False)]
@@ -185,8 +155,8 @@ def _damaging(together: Together, slots: tuple[str, ...]) -> Process:
     states = ("damaged",) if together.proven else together.damage
 
     def program() -> Steps[None]:
-        slot = yield Choose(slots)
-        state = yield Choose(states)
+        slot = yield machine.Choose(slots)
+        state = yield machine.Choose(states)
         yield Damage(f"request {slot}", state)
 
     return Process("D", program)
@@ -195,35 +165,35 @@ def _damaging(together: Together, slots: tuple[str, ...]) -> Process:
 def _change(together: Together, slot: str, request: Request, before: str, state: str, number: int = 0) -> Steps[None]:
     """Change the state of a request that this leader has joined, unless its slot is damaged."""
     if together.damage:
-        now = yield Load(f"request {slot}")
+        now = yield machine.Load(f"request {slot}")
         if now.state != before:
             return
-    yield Store(f"request {slot}", request._replace(state=state, number=number))
+    yield machine.Store(f"request {slot}", request._replace(state=state, number=number))
 
 
 def _own(together: Together, slots: tuple[str, ...]) -> Steps[str | None]:
     """Take a slot that has no owner and no standing request."""
-    if together.own == "asks" and not (yield TryLock("search")):
+    if together.own == "asks" and not (yield machine.TryLock("search")):
         return None
     found = None
     for slot in slots:
-        request = yield Load(f"request {slot}")
+        request = yield machine.Load(f"request {slot}")
         if request and request.stands:
             continue
-        if together.own == "takes" or not (yield IsLocked(f"owner {slot}")):
+        if together.own == "takes" or not (yield machine.IsLocked(f"owner {slot}")):
             if together.own == "asks":
-                request = yield Load(f"request {slot}")
+                request = yield machine.Load(f"request {slot}")
                 if request and request.stands:
                     continue
-            if (yield TryLock(f"owner {slot}")):
-                request = yield Load(f"request {slot}")
+            if (yield machine.TryLock(f"owner {slot}")):
+                request = yield machine.Load(f"request {slot}")
                 if not (request and request.stands):
                     found = slot
                     break
-                yield Unlock(f"owner {slot}")
+                yield machine.Unlock(f"owner {slot}")
     del request
     if together.own == "asks":
-        yield Unlock("search")
+        yield machine.Unlock("search")
     return found
 
 
@@ -232,12 +202,12 @@ def _own(together: Together, slots: tuple[str, ...]) -> Steps[str | None]:
 
 def _was_committed(rules: Rules, who: str, request: Request) -> Steps[bool]:
     """Return whether the file of the number that a dead leader noted has the request."""
-    last = yield from last_issued(rules)
+    last = yield from engine.last_issued(rules)
     if request.number > last:
         return False
     del last
-    yield from publish_up_to(rules, request.number, who)
-    content = yield Read(f"committed/{request.number}")
+    yield from engine.publish_up_to(rules, request.number, who)
+    content = yield machine.Read(f"committed/{request.number}")
     if not is_commit(content, request.number):
         return False
     return {*request.puts} <= {*content.puts} and {*request.removes} <= {*content.removes}
@@ -248,7 +218,7 @@ def _gather(rules: Rules, together: Together, work: _Work) -> Steps[tuple[tuple[
     again. A damaged slot is emptied."""
     joined: tuple[tuple[str, Request], ...] = ()
     for slot in work.slots:
-        request = yield Load(f"request {slot}")
+        request = yield machine.Load(f"request {slot}")
         if not request:
             continue
         if request.state == "posted":
@@ -256,23 +226,23 @@ def _gather(rules: Rules, together: Together, work: _Work) -> Steps[tuple[tuple[
             if request is not None:
                 joined = (*joined, (slot, request))
         elif request.state == "damaged":
-            yield Store(f"request {slot}", request._replace(state="empty"))
+            yield machine.Store(f"request {slot}", request._replace(state="empty"))
         elif request.state in ("taken", "joined") and together.resolve:
             done = request.state == "taken" and (yield from _was_committed(rules, work.who, request))
-            yield Store(f"request {slot}", request._replace(state="done" if done else "posted"))
+            yield machine.Store(f"request {slot}", request._replace(state="done" if done else "posted"))
             del done
     return joined
 
 
 def _join(together: Together, slot: str) -> Steps[Request | None]:
     if not together.joined:
-        request = yield Load(f"request {slot}")
+        request = yield machine.Load(f"request {slot}")
         return request if request.stands else None
-    yield Lock(f"slot of {slot}")
-    request = yield Load(f"request {slot}")
+    yield machine.Lock(f"slot of {slot}")
+    request = yield machine.Load(f"request {slot}")
     if joined := request.state == "posted":
-        yield Store(f"request {slot}", request._replace(state="joined"))
-    yield Unlock(f"slot of {slot}")
+        yield machine.Store(f"request {slot}", request._replace(state="joined"))
+    yield machine.Unlock(f"slot of {slot}")
     return request if joined else None
 
 
@@ -283,15 +253,15 @@ def _lead(rules: Rules, together: Together, work: _Work) -> Steps[None]:
     for _, request in joined:
         puts += request.puts
         removes += request.removes
-    file = yield Create(f"active/{work.who}", Unnumbered(work.who))
-    yield Lock("number lock")
-    number = yield from following_number(rules)
+    file = yield machine.Create(f"active/{work.who}", Unnumbered(work.who))
+    yield machine.Lock("number lock")
+    number = yield from engine.following_number(rules)
     if together.mark == "before rename":
         for slot, request in joined:
             yield from _change(together, slot, request, "joined", "taken", number)
-    number = yield from take_number(f"active/{work.who}", number)
+    number = yield from engine.take_number(f"active/{work.who}", number)
     content = Commit(number, puts, removes)
-    yield Store(f"slot {number}", content)
+    yield machine.Store(f"slot {number}", content)
     yield from store_counter(rules, "issued", number)
     committed = yield from _write(rules, together, work.who, file, content, joined)
     if committed:
@@ -301,11 +271,11 @@ def _lead(rules: Rules, together: Together, work: _Work) -> Steps[None]:
             yield from _change(together, slot, request, "taken", "done", number)
     if together.raises:  # a request that is not taken is in no commit: its owner commits it
         for slot, request in joined:
-            now = yield Load(f"request {slot}")
+            now = yield machine.Load(f"request {slot}")
             if now.state == "joined":
-                yield Store(f"request {slot}", request._replace(state="done", number=0))
+                yield machine.Store(f"request {slot}", request._replace(state="done", number=0))
             del now
-    yield Unlock("lead")
+    yield machine.Unlock("lead")
 
 
 def _write(
@@ -319,32 +289,32 @@ def _write(
             if not fails:
                 yield from _change(together, slot, request, "joined", "taken", number)
                 fails = yield from _may_fail(together, who)
-    yield Unlock("number lock")
+    yield machine.Unlock("number lock")
     if not fails:
-        yield Write(file, content)
+        yield machine.Write(file, content)
         if together.mark == "after stamp":
             for slot, request in joined:
                 yield from _change(together, slot, request, "joined", "taken", number)
         fails = yield from _may_fail(together, who)
     if not fails:
-        yield Flush(file)
+        yield machine.Flush(file)
         if number > 1:
-            yield from publish_up_to(rules, number - 1, who)
+            yield from engine.publish_up_to(rules, number - 1, who)
         yield from store_counter(rules, "published", number)
-        yield Note(_note_common, number)
-    yield Unlock(f"number {number}")
+        yield machine.Note(_note_common, number)
+    yield machine.Unlock(f"number {number}")
     return not fails
 
 
 def _may_fail(together: Together, who: str) -> Steps[bool]:
-    return who in together.raises and bool((yield Choose((False, True))))
+    return who in together.raises and bool((yield machine.Choose((False, True))))
 
 
 # -- the owner of a request -------------------------------------------------------------------------------------------
 
 
-def _answered_or_no_leader(slot: str) -> Condition:
-    def condition(state: State, alive: tuple[bool, ...]) -> bool:
+def _answered_or_no_leader(slot: str) -> machine.Condition:
+    def condition(state: machine.State, alive: tuple[bool, ...]) -> bool:
         answered = state.cell(f"request {slot}").state in ("done", "damaged", "empty")
         return answered or not any(lock == "lead" for lock, _, _ in state.locks)
 
@@ -353,7 +323,7 @@ def _answered_or_no_leader(slot: str) -> Condition:
 
 
 def _commit_together(rules: Rules, together: Together, work: _Work) -> Steps[None]:
-    if (yield TryLock("lead")):
+    if (yield machine.TryLock("lead")):
         yield from _lead(rules, together, work)
         return
     yield from _post(rules, together, work)
@@ -361,33 +331,33 @@ def _commit_together(rules: Rules, together: Together, work: _Work) -> Steps[Non
 
 def _post(rules: Rules, together: Together, work: _Work) -> Steps[None]:
     for _ in range(together.stores):
-        yield Store(f"request {work.slot}", Request("posted", work.puts, work.removes))
+        yield machine.Store(f"request {work.slot}", Request("posted", work.puts, work.removes))
     while True:
-        if together.patient or not (yield Choose((True, False))):
-            yield Await(_answered_or_no_leader(work.slot))
+        if together.patient or not (yield machine.Choose((True, False))):
+            yield machine.Await(_answered_or_no_leader(work.slot))
         elif (yield from _give_up(together, work)):
             return
-        request = yield Load(f"request {work.slot}")
+        request = yield machine.Load(f"request {work.slot}")
         if request.stands and (request.state != "damaged" or together.damaged == "posted"):
-            if not (yield TryLock("lead")):
+            if not (yield machine.TryLock("lead")):
                 continue
-            request = yield Load(f"request {work.slot}")
+            request = yield machine.Load(f"request {work.slot}")
             taken = request.state == "taken" and together.resolve
             if taken and (yield from _was_committed(rules, work.who, request)):
                 request = request._replace(state="done")
             del taken
             if request.state in ("posted", "joined", "taken") or together.damaged == "posted":
-                yield Store(f"request {work.slot}", request._replace(state="empty"))
+                yield machine.Store(f"request {work.slot}", request._replace(state="empty"))
                 yield from _lead(rules, together, work)
                 return
-            yield Unlock("lead")
+            yield machine.Unlock("lead")
         if request.state != "done":  # damaged, or a leader has found it damaged: the outcome is unknown
             return
-        yield Store(f"request {work.slot}", request._replace(state="empty"))
+        yield machine.Store(f"request {work.slot}", request._replace(state="empty"))
         if request.number:
             yield from _tell(work.told)
         else:
-            yield Lock("lead")
+            yield machine.Lock("lead")
             yield from _lead(rules, together, work)
         return
 
@@ -395,12 +365,12 @@ def _post(rules: Rules, together: Together, work: _Work) -> Steps[None]:
 def _give_up(together: Together, work: _Work) -> Steps[bool]:
     """The deadline of the call: withdraw the request if no leader has joined it, else the outcome is unknown."""
     if together.joined:
-        yield Lock(f"slot of {work.slot}")
-    request = yield Load(f"request {work.slot}")
+        yield machine.Lock(f"slot of {work.slot}")
+    request = yield machine.Load(f"request {work.slot}")
     if request.state == "posted":
-        yield Store(f"request {work.slot}", request._replace(state="empty"))
-        yield Note(_note_withdrawal, work.puts if work.is_only else ())
-    yield Unlock(f"slot of {work.slot}")
+        yield machine.Store(f"request {work.slot}", request._replace(state="empty"))
+        yield machine.Note(_note_withdrawal, work.puts if work.is_only else ())
+    yield machine.Unlock(f"slot of {work.slot}")
     return bool(request.state != "done")
 
 
@@ -409,13 +379,13 @@ def _give_up(together: Together, work: _Work) -> Steps[bool]:
 
 def _settle(rules: Rules, who: str, slot: str, conflicts: Callable[[Request], bool]) -> Steps[None]:
     """Find out what became of a request of a dead process, or cancel it."""
-    yield Lock("lead")
-    request = yield Load(f"request {slot}")
+    yield machine.Lock("lead")
+    request = yield machine.Load(f"request {slot}")
     if request and request.state == "taken":
         yield from _was_committed(rules, who, request)
     if request and request.stands and conflicts(request):
-        yield Store(f"request {slot}", request._replace(state="empty"))
-    yield Unlock("lead")
+        yield machine.Store(f"request {slot}", request._replace(state="empty"))
+    yield machine.Unlock("lead")
 
 
 def _look_at_requests(rules: Rules, who: str, slots: tuple[str, ...], message: str) -> Steps[None]:
@@ -425,7 +395,7 @@ def _look_at_requests(rules: Rules, who: str, slots: tuple[str, ...], message: s
         return message in request.removes or request.state == "damaged"
 
     for slot in slots:
-        request = yield Load(f"request {slot}")
+        request = yield machine.Load(f"request {slot}")
         if request and request.stands and conflicts(request):
             yield from _settle(rules, who, slot, conflicts)
 
@@ -433,10 +403,10 @@ def _look_at_requests(rules: Rules, who: str, slots: tuple[str, ...], message: s
 def _look_at_dead(rules: Rules, together: Together, who: str, slots: tuple[str, ...]) -> Steps[None]:
     """A request without an owner may have the key that this process has locked."""
     for slot in slots:
-        request = yield Load(f"request {slot}")
+        request = yield machine.Load(f"request {slot}")
         if request and request.state == "damaged" and together.damaged == "empty":
             continue
-        if request and request.stands and not (yield IsLocked(f"owner {slot}")):
+        if request and request.stands and not (yield machine.IsLocked(f"owner {slot}")):
             yield from _settle(rules, who, slot, lambda request: True)
 
 
@@ -444,25 +414,25 @@ def _was_put(rules: Rules, together: Together, who: str, slots: tuple[str, ...])
     """Return whether a commit has put the message with the key that this process has locked."""
     view = View()
     yield from _look_at_dead(rules, together, who, slots)
-    last = yield from last_issued(rules)
-    yield from publish_up_to(rules, last, who)
+    last = yield from engine.last_issued(rules)
+    yield from engine.publish_up_to(rules, last, who)
     yield from catch_up(rules, view)
     return view.has("k")
 
 
 def _claim(rules: Rules, together: Together, view: View, who: str, slots: tuple[str, ...], message: str) -> Steps[bool]:
-    yield Lock(f"claim {message}")
+    yield machine.Lock(f"claim {message}")
     if together.look_at_requests == "first":
         yield from _look_at_requests(rules, who, slots, message)
-    page = yield LoadAll(("version of prepared", "published", "issued"))
-    yield from second_look(rules, view, who, message, page)
+    page = yield machine.LoadAll(("version of prepared", "published", "issued"))
+    yield from engine.second_look(rules, view, who, message, page)
     del page
     if together.look_at_requests == "last":
         yield from _look_at_requests(rules, who, slots, message)
     if not view.has(message):
-        yield Unlock(f"claim {message}")
+        yield machine.Unlock(f"claim {message}")
         return False
-    yield Note(note_delivery, message)
+    yield machine.Note(note_delivery, message)
     return True
 
 
@@ -482,7 +452,7 @@ def _get(rules: Rules, together: Together, who: str, others: str, commits: bool 
         if (yield from _claim(rules, together, view, who, tuple(others), "m")):
             if commits:
                 yield from _commit_together(rules, together, work)
-            yield from release("m")
+            yield from engine.release("m")
 
     return Process(who, program)
 
@@ -518,22 +488,22 @@ def one_key(rules: Rules, together: Together = _RIGHT) -> Case:
     work = _Work("A", "S", (), puts=("k",), told=(("put", "k"),), is_only=False)
 
     def first() -> Steps[None]:
-        yield Lock("key k")
+        yield machine.Lock("key k")
         if not (yield from _was_put(rules, together, "A", slots)) and (yield from _own(together, slots)) is not None:
             yield from _post(rules, together, work)
             if together.disowns:
-                yield Unlock("owner S")
-        yield Unlock("key k")
+                yield machine.Unlock("owner S")
+        yield machine.Unlock("key k")
 
     def second() -> Steps[None]:
-        yield Lock("key k")
+        yield machine.Lock("key k")
         if not (yield from _was_put(rules, together, "B", slots)):
-            yield from commit(rules, View(), "B", puts=("k",), told=(("put", "k"),))
-        yield Unlock("key k")
+            yield from engine.commit(rules, View(), "B", puts=("k",), told=(("put", "k"),))
+        yield machine.Unlock("key k")
 
     def leader() -> Steps[None]:
         yield from _own(together, slots)
-        yield Lock("lead")
+        yield machine.Lock("lead")
         yield from _lead(rules, together, _Work("C", "", slots, puts=("c",), told=(("put", "c"),)))
 
     processes = [Process("A", first), Process("B", second), Process("C", leader)]

@@ -5,24 +5,9 @@ After a power cut, recovery finds such a commit by its number in ``free/`` or ``
 
 from typing import Any
 
+from tests.protocol import machine
 from tests.protocol.checker import Checks, Process, Steps
 from tests.protocol.engine import commit, following_number, publish, take_number, tell
-from tests.protocol.machine import (
-    Await,
-    Context,
-    Create,
-    FlushData,
-    FlushNames,
-    Lock,
-    Move,
-    Note,
-    Open,
-    State,
-    Store,
-    Unlock,
-    Violation,
-    Write,
-)
 from tests.protocol.promises import Commit, Messages, Unnumbered, is_commit, number_of
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Scenario, Setting
@@ -70,56 +55,56 @@ def data_flushes(
 def _commit_data(
     rules: Rules, who: str, free: str, puts: Messages = (), removes: Messages = (), told: tuple[Messages, ...] = ()
 ) -> Steps[None]:
-    yield Move(f"free/{free}", f"active/{who}")
-    file = yield Open(f"active/{who}")
-    yield Write(file, Unnumbered(who))
-    yield Lock("number lock")
+    yield machine.Move(f"free/{free}", f"active/{who}")
+    file = yield machine.Open(f"active/{who}")
+    yield machine.Write(file, Unnumbered(who))
+    yield machine.Lock("number lock")
     number = yield from following_number(rules)
     if rules.stamp == "before rename":
-        yield Write(file, Commit(number, puts, removes))
+        yield machine.Write(file, Commit(number, puts, removes))
     number = yield from take_number(f"active/{who}", number)
-    yield Store("issued", number)
-    yield Unlock("number lock")
+    yield machine.Store("issued", number)
+    yield machine.Unlock("number lock")
     if rules.stamp != "before rename":
-        yield Write(file, Commit(number, puts, removes))
-    yield FlushData(file)
+        yield machine.Write(file, Commit(number, puts, removes))
+    yield machine.FlushData(file)
     yield from publish(rules, number, who)
     yield from tell(told)
 
 
 def _get(rules: Rules) -> Steps[None]:
-    yield Lock("claim m")
+    yield machine.Lock("claim m")
     yield from _commit_data(rules, "B", "3", removes=("m",), told=(("got", "m"),))
-    yield Unlock("claim m")
+    yield machine.Unlock("claim m")
 
 
 def _grow(rules: Rules, flushed: bool) -> Steps[None]:
-    yield Create("free/5.new", _FILL)
+    yield machine.Create("free/5.new", _FILL)
     if flushed:
-        yield FlushNames()
-    yield Move("free/5.new", "free/5")
+        yield machine.FlushNames()
+    yield machine.Move("free/5.new", "free/5")
     yield from _commit_data(rules, "G", "5", puts=("g",), told=(("put", "g"),))
 
 
-def _got_m(state: State, alive: tuple[bool, ...]) -> bool:
+def _got_m(state: machine.State, alive: tuple[bool, ...]) -> bool:
     return ("got", "m") in state.noted()
 
 
 def _reclaim_and_use(rules: Rules, flushed: bool, removal: bool) -> Steps[None]:
-    yield Await(_got_m)
+    yield machine.Await(_got_m)
     yield from commit(rules, View(), "R", puts=("digest",))  # says which numbers are reclaimed
-    yield Note(_note_reclaims)
-    yield Move("committed/1", "free/1")
+    yield machine.Note(_note_reclaims)
+    yield machine.Move("committed/1", "free/1")
     if flushed:
-        yield FlushNames()
+        yield machine.FlushNames()
     if removal:
-        yield Move("committed/2", "free/4")
+        yield machine.Move("committed/2", "free/4")
         if flushed:
-            yield FlushNames()
+            yield machine.FlushNames()
     yield from _commit_data(rules, "R", "4" if removal else "1", puts=("r",), told=(("put", "r"),))
 
 
-def _note_reclaims(state: State, context: Context) -> State:
+def _note_reclaims(state: machine.State, context: machine.Context) -> machine.State:
     return state.note("reclaims")
 
 
@@ -141,15 +126,15 @@ def _check(files: dict[str, Any], record: dict[Any, Any], commits: dict[int, Com
         number = number_of(name)
         foreign = isinstance(content, Commit) and number is not None and content.number != number
         if foreign and (number == 1 or ("content", number) in record):
-            raise Violation(f"commit {number} holds the number {content.number}: it looks like damage")
+            raise machine.Violation(f"commit {number} holds the number {content.number}: it looks like damage")
     for key, value in record.items():
         kind, subject = key if isinstance(key, tuple) else (key, None)
         if kind == "put" and subject not in live | removed:
-            raise Violation(f"acknowledged message {subject} lost")
+            raise machine.Violation(f"acknowledged message {subject} lost")
         if kind == "got" and subject in live:
-            raise Violation(f"message {subject} is back after an acknowledged get")
+            raise machine.Violation(f"message {subject} is back after an acknowledged get")
         if kind == "content" and value and subject not in commits and "reclaims" not in record:
-            raise Violation(f"published number {subject} is not durable")
+            raise machine.Violation(f"published number {subject} is not durable")
 
 
 RECLAIM = {"processes": "get and reclaim"}

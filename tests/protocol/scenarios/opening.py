@@ -2,23 +2,9 @@
 
 from functools import partial
 
+from tests.protocol import machine
 from tests.protocol.checker import Faults, Process, Steps
 from tests.protocol.engine import claim, commit, get, last_issued, publish_up_to, release
-from tests.protocol.machine import (
-    Await,
-    Condition,
-    Context,
-    IsLocked,
-    List,
-    Load,
-    Lock,
-    Note,
-    State,
-    Store,
-    TryLock,
-    Unlock,
-    Violation,
-)
 from tests.protocol.promises import number_of
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Scenario, Setting
@@ -36,49 +22,49 @@ def _open_space(rules: Rules, who: str, view: View, locks: str, trust: bool) -> 
     ``trust``: publish the files of dead writers without proof, a mistake.
     """
     if locks == "two":
-        yield Lock("open")
-        first = not (yield IsLocked("alive"))
+        yield machine.Lock("open")
+        first = not (yield machine.IsLocked("alive"))
     else:
-        first = yield TryLock("open")
+        first = yield machine.TryLock("open")
     if first:
         yield from _recover(rules, who, trust)
     if locks == "two":
-        yield Lock("alive", shared=True)
-        yield Unlock("open")
+        yield machine.Lock("alive", shared=True)
+        yield machine.Unlock("open")
     else:
-        yield Lock("open", shared=True)
+        yield machine.Lock("open", shared=True)
     yield from read_all(rules, view)
 
 
 def _recover(rules: Rules, who: str, trust: bool) -> Steps[None]:
-    committed = yield List("committed/")
-    quarantined = yield List("quarantine/")
-    issued = yield Load("issued")
+    committed = yield machine.List("committed/")
+    quarantined = yield machine.List("quarantine/")
+    issued = yield machine.Load("issued")
     numbers = [number for number in map(number_of, committed) if number is not None]
     numbers += [int(name.partition("/")[2]) for name in quarantined]
     last = max(issued, _DURABLE_MARK, *numbers)
     del committed, quarantined, issued, numbers
-    yield Store("issued", last)
+    yield machine.Store("issued", last)
     if trust:
-        yield Store("published", last)
-        yield Note(_note_all_published, last)
+        yield machine.Store("published", last)
+        yield machine.Note(_note_all_published, last)
         return
-    published = yield Load("published")
+    published = yield machine.Load("published")
     if published < _DURABLE_MARK:
-        yield Store("published", _DURABLE_MARK)
+        yield machine.Store("published", _DURABLE_MARK)
     del published
     yield from publish_up_to(rules, last, who)
 
 
-def _note_all_published(state: State, context: Context, last: int) -> State:
+def _note_all_published(state: machine.State, context: machine.Context, last: int) -> machine.State:
     for number in range(2, last + 1):
         state = state.note(("content", number), state.content(f"committed/{number}"))
     return state
 
 
 def _close() -> Steps[None]:
-    yield Unlock("open")
-    yield Unlock("alive")
+    yield machine.Unlock("open")
+    yield machine.Unlock("alive")
 
 
 def _writer(rules: Rules, who: str, message: str, locks: str = "two") -> Process:
@@ -95,12 +81,14 @@ def _writer(rules: Rules, who: str, message: str, locks: str = "two") -> Process
     return Process(who, program)
 
 
-def _opener(rules: Rules, who: str, locks: str = "two", trust: bool = False, when: Condition | None = None) -> Process:
+def _opener(
+    rules: Rules, who: str, locks: str = "two", trust: bool = False, when: machine.Condition | None = None
+) -> Process:
     """Opens the space, claims a, and puts o if it came later than the others."""
 
     def program() -> Steps[None]:
         if when is not None:
-            yield Await(when)
+            yield machine.Await(when)
         view = empty_view()
         yield from _open_space(rules, who, view, locks, trust)
         if (yield from claim(rules, view, who, "a")):
@@ -130,7 +118,7 @@ def empty_number(rules: Rules) -> Case:
     """A dies when its number has been issued; L finishes the number. Then ``run/`` is deleted, and O commits."""
 
     def finish() -> Steps[None]:
-        yield Await(_issued_2)
+        yield machine.Await(_issued_2)
         last = yield from last_issued(rules)
         yield from publish_up_to(rules, last, "L")
 
@@ -143,22 +131,22 @@ def empty_number(rules: Rules) -> Case:
     return Case(processes, _published_once())
 
 
-def _delete_run(when: Condition) -> Steps[None]:
-    yield Await(when)
-    yield Store("issued", 0)
-    yield Store("published", 0)
-    yield Note(_note_counters_lost)
+def _delete_run(when: machine.Condition) -> Steps[None]:
+    yield machine.Await(when)
+    yield machine.Store("issued", 0)
+    yield machine.Store("published", 0)
+    yield machine.Note(_note_counters_lost)
 
 
-def _note_counters_lost(state: State, context: Context) -> State:
+def _note_counters_lost(state: machine.State, context: machine.Context) -> machine.State:
     return state.note("counters lost")
 
 
-def _issued_2(state: State, alive: tuple[bool, ...]) -> bool:
+def _issued_2(state: machine.State, alive: tuple[bool, ...]) -> bool:
     return bool(state.cell("issued") > 1)
 
 
-def _published_once() -> State:
+def _published_once() -> machine.State:
     return begin(record={"highest published": 1})
 
 
@@ -166,10 +154,10 @@ def power_cut(rules: Rules, locks: str = "two") -> Case:
     """A opens the space and puts a; the power fails; O and P open the space at once, and get a."""
 
     def reopen(who: str) -> Steps[None]:
-        yield Await(_power_failed)
+        yield machine.Await(_power_failed)
         view = empty_view()
         yield from _open_space(rules, who, view, locks, trust=False)
-        yield Note(_must_see, frozenset(view.live) | view.removed)
+        yield machine.Note(_must_see, frozenset(view.live) | view.removed)
         yield from get(rules, view, who, "a")
         yield from _close()
 
@@ -177,13 +165,13 @@ def power_cut(rules: Rules, locks: str = "two") -> Case:
     return Case(processes, _published_once(), PROMISES)
 
 
-def _power_failed(state: State, alive: tuple[bool, ...]) -> bool:
+def _power_failed(state: machine.State, alive: tuple[bool, ...]) -> bool:
     return "power cut" in state.noted()
 
 
-def _must_see(state: State, context: Context, known: frozenset[str]) -> State:
+def _must_see(state: machine.State, context: machine.Context, known: frozenset[str]) -> machine.State:
     if ("put", "a") in state.noted() and "a" not in known:
-        raise Violation("an opener does not see the acknowledged message a")
+        raise machine.Violation("an opener does not see the acknowledged message a")
     return state
 
 

@@ -2,42 +2,9 @@
 
 from typing import Any
 
+from tests.protocol import machine, promises
 from tests.protocol.checker import Checks, Process, Steps
 from tests.protocol.engine import claim, commit, publish_up_to, release, rename_to_number
-from tests.protocol.machine import (
-    TORN,
-    Await,
-    Context,
-    Create,
-    Exists,
-    Flush,
-    FlushNames,
-    IsLocked,
-    Link,
-    Load,
-    Lock,
-    Move,
-    Note,
-    Open,
-    Read,
-    State,
-    Store,
-    Unlink,
-    Unlock,
-    Violation,
-    Write,
-)
-from tests.protocol.promises import (
-    Branch,
-    Commit,
-    Unnumbered,
-    after_power_cut,
-    note_delivery,
-    note_publication,
-    note_release,
-    note_told,
-    note_verdict,
-)
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.numbers import note_reclaimed
@@ -53,14 +20,14 @@ def late_reader(rules: Rules, head: bool = False, recycle: bool = False, asleep:
     Otherwise L has just opened the space.
     """
     removal = 3 if asleep else 2
-    files: dict[str, Any] = {"committed/1": Commit(1, ("m",)), "committed/2": Commit(2)}
+    files: dict[str, Any] = {"committed/1": promises.Commit(1, ("m",)), "committed/2": promises.Commit(2)}
     if head:
-        files |= {f"committed/{removal}": Commit(removal, adopts=("x",))}
-        files |= {f"committed/{removal}-1": Branch("x", removes=("m",))}
+        files |= {f"committed/{removal}": promises.Commit(removal, adopts=("x",))}
+        files |= {f"committed/{removal}-1": promises.Branch("x", removes=("m",))}
     else:
-        files |= {f"committed/{removal}": Commit(removal, removes=("m",))}
+        files |= {f"committed/{removal}": promises.Commit(removal, removes=("m",))}
     last = removal + 1
-    files |= {f"committed/{last}": Commit(last, ("z",))}
+    files |= {f"committed/{last}": promises.Commit(last, ("z",))}
     start = begin(files, {"issued": last, "published": last}, {("removed", "m"): removal, "highest published": last})
 
     def read() -> Steps[None]:
@@ -74,45 +41,45 @@ def late_reader(rules: Rules, head: bool = False, recycle: bool = False, asleep:
 
 
 def _reclaim(removal: int, head: bool, recycle: bool) -> Steps[None]:
-    yield Lock("reclaim")
+    yield machine.Lock("reclaim")
     if removal == 3:
-        yield Unlink("committed/2")
+        yield machine.Unlink("committed/2")
     if recycle:
-        yield Move("committed/1", "free/1")
+        yield machine.Move("committed/1", "free/1")
     else:
-        yield Unlink("committed/1")
-    yield Note(note_reclaimed, 1)
-    yield FlushNames()
+        yield machine.Unlink("committed/1")
+    yield machine.Note(note_reclaimed, 1)
+    yield machine.FlushNames()
     if head:
-        yield Unlink(f"committed/{removal}-1")
-        yield FlushNames()
-    yield Unlink(f"committed/{removal}")
-    yield Note(note_reclaimed, removal)
-    yield Unlock("reclaim")
+        yield machine.Unlink(f"committed/{removal}-1")
+        yield machine.FlushNames()
+    yield machine.Unlink(f"committed/{removal}")
+    yield machine.Note(note_reclaimed, removal)
+    yield machine.Unlock("reclaim")
     if recycle:
-        yield from _commit_into_free_file("R", "1", Commit(removal + 2, ("w",)))
+        yield from _commit_into_free_file("R", "1", promises.Commit(removal + 2, ("w",)))
 
 
-def _commit_into_free_file(who: str, free: str, content: Commit) -> Steps[None]:
+def _commit_into_free_file(who: str, free: str, content: promises.Commit) -> Steps[None]:
     """Commit by overwriting a consumed file, under a number that no other commit uses."""
-    yield Move(f"free/{free}", f"active/{who}")
-    file = yield Open(f"active/{who}")
-    yield Write(file, TORN)
-    yield Write(file, Unnumbered(who))
+    yield machine.Move(f"free/{free}", f"active/{who}")
+    file = yield machine.Open(f"active/{who}")
+    yield machine.Write(file, machine.TORN)
+    yield machine.Write(file, promises.Unnumbered(who))
     yield from _number(who, file, content)
 
 
-def _number(who: str, file: int, content: Commit, flush_name: bool = False) -> Steps[None]:
-    yield Lock(f"number {content.number}")
+def _number(who: str, file: int, content: promises.Commit, flush_name: bool = False) -> Steps[None]:
+    yield machine.Lock(f"number {content.number}")
     yield from rename_to_number(f"active/{who}", content.number)
-    yield Store("issued", content.number)
-    yield Write(file, content)
-    yield Flush(file)
+    yield machine.Store("issued", content.number)
+    yield machine.Write(file, content)
+    yield machine.Flush(file)
     if flush_name:
-        yield FlushNames()
-    yield Store("published", content.number)
-    yield Note(note_publication, content.number)
-    yield Unlock(f"number {content.number}")
+        yield machine.FlushNames()
+    yield machine.Store("published", content.number)
+    yield machine.Note(promises.note_publication, content.number)
+    yield machine.Unlock(f"number {content.number}")
 
 
 def opener_beside_commit(rules: Rules) -> Case:
@@ -121,11 +88,11 @@ def opener_beside_commit(rules: Rules) -> Case:
     def read() -> Steps[None]:
         view = empty_view()
         yield from read_all(rules, view)
-        yield Lock("claim a")
+        yield machine.Lock("claim a")
         if view.has("a"):
-            yield Note(note_delivery, "a")
-            yield Note(note_release, "a")
-        yield Unlock("claim a")
+            yield machine.Note(promises.note_delivery, "a")
+            yield machine.Note(promises.note_release, "a")
+        yield machine.Unlock("claim a")
 
     return Case([putter(rules, "A", "a"), Process("L", read)], begin(), PROMISES)
 
@@ -140,33 +107,33 @@ def coordinated_reclaim(rules: Rules, order: str = "branch first", flushes: bool
         Process(who, lambda who=who: _decide_and_reclaim(rules, who, order, flushes, move))  # type: ignore[misc]
         for who in ("B", "D")
     ]
-    files = {"committed/1": Commit(1, ("m",)), "prepared/x": Branch("x", ("r",), ("m",))}
+    files = {"committed/1": promises.Commit(1, ("m",)), "prepared/x": promises.Branch("x", ("r",), ("m",))}
     return Case(processes, begin(files, record={("voted", "x"): True}), PROMISES)
 
 
 def _decide_and_reclaim(rules: Rules, who: str, order: str, flushes: bool, move: str) -> Steps[None]:
-    yield Lock("sequence")
+    yield machine.Lock("sequence")
     if (yield from _decide_and_get(rules, who, move)):
         yield from _reclaim_all(order, flushes)
-    yield Unlock("sequence")
+    yield machine.Unlock("sequence")
 
 
 def _decide_and_get(rules: Rules, who: str, move: str) -> Steps[bool]:
     """Commit x and get its message, or go on where the other process died. False: its number is an empty commit."""
-    if not (yield Exists("committed/2")) and (yield Exists("prepared/x")):
-        yield from _commit_durably(who, Commit(2, adopts=("x",)))
-        yield Note(note_verdict, "x", "committed")
+    if not (yield machine.Exists("committed/2")) and (yield machine.Exists("prepared/x")):
+        yield from _commit_durably(who, promises.Commit(2, adopts=("x",)))
+        yield machine.Note(promises.note_verdict, "x", "committed")
     elif not (yield from _finish_own(rules, who, 2)):
         return False
     if move == "rename":
-        yield Move("prepared/x", "committed/2-1")
-    elif (yield Exists("prepared/x")):
-        yield Link("prepared/x", "committed/2-1")
-        yield FlushNames()
-        yield Unlink("prepared/x")
-    if not (yield Exists("committed/3")):
-        yield from _commit_durably(who, Commit(3, removes=("r",)))
-        yield Note(note_told, "got", "r")
+        yield machine.Move("prepared/x", "committed/2-1")
+    elif (yield machine.Exists("prepared/x")):
+        yield machine.Link("prepared/x", "committed/2-1")
+        yield machine.FlushNames()
+        yield machine.Unlink("prepared/x")
+    if not (yield machine.Exists("committed/3")):
+        yield from _commit_durably(who, promises.Commit(3, removes=("r",)))
+        yield machine.Note(promises.note_told, "got", "r")
     elif not (yield from _finish_own(rules, who, 3)):
         return False
     return True
@@ -174,8 +141,8 @@ def _decide_and_get(rules: Rules, who: str, move: str) -> Steps[bool]:
 
 def _finish_own(rules: Rules, who: str, number: int) -> Steps[bool]:
     yield from publish_up_to(rules, number, who)
-    content = yield Read(f"committed/{number}")
-    return bool(content != Commit(number))
+    content = yield machine.Read(f"committed/{number}")
+    return bool(content != promises.Commit(number))
 
 
 def _reclaim_all(order: str, flushes: bool) -> Steps[None]:
@@ -185,19 +152,19 @@ def _reclaim_all(order: str, flushes: bool) -> Steps[None]:
         removals = ["committed/2", "committed/2-1", "committed/1"]
     for name in removals:
         if name == "committed/2-1":
-            yield Note(_note_branch_reclaimed)
-        yield Unlink(name)
+            yield machine.Note(_note_branch_reclaimed)
+        yield machine.Unlink(name)
         if flushes:
-            yield FlushNames()
+            yield machine.FlushNames()
 
 
-def _commit_durably(who: str, content: Commit) -> Steps[None]:
+def _commit_durably(who: str, content: promises.Commit) -> Steps[None]:
     """A commit whose name is flushed, too, as where renames are not ordered."""
-    file = yield Create(f"active/{who}", Unnumbered(who))
+    file = yield machine.Create(f"active/{who}", promises.Unnumbered(who))
     yield from _number(who, file, content, flush_name=True)
 
 
-def _note_branch_reclaimed(state: State, context: Context) -> State:
+def _note_branch_reclaimed(state: machine.State, context: machine.Context) -> machine.State:
     return state.note("reclaims").note(("branch reclaimed", "x"))
 
 
@@ -208,61 +175,65 @@ def xid_used_again(rules: Rules, looks: bool = True) -> Case:
     """
 
     def reclaim() -> Steps[None]:
-        yield Await(_second_is_published)
-        if looks and (yield IsLocked("number 2")):
+        yield machine.Await(_second_is_published)
+        if looks and (yield machine.IsLocked("number 2")):
             return
         for name in ("committed/1", "prepared/x", "committed/2-1", "committed/2"):
-            yield Unlink(name)
+            yield machine.Unlink(name)
 
     def vote_again() -> Steps[None]:
-        yield Await(_second_is_reclaimed)
-        yield Create("active/x", _SECOND)
-        yield Move("active/x", "prepared/x", new=True)
-        yield Note(_note_second_vote)
+        yield machine.Await(_second_is_reclaimed)
+        yield machine.Create("active/x", _SECOND)
+        yield machine.Move("active/x", "prepared/x", new=True)
+        yield machine.Note(_note_second_vote)
 
     processes = [committer(rules, "B", when=exists("prepared/x")), Process("R", reclaim), Process("N", vote_again)]
-    start = begin({"committed/1": Commit(1, ("m",)), "prepared/x": Branch("x", removes=("m",))})
+    start = begin({"committed/1": promises.Commit(1, ("m",)), "prepared/x": promises.Branch("x", removes=("m",))})
     return Case(processes, start, Checks(at_end=_second_is_prepared))
 
 
-_SECOND = Branch("x", ("r",))
+_SECOND = promises.Branch("x", ("r",))
 
 
-def _second_is_published(state: State, alive: tuple[bool, ...]) -> bool:
+def _second_is_published(state: machine.State, alive: tuple[bool, ...]) -> bool:
     return bool(state.cell("published") >= 2)
 
 
-def _second_is_reclaimed(state: State, alive: tuple[bool, ...]) -> bool:
+def _second_is_reclaimed(state: machine.State, alive: tuple[bool, ...]) -> bool:
     return not alive[1] and not state.has("committed/2")
 
 
-def _note_second_vote(state: State, context: Context) -> State:
+def _note_second_vote(state: machine.State, context: machine.Context) -> machine.State:
     return state.note("second vote")
 
 
-def _second_is_prepared(state: State, alive: tuple[bool, ...]) -> None:
+def _second_is_prepared(state: machine.State, alive: tuple[bool, ...]) -> None:
     if "second vote" in state.noted() and state.content("prepared/x") != _SECOND:
-        raise Violation("the vote of the second branch x is lost")
+        raise machine.Violation("the vote of the second branch x is lost")
 
 
 def recycled(rules: Rules, flushed: bool = True) -> Case:
     """The file of commit 1 is overwritten by commit 4. ``flushed``: its name in ``free/`` is durable before."""
 
     def program() -> Steps[None]:
-        yield Move("committed/1", "free/1")
+        yield machine.Move("committed/1", "free/1")
         if flushed:
-            yield FlushNames()
-        yield from _commit_into_free_file("R", "1", Commit(4, ("w",)))
+            yield machine.FlushNames()
+        yield from _commit_into_free_file("R", "1", promises.Commit(4, ("w",)))
 
-    old = {"committed/1": Commit(1, ("m",)), "committed/2": Commit(2, removes=("m",)), "committed/3": Commit(3, ("z",))}
+    old = {
+        "committed/1": promises.Commit(1, ("m",)),
+        "committed/2": promises.Commit(2, removes=("m",)),
+        "committed/3": promises.Commit(3, ("z",)),
+    }
     start = begin(old, {"issued": 3, "published": 3}, {("removed", "m"): 2, "highest published": 3, "reclaims": True})
     return Case([Process("R", program)], start, Checks(after_cut=_no_false_damage))
 
 
 def _no_false_damage(files: dict[str, Any], record: dict[Any, Any]) -> None:
-    if files.get("committed/1", Commit(1, ("m",))) != Commit(1, ("m",)):
-        raise Violation("commit 1 is torn or foreign below durable commits: it looks like damage")
-    after_power_cut(files, record)
+    if files.get("committed/1", promises.Commit(1, ("m",))) != promises.Commit(1, ("m",)):
+        raise machine.Violation("commit 1 is torn or foreign below durable commits: it looks like damage")
+    promises.after_power_cut(files, record)
 
 
 def compaction(rules: Rules, keep: bool = True) -> Case:
@@ -270,7 +241,7 @@ def compaction(rules: Rules, keep: bool = True) -> Case:
 
     ``keep``: S keeps commits that came after those it has applied: their removals concern the compacted file.
     """
-    files = {"committed/1": Commit(1, ("m", "q"))}
+    files = {"committed/1": promises.Commit(1, ("m", "q"))}
 
     def read() -> Steps[None]:
         view = empty_view()
@@ -279,9 +250,9 @@ def compaction(rules: Rules, keep: bool = True) -> Case:
             yield from release("m")
 
     def remove() -> Steps[None]:
-        yield Lock("claim m")
+        yield machine.Lock("claim m")
         yield from commit(rules, View(), "A", removes=("m",), told=(("got", "m"),))
-        yield Unlock("claim m")
+        yield machine.Unlock("claim m")
 
     processes = [Process("S", lambda: _compact(rules, keep)), Process("A", remove), Process("L", read)]
     return Case(processes, begin(files, record={("initial", "q"): True}))
@@ -289,20 +260,20 @@ def compaction(rules: Rules, keep: bool = True) -> Case:
 
 def _compact(rules: Rules, keep: bool) -> Steps[None]:
     view = View(live={"m": 1, "q": 1})
-    yield Lock("reclaim")
+    yield machine.Lock("reclaim")
     yield from catch_up(rules, view)
     applied = view.applied
     number = yield from commit(rules, view, "S", puts=tuple(sorted(view.live)))
     assert number is not None
-    yield Unlink("committed/1")
-    yield Note(note_reclaimed, 1)
-    yield FlushNames()
+    yield machine.Unlink("committed/1")
+    yield machine.Note(note_reclaimed, 1)
+    yield machine.FlushNames()
     yield from catch_up(rules, view)
-    published = yield Load("published")
+    published = yield machine.Load("published")
     for other in range(2, published):
         if other != number and (other <= applied or not keep):
-            yield Unlink(f"committed/{other}")
-            yield Note(note_reclaimed, other)
+            yield machine.Unlink(f"committed/{other}")
+            yield machine.Note(note_reclaimed, other)
 
 
 READERS = tuple(

@@ -2,26 +2,9 @@
 
 from typing import Any
 
+from tests.protocol import machine
 from tests.protocol.checker import Checks, Process, Steps
 from tests.protocol.engine import claim, commit, prepare, release, roll_back
-from tests.protocol.machine import (
-    Ask,
-    Await,
-    Context,
-    Create,
-    Flush,
-    IsLocked,
-    Lock,
-    Move,
-    Note,
-    Open,
-    Read,
-    State,
-    TryLock,
-    Unlink,
-    Unlock,
-    Violation,
-)
 from tests.protocol.promises import Branch, Commit, LogRecord, after_power_cut
 from tests.protocol.rules import WITHOUT_FEED, Rules
 from tests.protocol.scenario import Case, Scenario, Setting
@@ -58,21 +41,21 @@ def listed_early(rules: Rules) -> Case:
         record={("voted", "x"): True, ("initial", "m0"): True},
     )
 
-    def rolled_back(state: State, alive: tuple[bool, ...]) -> bool:
+    def rolled_back(state: machine.State, alive: tuple[bool, ...]) -> bool:
         return not state.has("prepared/x")
 
-    def must_be_free(state: State, context: Context, claimed: bool) -> State:
+    def must_be_free(state: machine.State, context: machine.Context, claimed: bool) -> machine.State:
         if not claimed:
-            raise Violation("m is not delivered: C believes that the rolled-back branch holds it")
+            raise machine.Violation("m is not delivered: C believes that the rolled-back branch holds it")
         return state
 
     def program() -> Steps[None]:
         view = View(live={"m": 1, "m0": 1})
         if (yield from claim(rules, view, "C", "m0")):
             yield from release("m0")
-        yield Await(rolled_back)
+        yield machine.Await(rolled_back)
         claimed = yield from claim(rules, view, "C", "m")
-        yield Note(must_be_free, claimed)
+        yield machine.Note(must_be_free, claimed)
 
     return Case([roller_back(rules, "R", when=exists("prepared/x")), Process("C", program)], start, PROMISES)
 
@@ -91,7 +74,7 @@ def unflushed_vote(rules: Rules, copied: bool = True) -> Case:
     """
 
     def adopt() -> Steps[None]:
-        yield Await(exists("prepared/x"))
+        yield machine.Await(exists("prepared/x"))
         if copied:
             yield from _make_vote_durable()
         yield from commit(rules, View(), "B", adopts=("x",), told=(("put", "r"),))
@@ -100,16 +83,16 @@ def unflushed_vote(rules: Rules, copied: bool = True) -> Case:
 
 
 def _make_vote_durable() -> Steps[None]:
-    yield Lock("xid x")
-    yield Lock("number lock")
-    branch = yield Read("prepared/x")
+    yield machine.Lock("xid x")
+    yield machine.Lock("number lock")
+    branch = yield machine.Read("prepared/x")
     if branch is not None:
-        copy = yield Create("copies/B", branch)
-        yield Flush(copy)
-        yield Move("copies/B", "prepared/x")
-        yield Flush(copy)
-    yield Unlock("number lock")
-    yield Unlock("xid x")
+        copy = yield machine.Create("copies/B", branch)
+        yield machine.Flush(copy)
+        yield machine.Move("copies/B", "prepared/x")
+        yield machine.Flush(copy)
+    yield machine.Unlock("number lock")
+    yield machine.Unlock("xid x")
 
 
 def log_of_coordinator(rules: Rules, first: str = "lock", flush_log: bool = True) -> Case:
@@ -119,27 +102,27 @@ def log_of_coordinator(rules: Rules, first: str = "lock", flush_log: bool = True
     """
 
     def coordinate() -> Steps[None]:
-        yield Lock("coordinator")
-        record = yield Create("log/x", LogRecord("x", "commit"))
-        yield Flush(record)
+        yield machine.Lock("coordinator")
+        record = yield machine.Create("log/x", LogRecord("x", "commit"))
+        yield machine.Flush(record)
         yield from commit(rules, View(), "TM", adopts=("x",))
-        yield Unlock("coordinator")
+        yield machine.Unlock("coordinator")
 
     def resolve() -> Steps[None]:
-        yield Await(exists("prepared/x"))
+        yield machine.Await(exists("prepared/x"))
         if first == "lock":
-            alive = yield IsLocked("coordinator")
-            record = yield Open("log/x")
+            alive = yield machine.IsLocked("coordinator")
+            record = yield machine.Open("log/x")
         else:
-            record = yield Open("log/x")
-            alive = yield IsLocked("coordinator")
+            record = yield machine.Open("log/x")
+            alive = yield machine.IsLocked("coordinator")
         if alive:
             return
         if record is None:
             yield from roll_back(rules, View(), "Z", "x")
         else:
             if flush_log:
-                yield Flush(record)
+                yield machine.Flush(record)
             yield from commit(rules, View(), "Z", adopts=("x",))
 
     start = begin_prepared()._replace(locks=frozenset({("coordinator", 0, False)}))
@@ -150,13 +133,13 @@ def log_of_coordinator(rules: Rules, first: str = "lock", flush_log: bool = True
 def _log_is_durable(files: dict[str, Any], record: dict[Any, Any]) -> None:
     decided = ("committed", "x") in record or ("decided", "x") in record
     if decided and not isinstance(files.get("log/x"), LogRecord):
-        raise Violation("x is committed and the record of the coordinator is lost: other resources roll back")
+        raise machine.Violation("x is committed and the record of the coordinator is lost: other resources roll back")
     after_power_cut(files, record)
 
 
-def _log_and_branch_agree(state: State, alive: tuple[bool, ...]) -> None:
+def _log_and_branch_agree(state: machine.State, alive: tuple[bool, ...]) -> None:
     if ("rolled back", "x") in state.noted() and state.has("log/x"):
-        raise Violation("x is rolled back although the log of the coordinator says commit")
+        raise machine.Violation("x is rolled back although the log of the coordinator says commit")
 
 
 def early_move(rules: Rules, before_publication: bool = True, orphans_back: bool = True) -> Case:
@@ -166,10 +149,10 @@ def early_move(rules: Rules, before_publication: bool = True, orphans_back: bool
     """
 
     def move() -> Steps[None]:
-        yield Await(exists("committed/2"))
+        yield machine.Await(exists("committed/2"))
         if not before_publication:
-            yield Await(_published_2)
-        yield Move("prepared/x", "committed/2-1")
+            yield machine.Await(_published_2)
+        yield machine.Move("prepared/x", "committed/2-1")
 
     def after_cut(files: dict[str, Any], record: dict[Any, Any]) -> None:
         after_power_cut(files, record, orphans_back)
@@ -178,7 +161,7 @@ def early_move(rules: Rules, before_publication: bool = True, orphans_back: bool
     return Case(processes, begin_prepared(), Checks(after_cut=after_cut))
 
 
-def _published_2(state: State, alive: tuple[bool, ...]) -> bool:
+def _published_2(state: machine.State, alive: tuple[bool, ...]) -> bool:
     return bool(state.cell("published") >= 2)
 
 
@@ -197,35 +180,35 @@ def round_of_tasks(rules: Rules, third: str = "cleaner") -> Case:
     return Case(processes, start, PROMISES._replace(at_end=_one_round))
 
 
-def _task_ended(state: State, alive: tuple[bool, ...]) -> bool:
+def _task_ended(state: machine.State, alive: tuple[bool, ...]) -> bool:
     return not alive[1] or ("voted", "y1") in state.noted()
 
 
 def _drive(rules: Rules, who: str, xid: str, reply: str, inline: bool) -> Steps[None]:
     view = View()
-    yield Lock(f"round of {who}")
+    yield machine.Lock(f"round of {who}")
     if (yield from claim(rules, view, who, "m")):
         ready = True
         if inline:
             yield from prepare(rules, who, xid, puts=(reply,))
         else:
-            yield Await(_task_ended)
-            ready = yield Ask(voted(xid))
+            yield machine.Await(_task_ended)
+            ready = yield machine.Ask(voted(xid))
         if ready:
             yield from commit(rules, view, who, removes=("m",), adopts=(xid,), told=(("got", "m"),))
         yield from release("m")
-    yield Unlock(f"round of {who}")
+    yield machine.Unlock(f"round of {who}")
 
 
 def _clean(rules: Rules) -> Steps[None]:
-    yield Await(exists("prepared/y1"))
-    if not (yield IsLocked("round of D")):
+    yield machine.Await(exists("prepared/y1"))
+    if not (yield machine.IsLocked("round of D")):
         yield from roll_back(rules, View(), "Z", "y1")
 
 
-def _one_round(state: State, alive: tuple[bool, ...]) -> None:
+def _one_round(state: machine.State, alive: tuple[bool, ...]) -> None:
     if ("decided", "y1") in state.noted() and ("decided", "y2") in state.noted():
-        raise Violation("both rounds have committed")
+        raise machine.Violation("both rounds have committed")
 
 
 def opener_cleans(rules: Rules, lock_first: bool = True) -> Case:
@@ -233,25 +216,25 @@ def opener_cleans(rules: Rules, lock_first: bool = True) -> Case:
 
     def write_branch() -> Steps[None]:
         if lock_first:
-            yield Lock("xid x")
-        file = yield Create("active/x", Branch("x", ("r",)))
+            yield machine.Lock("xid x")
+        file = yield machine.Create("active/x", Branch("x", ("r",)))
         if not lock_first:
-            yield Lock("xid x")
-        if (yield Move("active/x", "prepared/x", new=True)) != "ok":
-            yield Note(_branch_removed)
-        yield Flush(file)
-        yield Unlock("xid x")
+            yield machine.Lock("xid x")
+        if (yield machine.Move("active/x", "prepared/x", new=True)) != "ok":
+            yield machine.Note(_branch_removed)
+        yield machine.Flush(file)
+        yield machine.Unlock("xid x")
 
     def clean() -> Steps[None]:
-        if (yield Read("active/x")) is not None and (yield TryLock("xid x")):
-            yield Unlink("active/x")
-            yield Unlock("xid x")
+        if (yield machine.Read("active/x")) is not None and (yield machine.TryLock("xid x")):
+            yield machine.Unlink("active/x")
+            yield machine.Unlock("xid x")
 
     return Case([Process("A", write_branch), Process("O", clean)], begin())
 
 
-def _branch_removed(state: State, context: Context) -> State:
-    raise Violation("an opener removed the file of a live branch")
+def _branch_removed(state: machine.State, context: machine.Context) -> machine.State:
+    raise machine.Violation("an opener removed the file of a live branch")
 
 
 TWO = {"commits": 2}

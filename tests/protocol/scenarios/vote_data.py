@@ -7,48 +7,22 @@ xid.
 
 from typing import Any, NamedTuple
 
+from tests.protocol import machine, promises
 from tests.protocol.checker import Checks, Process, Steps
 from tests.protocol.engine import following_number, publish, take_number
-from tests.protocol.machine import (
-    Context,
-    FlushData,
-    FlushNames,
-    Load,
-    Lock,
-    Move,
-    Note,
-    Open,
-    State,
-    Store,
-    Unlink,
-    Unlock,
-    Violation,
-    Write,
-)
-from tests.protocol.promises import (
-    Branch,
-    Commit,
-    Messages,
-    Unnumbered,
-    after_power_cut,
-    is_commit,
-    note_told,
-    number_of,
-    recover,
-)
 from tests.protocol.rules import Rules
 from tests.protocol.scenario import Case, Scenario, Setting
 from tests.protocol.scenarios.parts import begin
 
-_CONSUMED = Commit(0)
+_CONSUMED = promises.Commit(0)
 
 
 class Marked(NamedTuple):
     """A branch's file with the mark of a vote. ``origin``: the name in ``free/`` of the file that it overwrote."""
 
     xid: str
-    puts: Messages
-    removes: Messages
+    puts: promises.Messages
+    removes: promises.Messages
     origin: str
 
 
@@ -78,83 +52,83 @@ def votes_by_data(
 
     def after_cut(files: dict[str, Any], record: dict[Any, Any]) -> None:
         disk = _recovered(files, found)
-        after_power_cut(disk, record)
+        promises.after_power_cut(disk, record)
         _check_branch(disk, record)
 
     consumed = {f"free/{name}": _CONSUMED for name in (2, 3, 8, 9)}
     putter = Process("P", lambda: _put(rules))
     return Case(
         [Process("A", program), putter],
-        begin({"committed/1": Commit(1, ("m",))} | consumed),
+        begin({"committed/1": promises.Commit(1, ("m",))} | consumed),
         Checks(after_cut=after_cut),
     )
 
 
 def _branch(rules: Rules, origin: str, place: int, end: str, marks_early: bool, unmarks: bool) -> Steps[None]:
     message = f"n{place}"
-    plain, marked = Branch("x", (message,)), Marked("x", (message,), (), origin)
-    yield Lock("xid x")
-    yield Move(origin, "active/x")
-    file = yield Open("active/x")
-    yield Write(file, marked if marks_early else plain)
+    plain, marked = promises.Branch("x", (message,)), Marked("x", (message,), (), origin)
+    yield machine.Lock("xid x")
+    yield machine.Move(origin, "active/x")
+    file = yield machine.Open("active/x")
+    yield machine.Write(file, marked if marks_early else plain)
     if end == "refused":
-        yield Unlink("active/x")
-        yield Unlock("xid x")
-        yield Note(note_told, "refused", place)
+        yield machine.Unlink("active/x")
+        yield machine.Unlock("xid x")
+        yield machine.Note(promises.note_told, "refused", place)
         return
-    yield Lock("list of prepared")
-    version = yield Load("version of prepared")
-    yield Store("version of prepared", version + 1)
-    yield Move("active/x", "prepared/x", new=True)
-    yield Unlock("list of prepared")
-    yield Write(file, marked)
-    yield FlushData(file)
-    yield Unlock("xid x")
-    yield Note(note_told, "voted in", place)
+    yield machine.Lock("list of prepared")
+    version = yield machine.Load("version of prepared")
+    yield machine.Store("version of prepared", version + 1)
+    yield machine.Move("active/x", "prepared/x", new=True)
+    yield machine.Unlock("list of prepared")
+    yield machine.Write(file, marked)
+    yield machine.FlushData(file)
+    yield machine.Unlock("xid x")
+    yield machine.Note(promises.note_told, "voted in", place)
     if end == "rolled back":
-        yield Note(note_told, "decided in", place)
+        yield machine.Note(promises.note_told, "decided in", place)
         if unmarks:
-            yield Write(file, plain)
-            yield FlushData(file)
-        yield Unlink("prepared/x")
+            yield machine.Write(file, plain)
+            yield machine.FlushData(file)
+        yield machine.Unlink("prepared/x")
     elif end in ("committed", "reclaimed"):
-        yield Note(note_told, "decided in", place)
-        number = yield from _commit_data(rules, "A", "8", Commit(0, adopts=("x",)))
-        yield Move("prepared/x", f"committed/{number}-1")
+        yield machine.Note(promises.note_told, "decided in", place)
+        number = yield from _commit_data(rules, "A", "8", promises.Commit(0, adopts=("x",)))
+        yield machine.Move("prepared/x", f"committed/{number}-1")
         if end == "reclaimed":
             yield from _reclaim(number, place)
 
 
 def _reclaim(number: int, place: int) -> Steps[None]:
     """Give the file of the branch to ``free/``, and remove its head."""
-    yield Note(_note_reclaims)
-    yield Note(note_told, "reclaimed", place)
-    yield Move(f"committed/{number}-1", "free/4")
-    yield FlushNames()
-    yield Unlink(f"committed/{number}")
-    yield FlushNames()
+    yield machine.Note(_note_reclaims)
+    yield machine.Note(promises.note_told, "reclaimed", place)
+    yield machine.Move(f"committed/{number}-1", "free/4")
+    yield machine.FlushNames()
+    yield machine.Unlink(f"committed/{number}")
+    yield machine.FlushNames()
 
 
-def _note_reclaims(state: State, context: Context) -> State:
+def _note_reclaims(state: machine.State, context: machine.Context) -> machine.State:
     return state.note("reclaims")
 
 
 def _put(rules: Rules) -> Steps[None]:
-    yield from _commit_data(rules, "P", "9", Commit(0, puts=("a",)))
-    yield Note(note_told, "put", "a")
+    yield from _commit_data(rules, "P", "9", promises.Commit(0, puts=("a",)))
+    yield machine.Note(promises.note_told, "put", "a")
 
 
-def _commit_data(rules: Rules, who: str, free: str, content: Commit) -> Steps[int]:
-    yield Move(f"free/{free}", f"active/{who}")
-    file = yield Open(f"active/{who}")
-    yield Write(file, Unnumbered(who))
-    yield Lock("number lock")
+def _commit_data(rules: Rules, who: str, free: str, content: promises.Commit) -> Steps[int]:
+    yield machine.Move(f"free/{free}", f"active/{who}")
+    file = yield machine.Open(f"active/{who}")
+    yield machine.Write(file, promises.Unnumbered(who))
+    yield machine.Lock("number lock")
     number = yield from following_number(rules)
     number = yield from take_number(f"active/{who}", number)
-    yield Store("issued", number)
-    yield Unlock("number lock")
-    yield Write(file, content._replace(number=number))
-    yield FlushData(file)
+    yield machine.Store("issued", number)
+    yield machine.Unlock("number lock")
+    yield machine.Write(file, content._replace(number=number))
+    yield machine.FlushData(file)
     yield from publish(rules, number, who)
     return number
 
@@ -162,10 +136,13 @@ def _commit_data(rules: Rules, who: str, free: str, content: Commit) -> Steps[in
 def _recovered(files: dict[str, Any], found: str) -> dict[str, Any]:
     """The files after recovery has restored names: commits by their numbers, and votes by their marks."""
     disk = {name: content for name, content in files.items() if not name.startswith(("free/", "active/"))}
-    highest = max((number for name in disk if (number := number_of(name)) and is_commit(disk[name], number)), default=0)
+    highest = max(
+        (number for name in disk if (number := promises.number_of(name)) and promises.is_commit(disk[name], number)),
+        default=0,
+    )
     for name, content in sorted(files.items(), reverse=True):  # of two votes with one xid, the first is believed
         if name.startswith(("free/", "active/")):
-            if isinstance(content, Commit) and content.number > highest:
+            if isinstance(content, promises.Commit) and content.number > highest:
                 disk[f"committed/{content.number}"] = content
             is_there = isinstance(content, Marked) and (
                 name in (content.origin, f"active/{content.xid}") or found == "by mark"
@@ -173,7 +150,7 @@ def _recovered(files: dict[str, Any], found: str) -> dict[str, Any]:
             if is_there and found != "by name":
                 disk[f"prepared/{content.xid}"] = content
     return {
-        name: Branch(content.xid, content.puts, content.removes) if isinstance(content, Marked) else content
+        name: promises.Branch(content.xid, content.puts, content.removes) if isinstance(content, Marked) else content
         for name, content in disk.items()
     }
 
@@ -184,14 +161,14 @@ def _check_branch(disk: dict[str, Any], record: dict[Any, Any]) -> None:
     for key in record:
         if isinstance(key, tuple) and isinstance(key[1], int):
             told.setdefault(key[0], set()).add(key[1])
-    doubt = recover(disk).in_doubt.get("x")
+    doubt = promises.recover(disk).in_doubt.get("x")
     found = None if doubt is None else doubt.puts
     for place in told.get("voted in", set()) - told.get("decided in", set()):
         if found != (f"n{place}",):
-            raise Violation(f"branch {place} is lost after its vote was told: found {found}")
+            raise machine.Violation(f"branch {place} is lost after its vote was told: found {found}")
     for verdict in ("refused", "reclaimed"):
         if found in [(f"n{place}",) for place in told.get(verdict, ())]:
-            raise Violation(f"a {verdict} branch is prepared")
+            raise machine.Violation(f"a {verdict} branch is prepared")
 
 
 _ENDS = (("voted",), ("refused",), ("committed",), ("rolled back", "voted"), ("reclaimed", "voted"))

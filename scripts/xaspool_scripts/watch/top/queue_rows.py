@@ -18,7 +18,7 @@ _NAMED = 60  # the most columns of a name in a sentence
 _QUARANTINE, _TRANSACTIONS = "spool-admin quarantine list", "spool-admin transaction list"
 _COMMANDS = {
     Cause.DAMAGE: _QUARANTINE, Cause.QUARANTINE: _QUARANTINE, Cause.REFUSED: _QUARANTINE,
-    Cause.IN_DOUBT: _TRANSACTIONS, Cause.DECISIONS: _TRANSACTIONS,
+    Cause.IN_DOUBT: _TRANSACTIONS, Cause.DECISIONS: _TRANSACTIONS, Cause.UNREADABLE: "spool-admin check",
 }  # fmt: skip
 _WORST_LAST = list(Cause)[::-1]
 
