@@ -163,18 +163,21 @@ def decide_marks(prepared: PreparedFiles) -> list[Decision]:
     ]
 
 
-def decide_files(prepared: PreparedFiles, adopted: AdoptedFiles) -> list[Decision]:
-    """Decide about each file that lies in the wrong directory, or is damaged."""
+def decide_files(prepared: PreparedFiles, adopted: AdoptedFiles, *, proven: bool = False) -> list[Decision]:
+    """Decide about each file that lies in the wrong directory, or is damaged.
+
+    ``proven``: whether no power cut and no failed flush can have torn a file in ``prepared/``. Such a file is whole
+    before it gets its name there.
+    """
+    kind, reason = (Kind.DAMAGED, Reason.DAMAGED_BRANCH) if proven else (Kind.TORN, Reason.DAMAGED_VOTE)
     decisions = [_about_adopted(adopted, *found) for found in adopted.branches.items()]
     settled = adopted.committed | prepared.owners.branches
+    cause = "it is damaged, or another branch's file"
     decisions += [
-        Decision(
-            Kind.TORN, layout.prepared(xid), Reason.DAMAGED_VOTE, Step.QUARANTINE, xid=xid,
-            cause="it is damaged, or another branch's file",
-        )
+        Decision(kind, layout.prepared(xid), reason, Step.QUARANTINE, xid=xid, cause=cause)
         for xid, whole in prepared.whole.items()
         if not whole and xid not in settled
-    ]  # fmt: skip
+    ]
     return [decision for decision in decisions if decision is not None]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
+from spool.disk.quarantine import FileCause, FileReason
 from spool.model import layout
 from spool.model.position import Position
 from spool.model.text import plural
@@ -61,7 +62,7 @@ class Reason(enum.StrEnum):
     NO_FILE = "no file", "the number was issued and has {d.cause}"
     UNADOPTED = "unadopted", "it is damaged, and no commit adopts it"
     LOST_COMMIT = "lost commit", "branch {d.xid}: the commit that adopted it did not survive"
-    DAMAGED_VOTE = "damaged vote", "{d.cause}; either its vote was never acknowledged, or the disk lost it"
+    DAMAGED_VOTE = "damaged vote", "{d.cause}; either its vote was never acknowledged, or the disk lost bytes of it"
     COMMITTED = "committed", "it is committed"
     REFUSED = "rolled back by an administrator", "an administrator rolled it back"
     UNDECIDED = "undecided", "{waits} for a decision of its coordinator, or by spool-admin transaction"
@@ -131,6 +132,10 @@ class Decision:
             restored=_some(self, "it was", "file was", "files were"),
             them="it" if self.count == 1 else "them",
         )
+
+    def file_reason(self, otherwise: FileCause = FileCause.FOREIGN) -> FileReason:
+        """Return the reason that is kept with the file in quarantine. ``otherwise``: the cause without damage."""
+        return FileReason(self.detail, FileCause.DAMAGED if self.kind is Kind.DAMAGED else otherwise)
 
     def finding(self, done: str | None = None) -> Finding:
         """Return the finding that a report shows.

@@ -11,7 +11,7 @@ from spool.admin.queues import add_queues
 from spool.coordination.locks import PREPARED_LIST, xid_byte
 from spool.disk.content import ensure_directory, opened, protect_files
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
-from spool.disk.quarantine import FileCause, FileReason, keep_copy, quarantine, quarantine_bytes
+from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
 from spool.format.reader import read_header
 from spool.log.sequence import highest_number, number_locked, settle_all, write_empty
@@ -113,7 +113,7 @@ def _apply(store: Store, problem: Decision) -> str:
             write_empty(store, problem.number)
             store.shared.feed.retract(problem.number)
         case Step.KEEP_COPY:
-            action = f"kept as {keep_copy(disk, name, _reason(problem))}; the space serves its undamaged messages"
+            action = f"kept as {keep_copy(disk, name, problem.file_reason())}; the space serves its undamaged messages"
         case Step.RECORD:
             action = _record(store, problem)
         case Step.QUARANTINE if problem.xid is not None:
@@ -142,16 +142,12 @@ def _apply(store: Store, problem: Decision) -> str:
 
 
 def _record(store: Store, problem: Decision) -> str:
-    return f"recorded as {quarantine_bytes(store.files.disk, problem.name, b'', _reason(problem))}"
+    return f"recorded as {quarantine_bytes(store.files.disk, problem.name, b'', problem.file_reason())}"
 
 
 def _moved(store: Store, problem: Decision) -> str:
     """Move the file of a problem to quarantine; return the name of the file in quarantine."""
-    return quarantine(store.files.disk, problem.name, _reason(problem))
-
-
-def _reason(problem: Decision) -> FileReason:
-    return FileReason(problem.detail, FileCause.DAMAGED if problem.kind is Kind.DAMAGED else FileCause.FOREIGN)
+    return quarantine(store.files.disk, problem.name, problem.file_reason())
 
 
 def _quarantine_number(store: Store, problem: Decision) -> str:
@@ -183,8 +179,7 @@ def _quarantine_messages(store: Store, problem: Decision) -> str:
     """Move each damaged message to quarantine, as a get does. Messages that a process has claimed are not moved."""
     deadline, done = store.deadline(), 0
     for position in problem.positions:
-        claimed = store.shared.claims.claim(position.number, position.ordinal, 1)
-        if not claimed:
+        if not (claimed := store.shared.claims.claim(position.number, position.ordinal, 1)):
             continue
         try:
             revalidate(store, [(position.number, position.ordinal, 1)], deadline)

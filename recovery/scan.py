@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.disk.disk import FlushFailed
-from spool.disk.quarantine import FileCause, FileReason, quarantine
+from spool.disk.quarantine import FileCause, quarantine
 from spool.errors import SpoolError
 from spool.index import Index
 from spool.log.adoption import UnknownBranch, heuristic_fact
@@ -84,7 +84,8 @@ class _Scan:
             if not self._dry:
                 check_mirror(self._store.files, None)
             adopted, unnamed, issued, published = branch_files.NONE_ADOPTED, set(), layout.MAX_NUMBER, None
-        files = self._carry_out(branch_files.decide_files(prepared, adopted))
+        is_proven = self._alone and known.same_life and not (evidence.page.is_stopped or evidence.page.is_suspect)
+        files = self._carry_out(branch_files.decide_files(prepared, adopted, proven=is_proven))
         self._carry_out(branch_files.decide_marks(prepared) if self._alone else [])
         index, is_complete = self._index(published)
         refused = [xid for xid in prepared.whole if heuristic_fact(index, xid) == ROLLED_BACK]
@@ -135,7 +136,7 @@ class _Scan:
             index = read_all(store, store.settings.known, alone=True, published=published)
         if self._alone or self._dry:  # otherwise the first opener has reported the damage
             served = "the space serves its readable messages; spool-admin check tells more"
-            self._findings += [Finding(Kind.DAMAGED, name, wrong, served) for name, wrong in index.damage]
+            self._findings += [Finding(Kind.DAMAGED, name, f"{wrong}; {served}") for name, wrong in index.damage]
         if self._alone:
             missing = missing_files(store.files.disk, store.view, index)
             self._report(missing, "")
@@ -168,7 +169,7 @@ class _Scan:
         store, name, xid = self._store, decision.name, decision.xid
         match decision.step:
             case Step.QUARANTINE:
-                quarantine(store.files.disk, name, FileReason(decision.detail, FileCause.UNFLUSHED))
+                quarantine(store.files.disk, name, decision.file_reason(FileCause.UNFLUSHED))
             case Step.MOVE:
                 finish_moves(store)  # it moves every committed branch
             case Step.REMOVE:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.crash import stops
 from tests.crash.interleave import Interleaver
 from tests.crash.operations import Unexplained
 from tests.crash.planted import (
@@ -23,21 +24,6 @@ from tests.crash.planted import (
     planted,
 )
 from tests.crash.schedule import Switch
-from tests.crash.stops import (
-    CLAIM,
-    STOPS,
-    calls_of,
-    cut_in_turn,
-    die_and_cut,
-    die_and_stop,
-    die_at_each_step,
-    die_in_turn,
-    explorer_of,
-    scenario_of,
-    stop_and_rest,
-    stop_in_turn,
-    stop_twice,
-)
 from tests.survivors import Rules
 
 
@@ -47,7 +33,7 @@ def _counted(record_property) -> None:
 
 
 def _explorer(bug: Bug, limit: int) -> Interleaver:
-    return Interleaver(scenario_of(bug.noticed_by), Rules.ORDERED, limit=limit)
+    return Interleaver(stops.scenario_of(bug.noticed_by), Rules.ORDERED, limit=limit)
 
 
 # Only some schedules of hundreds notice this bug.
@@ -66,29 +52,29 @@ def test_a_rule_that_is_broken_is_missed(bug: Bug) -> None:
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("bug", "why"), OF_NARROW_WINDOWS, ids=lambda x: x.what if isinstance(x, Bug) else "")
 def test_a_rule_of_a_narrow_window_that_is_broken_is_missed(bug: Bug, why: str) -> None:
-    (stop,) = (stop for stop in STOPS if stop.why == why)
+    (stop,) = (stop for stop in stops.STOPS if stop.why == why)
     with planted(bug), pytest.raises(Unexplained):
-        stop_in_turn(stop)
+        stops.stop_in_turn(stop)
 
 
 @pytest.mark.slow
 def test_a_second_look_the_wrong_way_round_is_missed() -> None:
-    explorer = explorer_of(WRONG_WAY_ROUND.noticed_by)
+    explorer = stops.explorer_of(WRONG_WAY_ROUND.noticed_by)
     with planted(WRONG_WAY_ROUND), pytest.raises(Unexplained):
-        stop_twice(explorer, stopped=1, before=CLAIM, first=0, then=2)
+        stops.stop_twice(explorer, stopped=1, before=stops.CLAIM, first=0, then=2)
 
 
 @pytest.mark.slow
 def test_a_file_that_goes_under_a_task_is_missed() -> None:
-    explorer = explorer_of(CLAIMED_AND_GONE.noticed_by)
+    explorer = stops.explorer_of(CLAIMED_AND_GONE.noticed_by)
     with planted(CLAIMED_AND_GONE), pytest.raises(Unexplained, match="could not read"):
-        stop_and_rest(explorer, first=3, before="rename_new", second=2)
+        stops.stop_and_rest(explorer, first=3, before="rename_new", second=2)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_that_goes_too_far_is_missed() -> None:
     with planted(READ_TOO_FAR), pytest.raises(Unexplained, match="a stream has read up to"):
-        cut_in_turn(explorer_of(READ_TOO_FAR.noticed_by), 0)
+        stops.cut_in_turn(stops.explorer_of(READ_TOO_FAR.noticed_by), 0)
 
 
 @pytest.mark.slow
@@ -98,9 +84,9 @@ def test_a_checkpoint_that_goes_too_far_is_missed() -> None:
     ids=lambda x: getattr(x, "what", x),
 )
 def test_a_rule_of_durability_that_is_broken_is_missed(bug: Bug, witness: int | None) -> None:
-    explorer = explorer_of(bug.noticed_by)
+    explorer = stops.explorer_of(bug.noticed_by)
     with planted(bug), pytest.raises(Unexplained):
-        die_and_cut(explorer, 0, "flush", witness=witness)
+        stops.die_and_cut(explorer, 0, "flush", witness=witness)
 
 
 @pytest.mark.every(2)
@@ -110,21 +96,21 @@ def test_a_rule_of_durability_that_is_broken_is_missed(bug: Bug, witness: int | 
     ids=lambda x: getattr(x, "what", x),
 )
 def test_a_rollback_that_overlooks_the_commit_of_a_dead_process_fails_the_search(bug: Bug, stopped_at: str) -> None:
-    explorer = explorer_of(bug.noticed_by)
+    explorer = stops.explorer_of(bug.noticed_by)
     with planted(bug), pytest.raises(Unexplained):
-        die_in_turn(explorer, 0, 1, stopped_at)
+        stops.die_in_turn(explorer, 0, 1, stopped_at)
 
 
 @pytest.mark.slow
 def test_a_file_that_is_stamped_before_its_number_is_issued_is_missed() -> None:
-    explorer = explorer_of(STAMPED_TOO_EARLY.noticed_by)
+    explorer = stops.explorer_of(STAMPED_TOO_EARLY.noticed_by)
     with planted(STAMPED_TOO_EARLY), pytest.raises(Unexplained):
-        die_and_stop(explorer, 0, "store", first=1, then=2)
+        stops.die_and_stop(explorer, 0, "store", first=1, then=2)
 
 
 def test_a_subscription_that_is_ended_as_it_was_seen_is_missed() -> None:
-    explorer, ends, reads = explorer_of(ENDED_AS_IT_WAS_SEEN.noticed_by), 2, 0
-    decides = calls_of(explorer.play((Switch(1, ends),)), ends, r"lock \d+ 0 ")[0]
+    explorer, ends, reads = stops.explorer_of(ENDED_AS_IT_WAS_SEEN.noticed_by), 2, 0
+    decides = stops.calls_of(explorer.play((Switch(1, ends),)), ends, r"lock \d+ 0 ")[0]
     with planted(ENDED_AS_IT_WAS_SEEN), pytest.raises(Unexplained, match="which was renewed"):
         explorer.play((Switch(1, ends), Switch(decides, reads)))
 
@@ -134,6 +120,6 @@ def test_a_subscription_that_is_ended_as_it_was_seen_is_missed() -> None:
     ("bug", "victim", "described"), OF_GROUPS_AND_MIRRORS, ids=lambda x: x.what if isinstance(x, Bug) else ""
 )
 def test_a_rule_of_groups_or_mirrors_that_is_broken_is_missed(bug: Bug, victim: int, described: str) -> None:
-    explorer = explorer_of(bug.noticed_by)
+    explorer = stops.explorer_of(bug.noticed_by)
     with planted(bug), pytest.raises(Unexplained):
-        die_at_each_step(explorer, victim, described)
+        stops.die_at_each_step(explorer, victim, described)

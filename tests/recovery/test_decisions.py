@@ -167,6 +167,8 @@ def test_a_quarantined_vote_is_not_decided_about() -> None:
     damaged = _prepared({FOREIGN: False})
     files = branch_files.decide_files(damaged, branch_files.NONE_ADOPTED)
     assert branch_files.decide_votes(damaged, branch_files.NONE_ADOPTED, files, (), ()) == []
+    (proven,) = branch_files.decide_files(damaged, branch_files.NONE_ADOPTED, proven=True)
+    assert (files[0].kind, proven.kind) == (Kind.TORN, Kind.DAMAGED)
 
 
 # -- unfinished work ---------------------------------------------------------------------------------------------------

@@ -8,35 +8,25 @@ from tests.protocol.engine import claim, commit, prepare, release, roll_back
 from tests.protocol.promises import Branch, Commit, LogRecord, after_power_cut
 from tests.protocol.rules import WITHOUT_FEED, Rules
 from tests.protocol.scenario import Case, Scenario, Setting
-from tests.protocol.scenarios.parts import (
-    PROMISES,
-    begin,
-    begin_prepared,
-    claimer,
-    committer,
-    exists,
-    preparer,
-    roller_back,
-    voted,
-)
+from tests.protocol.scenarios import parts
 from tests.protocol.view import View
 
 
 def vote(rules: Rules, decision: str = "commit", taker: bool = True) -> Case:
     """A claims m and votes for x; B commits x or rolls it back; C claims another message, then m."""
-    end = committer if decision == "commit" else roller_back
-    processes = [preparer(rules, "A"), end(rules, "B")]
+    end = parts.committer if decision == "commit" else parts.roller_back
+    processes = [parts.preparer(rules, "A"), end(rules, "B")]
     if decision == "none":
-        processes = [preparer(rules, "A")]
+        processes = [parts.preparer(rules, "A")]
     if taker:
-        processes.append(claimer(rules, "C", ("m0", "m"), View(live={"m": 1, "m0": 1})))
-    start = begin({"committed/1": Commit(1, ("m", "m0"))}, record={("initial", "m0"): True})
-    return Case(processes, start, PROMISES)
+        processes.append(parts.claimer(rules, "C", ("m0", "m"), View(live={"m": 1, "m0": 1})))
+    start = parts.begin({"committed/1": Commit(1, ("m", "m0"))}, record={("initial", "m0"): True})
+    return Case(processes, start, parts.PROMISES)
 
 
 def listed_early(rules: Rules) -> Case:
     """R rolls back x, which holds m. C claims m0 meanwhile, and m afterwards: m must be free."""
-    start = begin(
+    start = parts.begin(
         {"committed/1": Commit(1, ("m", "m0")), "prepared/x": Branch("x", ("r",), ("m",))},
         record={("voted", "x"): True, ("initial", "m0"): True},
     )
@@ -57,14 +47,16 @@ def listed_early(rules: Rules) -> Case:
         claimed = yield from claim(rules, view, "C", "m")
         yield machine.Note(must_be_free, claimed)
 
-    return Case([roller_back(rules, "R", when=exists("prepared/x")), Process("C", program)], start, PROMISES)
+    return Case(
+        [parts.roller_back(rules, "R", when=parts.exists("prepared/x")), Process("C", program)], start, parts.PROMISES
+    )
 
 
 def race(rules: Rules, commits: int = 1) -> Case:
     """One or two processes commit x while another one rolls it back."""
-    there = exists("prepared/x")
-    processes = [committer(rules, who, when=there) for who in ("B", "D")[:commits]]
-    return Case([*processes, roller_back(rules, "R", when=there)], begin_prepared(), PROMISES)
+    there = parts.exists("prepared/x")
+    processes = [parts.committer(rules, who, when=there) for who in ("B", "D")[:commits]]
+    return Case([*processes, parts.roller_back(rules, "R", when=there)], parts.begin_prepared(), parts.PROMISES)
 
 
 def unflushed_vote(rules: Rules, copied: bool = True) -> Case:
@@ -74,12 +66,12 @@ def unflushed_vote(rules: Rules, copied: bool = True) -> Case:
     """
 
     def adopt() -> Steps[None]:
-        yield machine.Await(exists("prepared/x"))
+        yield machine.Await(parts.exists("prepared/x"))
         if copied:
             yield from _make_vote_durable()
         yield from commit(rules, View(), "B", adopts=("x",), told=(("put", "r"),))
 
-    return Case([preparer(rules, "A"), Process("B", adopt)], begin(), PROMISES)
+    return Case([parts.preparer(rules, "A"), Process("B", adopt)], parts.begin(), parts.PROMISES)
 
 
 def _make_vote_durable() -> Steps[None]:
@@ -109,7 +101,7 @@ def log_of_coordinator(rules: Rules, first: str = "lock", flush_log: bool = True
         yield machine.Unlock("coordinator")
 
     def resolve() -> Steps[None]:
-        yield machine.Await(exists("prepared/x"))
+        yield machine.Await(parts.exists("prepared/x"))
         if first == "lock":
             alive = yield machine.IsLocked("coordinator")
             record = yield machine.Open("log/x")
@@ -125,7 +117,7 @@ def log_of_coordinator(rules: Rules, first: str = "lock", flush_log: bool = True
                 yield machine.Flush(record)
             yield from commit(rules, View(), "Z", adopts=("x",))
 
-    start = begin_prepared()._replace(locks=frozenset({("coordinator", 0, False)}))
+    start = parts.begin_prepared()._replace(locks=frozenset({("coordinator", 0, False)}))
     checks = Checks(after_cut=_log_is_durable, at_end=_log_and_branch_agree)
     return Case([Process("TM", coordinate), Process("Z", resolve)], start, checks)
 
@@ -149,7 +141,7 @@ def early_move(rules: Rules, before_publication: bool = True, orphans_back: bool
     """
 
     def move() -> Steps[None]:
-        yield machine.Await(exists("committed/2"))
+        yield machine.Await(parts.exists("committed/2"))
         if not before_publication:
             yield machine.Await(_published_2)
         yield machine.Move("prepared/x", "committed/2-1")
@@ -157,8 +149,8 @@ def early_move(rules: Rules, before_publication: bool = True, orphans_back: bool
     def after_cut(files: dict[str, Any], record: dict[Any, Any]) -> None:
         after_power_cut(files, record, orphans_back)
 
-    processes = [committer(rules, "B", when=exists("prepared/x")), Process("R", move)]
-    return Case(processes, begin_prepared(), Checks(after_cut=after_cut))
+    processes = [parts.committer(rules, "B", when=parts.exists("prepared/x")), Process("R", move)]
+    return Case(processes, parts.begin_prepared(), Checks(after_cut=after_cut))
 
 
 def _published_2(state: machine.State, alive: tuple[bool, ...]) -> bool:
@@ -176,8 +168,8 @@ def round_of_tasks(rules: Rules, third: str = "cleaner") -> Case:
         processes.append(Process("Z", lambda: _clean(rules)))
     else:
         processes.append(Process("N", lambda: _drive(rules, "N", "y2", "r2", inline=True)))
-    start = begin()._replace(locks=frozenset({("round of D", 0, False)}))
-    return Case(processes, start, PROMISES._replace(at_end=_one_round))
+    start = parts.begin()._replace(locks=frozenset({("round of D", 0, False)}))
+    return Case(processes, start, parts.PROMISES._replace(at_end=_one_round))
 
 
 def _task_ended(state: machine.State, alive: tuple[bool, ...]) -> bool:
@@ -193,7 +185,7 @@ def _drive(rules: Rules, who: str, xid: str, reply: str, inline: bool) -> Steps[
             yield from prepare(rules, who, xid, puts=(reply,))
         else:
             yield machine.Await(_task_ended)
-            ready = yield machine.Ask(voted(xid))
+            ready = yield machine.Ask(parts.voted(xid))
         if ready:
             yield from commit(rules, view, who, removes=("m",), adopts=(xid,), told=(("got", "m"),))
         yield from release("m")
@@ -201,7 +193,7 @@ def _drive(rules: Rules, who: str, xid: str, reply: str, inline: bool) -> Steps[
 
 
 def _clean(rules: Rules) -> Steps[None]:
-    yield machine.Await(exists("prepared/y1"))
+    yield machine.Await(parts.exists("prepared/y1"))
     if not (yield machine.IsLocked("round of D")):
         yield from roll_back(rules, View(), "Z", "y1")
 
@@ -230,7 +222,7 @@ def opener_cleans(rules: Rules, lock_first: bool = True) -> Case:
             yield machine.Unlink("active/x")
             yield machine.Unlock("xid x")
 
-    return Case([Process("A", write_branch), Process("O", clean)], begin())
+    return Case([Process("A", write_branch), Process("O", clean)], parts.begin())
 
 
 def _branch_removed(state: machine.State, context: machine.Context) -> machine.State:
