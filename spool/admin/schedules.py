@@ -118,7 +118,6 @@ def put_due(core: Core) -> float:
         due = [each for each in store.view.index.schedules.values() if is_due(each, now)]
     for begin in range(0, len(due), _AT_ONCE):
         _put(core, due[begin : begin + _AT_ONCE], now)
-    catch_up(store)
     with store.view.mutex:
         times = [each.next_due for each in store.view.index.schedules.values() if each.next_due is not None]
     return min((time for time in times if time > now), default=inf)
@@ -167,6 +166,7 @@ def _change(name: str, new: Schedule | None, known: Schedule | None, writes: Wri
 def _decide(store: Store, name: str, new: Schedule | None, known: Schedule | None, writes: WriteSet) -> bool:
     """Commit the new state of a schedule; return False if the schedule is no longer ``known``."""
     _commit(store, [_change(name, new, known, writes)])
+    store.files.disk.set_modified(store.shared.control.handle, 10**9)  # (long ago: the next round of any process looks)
     if writes.error is None or isinstance(writes.error, _Conflict):
         return writes.error is None
     raise writes.error

@@ -36,7 +36,7 @@ from spool.store.store import Store, log
 PAUSE_SECONDS = 0.001
 PAUSES_AFTER_A_COMMIT = 100
 _APPLIED_AT_ONCE = 64
-_IDLE_SECONDS = 3 * EVERY_SECONDS  # a process that has begun no round for this time is no longer the only elected one
+_LATE_SECONDS = 2 * EVERY_SECONDS  # any process puts a message of a schedule that is later, as no elected one has
 
 
 class Housekeeper:
@@ -247,12 +247,21 @@ class Housekeeper:
             self._pause()
 
     def _put_scheduled(self, *, due: bool, elected: bool) -> None:
-        """Put the due messages of schedules. Before a failure is repeated, the thread pauses for ``EVERY_SECONDS``."""
-        is_now = elected or self._next_due <= self._store.clock.now()
+        """Put the due messages of schedules. Before a failure is repeated, the thread pauses for ``EVERY_SECONDS``.
+
+        The elected process may be stopped, e.g. by a debugger. So any process puts a message that is late. The time of
+        ``run/control`` tells when the next message is due; 0: never.
+        """
+        disk, control, now = self._store.files.disk, self._store.shared.control.handle, self._store.clock.now()
+        told = disk.handle_identity(control).modified_ns
+        is_late = due and not elected and 0 < told / 1e9 < now - _LATE_SECONDS
+        is_now = elected or self._next_due <= now
         if due or is_now:
             self._next_due = inf
-        if is_now and self._store.view.index.schedules:
+        if is_late or (is_now and self._store.view.index.schedules):
             self._next_due = self._put_due()
+            if told != (known := 0 if self._next_due == inf else int(self._next_due) * 10**9):
+                disk.set_modified(control, known)
 
     def _expire(self) -> None:
         """Remove expired messages, even from queues without a consumer. End expired subscriptions."""
@@ -274,21 +283,10 @@ class Housekeeper:
         return quiet
 
     def _is_elected(self) -> bool:
-        """Return whether this process does the housekeeping in this round.
+        """Return whether this process compacts.
 
-        An elected process that has begun no round for some time is stopped, e.g. by a debugger, or is in a long round.
-        Then every process does the housekeeping. The time of the last round is that of ``run/control``.
-        """
-        disk, handle, now = self._store.files.disk, self._store.shared.control.handle, self._store.clock.now()
-        if elected := self._is_chosen() or abs(now - disk.handle_identity(handle).modified_ns / 1e9) >= _IDLE_SECONDS:
-            disk.set_modified(handle, int(now * 1e9))
-        return elected
-
-    def _is_chosen(self) -> bool:
-        """Return whether the locks elect this process.
-
-        Consumers do the housekeeping, because their index is up to date anyway. If no process consumes, a lock elects
-        one producer. So the other producers need not read all commits.
+        Consumers compact, because their index is up to date anyway. If no process consumes, a lock elects one producer.
+        So the other producers need not read all commits; a producer reads all commits only for the compaction.
         """
         control, follows = self._store.shared.control, self._store.view.was_searched
         self._store.view.was_searched = False

@@ -18,12 +18,10 @@ PATIENT_SECONDS = 60
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _only_new_objects() -> Iterator[None]:
+def _only_new_objects() -> None:
     """Let the collections of garbage of these tests pass over the objects of earlier tests, which may be many."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 path = path_with("q")

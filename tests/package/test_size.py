@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_228,
+    "spool": 23_227,
     "spool/watch": 1_027,
     "recovery": 1_225,
     "xa": 2_689,
     "forwarder": 4_879,
     "scripts": 9_346,
-    "tests": 70_052,
+    "tests": 70_050,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/model/schedule.py": 90,

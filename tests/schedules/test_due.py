@@ -296,11 +296,9 @@ def test_without_schedules_nothing_is_done_for_them(monkeypatch: pytest.MonkeyPa
     life.clock.later += 40.0
     door.steps(life.space, due=False)
     assert len(calls) == 2, "its time has come"
-    program = (
-        f"import spool, sys; s = spool.open({life.space.path!r}); s.put('q', b''); print('cronsim' in sys.modules)"
-    )
+    program = "import spool, sys; s = spool.open(sys.argv[1]); s.put('q', b''); print('cronsim' in sys.modules)"
     life.space.delete_schedule("s")
     life.space.close()
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    told = subprocess.run([sys.executable, "-c", program, life.space.path], capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"
     life.space = spool.open(life.disk)
