@@ -208,9 +208,9 @@ def recover_dead(directory: LogDirectory, participants: Participants, own: bytes
         finish(branch, committed if verdict else rolled_back, committed=verdict)
     if foreign:
         log.error(
-            "%s remain in doubt: %s was copied, or restored from a backup, since they began, and the original decides "
+            "%s in doubt: %s was copied, or restored from a backup, since they began, and the original decides "
             "them. If no original exists any more, remove the file %s and call recover again",
-            plural(len(foreign), "branch", "branches"), directory.disk.root, directory.disk.path(PLACE),
+            plural(len(foreign), "branch remains", "branches remain"), directory.disk.root, directory.disk.path(PLACE),
         )  # fmt: skip
     unfinished = {found for xid in left if (found := TransactionId.of(xid)) is not None}
     for coordinator in dead - {each.coordinator for each in unfinished}:
