@@ -14,64 +14,53 @@ from spool.coordination.counters import CounterPage, Counters
 from spool.disk import Disk
 from spool.disk.quarantine import MAX_REASON_BYTES, FileCause, FileReason, decode_reason, quarantine
 from spool.model import layout
+from tests.corruption import readers
 from tests.corruption.hostile import BOMBS, changed, damaged, each_changed, pack
-from tests.corruption.readers import (
-    NOTE,
-    OPTIONS,
-    PUTS,
-    SLOTS,
-    TOML,
-    note_bytes,
-    parse_settings,
-    read_note,
-    try_dropped,
-    whole,
-)
 
 # -- journals and counters --------------------------------------------------------------------------------------------
 
 
-@OPTIONS
-@given(records=changed(NOTE))
-@example(records=[NOTE[0], [0.5, 0, 3]])
+@readers.OPTIONS
+@given(records=changed(readers.NOTE))
+@example(records=[readers.NOTE[0], [0.5, 0, 3]])
 def test_x06_a_note_with_any_value_in_it_names_possible_messages_only(
     records: Any, tmp_path: Path, tried: dict[str, int]
 ) -> None:
-    _, ranges = read_note(tmp_path, note_bytes(records if isinstance(records, list) else [records]))
+    _, ranges = readers.read_note(tmp_path, readers.note_bytes(records if isinstance(records, list) else [records]))
     tried["accepted" if len(ranges) == 3 else "refused"] += 1
 
 
 def test_x06_a_note_with_each_value_at_its_edges_names_possible_messages_only(
     tmp_path: Path, tried: dict[str, int]
 ) -> None:
-    for records in each_changed(NOTE):
+    for records in each_changed(readers.NOTE):
         if isinstance(records, list):
-            _, ranges = read_note(tmp_path, note_bytes(records))
+            _, ranges = readers.read_note(tmp_path, readers.note_bytes(records))
             tried["accepted" if len(ranges) == 3 else "refused"] += 1
 
 
-@OPTIONS
-@given(data=damaged(note_bytes(NOTE)) | damaged(note_bytes(NOTE[:1]) + SLOTS))
-@example(data=note_bytes(NOTE).replace(b"\x93\x05\x00\x03", b"\x93\x05\x00\x04"))
+@readers.OPTIONS
+@given(data=damaged(readers.note_bytes(readers.NOTE)) | damaged(readers.note_bytes(readers.NOTE[:1]) + readers.SLOTS))
+@example(data=readers.note_bytes(readers.NOTE).replace(b"\x93\x05\x00\x03", b"\x93\x05\x00\x04"))
 def test_x06_a_damaged_note_names_noted_messages_or_fewer(data: bytes, tmp_path: Path, tried: dict[str, int]) -> None:
-    _, ranges = read_note(tmp_path, data)
+    _, ranges = readers.read_note(tmp_path, data)
     assert {*ranges} <= {(5, 0, 3), (5, 9, 1), (6, 2, 7)}
     tried["accepted" if len(ranges) == 3 else "refused"] += 1
 
 
 def test_x06_no_record_of_a_note_is_a_bomb(tmp_path: Path, tried: dict[str, int]) -> None:
     for bomb in BOMBS.values():
-        assert read_note(tmp_path, note_bytes([*NOTE[:2], bomb]))[1] in ([(5, 0, 3)], [])
+        assert readers.read_note(tmp_path, readers.note_bytes([*readers.NOTE[:2], bomb]))[1] in ([(5, 0, 3)], [])
         tried["refused"] += 1
 
 
-@OPTIONS
+@readers.OPTIONS
 @given(data=st.binary(max_size=400))
 def test_x05_any_bytes_are_counters(data: bytes, tried: dict[str, int]) -> None:
     page = Counters.read(SimpleNamespace(_memory=data.ljust(320, b"\0"), _last=CounterPage(), _stopped_here=False))
     assert isinstance(page.boot_id, str)
     for value in (page.issued, page.published, page.durable, page.prepared, page.settings, page.owner):
-        assert whole(value, 0, 2**64 - 1)
+        assert readers.whole(value, 0, 2**64 - 1)
     tried["accepted"] += 1
 
 
@@ -91,45 +80,45 @@ TOML_BOMBS = {
 }
 
 
-@OPTIONS
-@given(data=damaged(TOML))
+@readers.OPTIONS
+@given(data=damaged(readers.TOML))
 def test_a08_damaged_settings_are_read_or_refused_by_name(data: bytes, tried: dict[str, int]) -> None:
-    parse_settings(data.decode("utf-8", "replace"), tried)
+    readers.parse_settings(data.decode("utf-8", "replace"), tried)
 
 
 def test_a08_settings_are_no_bomb(tried: dict[str, int]) -> None:
     for bomb in TOML_BOMBS.values():
-        parse_settings("format = 1\n" + bomb, tried)
+        readers.parse_settings("format = 1\n" + bomb, tried)
 
 
 # -- dropped files ----------------------------------------------------------------------------------------------------
 
 
-@OPTIONS
-@given(found=changed(PUTS))
+@readers.OPTIONS
+@given(found=changed(readers.PUTS))
 def test_t09_a_dropped_stream_with_any_value_in_it_is_taken_or_refused(found: Any, tried: dict[str, int]) -> None:
-    try_dropped(b"".join(map(pack, found if isinstance(found, list) else [found])), tried)
+    readers.try_dropped(b"".join(map(pack, found if isinstance(found, list) else [found])), tried)
 
 
 def test_t09_a_dropped_stream_with_each_value_at_its_edges_is_taken_or_refused(tried: dict[str, int]) -> None:
-    for found in each_changed(PUTS):
+    for found in each_changed(readers.PUTS):
         if isinstance(found, list):
-            try_dropped(b"".join(map(pack, found)), tried)
+            readers.try_dropped(b"".join(map(pack, found)), tried)
 
 
-@OPTIONS
-@given(data=damaged(b"".join(map(pack, PUTS))))
+@readers.OPTIONS
+@given(data=damaged(b"".join(map(pack, readers.PUTS))))
 def test_t09_a_damaged_dropped_stream_is_taken_or_refused(data: bytes, tried: dict[str, int]) -> None:
-    try_dropped(data, tried)
+    readers.try_dropped(data, tried)
 
 
 def test_t09_no_dropped_stream_is_a_bomb(tried: dict[str, int]) -> None:
     for bomb in BOMBS.values():
         for start in (b"", b"\x81\xa4body", b"\x82\xa4body\xa1x\xa7headers"):
-            try_dropped(pack(PUTS[0]) + start + bomb, tried)
+            readers.try_dropped(pack(readers.PUTS[0]) + start + bomb, tried)
 
 
-@OPTIONS
+@readers.OPTIONS
 @example(data=b'text\n{"kind": "refused", "queue": "orders", "dropped": "a/b"}')
 @example(data=b'text\n{"kind": "refused", "queue": "orders", "dropped": ".."}')
 @example(data=b'text\n{"kind": "refused", "queue": "a/b", "dropped": "one"}')
@@ -150,7 +139,7 @@ def test_no_reason_of_another_program_leads_out_of_the_folder_of_a_queue(data: b
 # -- names and reasons ------------------------------------------------------------------------------------------------
 
 
-@OPTIONS
+@readers.OPTIONS
 @given(
     name=st.binary(min_size=1, max_size=250).filter(lambda raw: not {0, 47} & {*raw} and raw not in (b".", b"..")),
     reason=st.text(max_size=200) | st.sampled_from(["\ud800", "x" * MAX_REASON_BYTES, "\n{}", '{"kind": "damaged"}']),

@@ -11,16 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spool.decisions import COORDINATOR_BYTES, LogContents
-from spool.decisions.records import (
-    MAX_FILE_BYTES,
-    SLOTS,
-    DamagedLogError,
-    pack_log,
-    pack_slots,
-    slot_offset,
-    unpack_log,
-)
+from spool.decisions import COORDINATOR_BYTES, LogContents, records
 
 SLOT_BYTES = 32
 BLOCK_BYTES = 4096
@@ -52,10 +43,12 @@ class File(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        data, _ = pack_log(self.contents)
+        data, _ = records.pack_log(self.contents)
         first = len(self.contents.committed)
         for place, slot in enumerate(self.slots[first:], first):
-            data = overwritten(data, slot_offset(self.start, place), pack_slots([slot.serial], place, slot.durable))
+            data = overwritten(
+                data, records.slot_offset(self.start, place), records.pack_slots([slot.serial], place, slot.durable)
+            )
         return data
 
     @property
@@ -81,7 +74,7 @@ def files(draw: st.DrawFn) -> File:
         slots += (Slot(serial, flushed) for serial in serials[begin : begin + size])
         if number < len(sizes) - 1 or draw(st.booleans()):
             flushed = len(slots)
-    return File(contents, pack_log(contents)[1], slots, flushed)
+    return File(contents, records.pack_log(contents)[1], slots, flushed)
 
 
 def overwritten(data: bytes, offset: int, piece: bytes) -> bytes:
@@ -92,14 +85,14 @@ def log_with_header(packed: bytes, slots: bytes = b"") -> bytes:
     """A log of full size whose header has these bytes and the right checksum."""
     head = MAGIC + struct.pack("<II", len(packed), zlib.crc32(packed)) + packed
     head = head.ljust(-(-len(head) // BLOCK_BYTES) * BLOCK_BYTES, b"\0")
-    return head + slots.ljust(SLOTS * SLOT_BYTES, b"\0")
+    return head + slots.ljust(records.SLOTS * SLOT_BYTES, b"\0")
 
 
 def read_or_refuse(data: bytes) -> LogContents | None:
     """Unpack bytes; None if they are refused. Any other exception fails the test."""
     try:
-        found = unpack_log(data)
-    except DamagedLogError:
+        found = records.unpack_log(data)
+    except records.DamagedLogError:
         return None
     assert isinstance(found.coordinator, bytes)
     assert isinstance(found.resources, tuple)
@@ -114,36 +107,36 @@ def read_or_refuse(data: bytes) -> LogContents | None:
 
 @given(CONTENTS)
 def test_x03_a_log_is_read_as_it_was_written(contents: LogContents) -> None:
-    data, start = pack_log(contents)
-    assert unpack_log(data) == contents
+    data, start = records.pack_log(contents)
+    assert records.unpack_log(data) == contents
     assert start % BLOCK_BYTES == 0
-    assert len(data) == start + SLOTS * SLOT_BYTES, "the file has its full size from the beginning"
+    assert len(data) == start + records.SLOTS * SLOT_BYTES, "the file has its full size from the beginning"
 
 
 @given(files())
 def test_x03_decisions_that_are_written_later_are_read(file: File) -> None:
-    found = unpack_log(file.data)
+    found = records.unpack_log(file.data)
     assert found == file.contents._replace(committed=frozenset(file.decided))
 
 
 def test_x03_a_full_log_is_read() -> None:
-    contents = LogContents(b"directory", bytes(COORDINATOR_BYTES), (), frozenset(range(SLOTS)), {})
-    assert unpack_log(pack_log(contents)[0]) == contents
+    contents = LogContents(b"directory", bytes(COORDINATOR_BYTES), (), frozenset(range(records.SLOTS)), {})
+    assert records.unpack_log(records.pack_log(contents)[0]) == contents
 
 
 @pytest.mark.parametrize("count", [1, 100, 50_000])
 def test_x03_many_resources_are_read(count: int) -> None:
     resources = tuple(f"space /queues/{number}" for number in range(count))
     contents = LogContents(b"directory", bytes(COORDINATOR_BYTES), resources, frozenset([1, 2]), {})
-    data, _ = pack_log(contents)
-    assert unpack_log(data) == contents
-    assert len(data) < MAX_FILE_BYTES
+    data, _ = records.pack_log(contents)
+    assert records.unpack_log(data) == contents
+    assert len(data) < records.MAX_FILE_BYTES
 
 
 def test_x03_a_path_that_is_no_utf_8_is_read() -> None:
     name = f"space {os.fsdecode(b'/queues/caf' + bytes([0xE9]))}"
     contents = LogContents(b"directory", bytes(COORDINATOR_BYTES), (name,), frozenset(), {"program": name})
-    assert unpack_log(pack_log(contents)[0]) == contents
+    assert records.unpack_log(records.pack_log(contents)[0]) == contents
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
@@ -152,18 +145,18 @@ def test_x03_a_path_that_is_no_utf_8_is_read() -> None:
 @given(files(), st.data())
 def test_x03_a_truncated_log_is_damaged(file: File, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(file.data) - 1) | st.sampled_from([0, BLOCK_BYTES, len(file.data) - 1]))
-    with pytest.raises(DamagedLogError):
-        unpack_log(file.data[:length])
+    with pytest.raises(records.DamagedLogError):
+        records.unpack_log(file.data[:length])
 
 
 @given(files(), st.data())
 def test_x03_a_log_with_more_bytes_is_read(file: File, data: st.DataObject) -> None:
-    assert unpack_log(file.data + data.draw(st.binary())).committed == file.decided
+    assert records.unpack_log(file.data + data.draw(st.binary())).committed == file.decided
 
 
 @given(files(), st.data(), st.integers(1, 255))
 def test_x03_a_flipped_byte_is_noticed_unless_it_came_last(file: File, data: st.DataObject, flips: int) -> None:
-    end_of_slots = slot_offset(file.start, len(file.slots))
+    end_of_slots = records.slot_offset(file.start, len(file.slots))
     near = st.integers(0, min(120, file.start)) | st.integers(file.start, end_of_slots + SLOT_BYTES)
     at = data.draw(near | st.integers(0, len(file.data) - 1))
     if (found := read_or_refuse(overwritten(file.data, at, bytes([file.data[at] ^ flips])))) is None:
@@ -184,14 +177,14 @@ def test_x03_slots_that_are_lost_are_noticed_if_a_later_slot_counts_them(file: F
     gone = data.draw(st.sets(st.integers(0, max(0, len(file.slots) - 1)), max_size=len(file.slots)))
     damaged = file.data
     for place in gone:
-        damaged = overwritten(damaged, slot_offset(file.start, place), bytes(SLOT_BYTES))
+        damaged = overwritten(damaged, records.slot_offset(file.start, place), bytes(SLOT_BYTES))
     kept = [slot for place, slot in enumerate(file.slots) if place not in gone]
     counted = max((slot.durable for slot in kept), default=0)
     if any(place < counted for place in gone):
-        with pytest.raises(DamagedLogError, match=f"slot {min(gone)} "):
-            unpack_log(damaged)
+        with pytest.raises(records.DamagedLogError, match=f"slot {min(gone)} "):
+            records.unpack_log(damaged)
     else:
-        assert unpack_log(damaged).committed == {slot.serial for slot in kept}
+        assert records.unpack_log(damaged).committed == {slot.serial for slot in kept}
 
 
 @given(files(), st.data())
@@ -199,19 +192,19 @@ def test_x03_a_torn_group_that_was_not_flushed_is_no_damage(file: File, data: st
     """A power cut leaves of each slot of the last group all, nothing, or some bytes, in any order of the slots."""
     torn = file.data
     for place in range(file.flushed, len(file.slots)):
-        offset = slot_offset(file.start, place)
+        offset = records.slot_offset(file.start, place)
         written, cut = torn[offset : offset + SLOT_BYTES], data.draw(st.integers(0, SLOT_BYTES))
         halves = [written[:cut].ljust(SLOT_BYTES, b"\0"), written[cut:].rjust(SLOT_BYTES, b"\0")]
         torn = overwritten(torn, offset, data.draw(st.sampled_from(halves)))
-    found = unpack_log(torn).committed
+    found = records.unpack_log(torn).committed
     assert {slot.serial for slot in file.slots[: file.flushed]} <= found <= file.decided
 
 
 @given(files(), files())
 def test_x03_a_slot_of_another_place_is_no_decision(file: File, other: File) -> None:
     """A disk that puts a sector in the wrong place invents no decision."""
-    moved = other.data[slot_offset(other.start, 0) :][: SLOT_BYTES * len(other.slots)]
-    at = slot_offset(file.start, len(file.slots) + 1)
+    moved = other.data[records.slot_offset(other.start, 0) :][: SLOT_BYTES * len(other.slots)]
+    at = records.slot_offset(file.start, len(file.slots) + 1)
     found = read_or_refuse(overwritten(file.data, at, moved))
     assert found is None or found.committed == file.decided
 
@@ -219,8 +212,8 @@ def test_x03_a_slot_of_another_place_is_no_decision(file: File, other: File) -> 
 @given(files())
 def test_x03_zeros_are_damage(file: File) -> None:
     for data in (b"", bytes(len(file.data)), bytes(BLOCK_BYTES) + file.data[BLOCK_BYTES:]):
-        with pytest.raises(DamagedLogError, match="begin"):
-            unpack_log(data)
+        with pytest.raises(records.DamagedLogError, match="begin"):
+            records.unpack_log(data)
 
 
 # -- hostile bytes ---------------------------------------------------------------------------------------------------
@@ -303,16 +296,16 @@ def test_x03_a_header_that_would_use_much_memory_is_refused(packed: bytes) -> No
 def test_x03_a_header_of_any_length_is_read_or_refused(length: int, checksum: int, rest: bytes) -> None:
     data = MAGIC + struct.pack("<II", length, checksum) + rest
     assert read_or_refuse(data) is None
-    assert read_or_refuse(data.ljust(2 * BLOCK_BYTES + SLOTS * SLOT_BYTES, b"\0")) is None
+    assert read_or_refuse(data.ljust(2 * BLOCK_BYTES + records.SLOTS * SLOT_BYTES, b"\0")) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3) | SERIALS, SERIALS, st.integers(0, 5) | SERIALS), max_size=5))
 def test_x03_slots_with_any_numbers_are_read_or_refused(slots: list[tuple[int, int, int]]) -> None:
-    packed = b"".join(pack_slots([serial], place, durable) for place, serial, durable in slots)
+    packed = b"".join(records.pack_slots([serial], place, durable) for place, serial, durable in slots)
     found = read_or_refuse(log_with_header(msgpack.packb([b"d", b"c", [], {}]), packed))
     in_place = {serial for at, (place, serial, _) in enumerate(slots) if place == at}
     counted = max((durable for at, (place, _, durable) in enumerate(slots) if place == at), default=0)
     readable = [at for at, (place, _, _) in enumerate(slots) if place == at]
-    is_damaged = any(place not in readable for place in range(min(counted, SLOTS)))
+    is_damaged = any(place not in readable for place in range(min(counted, records.SLOTS)))
     assert (found is None) is is_damaged
     assert found is None or found.committed == in_place

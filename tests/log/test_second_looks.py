@@ -134,6 +134,21 @@ def test_every_query_hides_a_message_that_a_branch_of_another_process_holds(
     assert other.get("orders").body == "one"
 
 
+def test_what_a_monitor_shows_includes_the_changes_of_others(space: spool.Space, other: spool.Space) -> None:
+    space.put("orders", "late", delay=1_000)
+    assert other.engine.first_due("orders") is not None
+    space.put("orders", "one")
+    assert sum(tasks.ready for tasks in other.engine.waiting_tasks("orders", 9)[0].values()) == 1
+    space.create_schedule("s", "orders", "tick", cron="@yearly")
+    assert list(other.schedules()) == ["s"]
+    prepare(space, take=True)
+    assert [entry.state for entry in other.engine.held_messages(9, 9)] == ["in doubt"]
+    commit(space)
+    assert other.engine.describe_all() == []
+    prepare(space)
+    assert [branch.xid for branch in other.engine.describe_all()] == [str(XID)]
+
+
 def test_a_message_reclaimed_while_it_is_shown_is_gone_and_not_damaged(space: spool.Space, watched: Watched) -> None:
     reader, disk = watched
     wanted = space.put("orders", "one")
