@@ -24,21 +24,10 @@ from tests.at_once import AT_ONCE
 from tests.crash.harness import Explorer, Violation
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
+from tests.histories import overwriting
 from tests.histories.branches import decide, prepare
 from tests.histories.contents import QUEUES, XID
 from tests.histories.history import Expectation, History
-from tests.histories.overwriting import (
-    ADOPTED,
-    BEGIN,
-    FORGOTTEN,
-    GROWN,
-    OVERWRITING,
-    OVERWRITTEN,
-    RECLAIMED,
-    TAKEN_IN,
-    VOTED_AGAIN,
-    with_spares,
-)
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import SimulatedDisk
 from tests.strides import Stride
@@ -46,7 +35,7 @@ from tests.survivors import Rules, survivors
 
 
 @pytest.mark.every(4)
-@pytest.mark.parametrize("history", OVERWRITING, ids=str)
+@pytest.mark.parametrize("history", overwriting.OVERWRITING, ids=str)
 def test_commits_in_overwritten_files_survive_every_power_cut(
     history: History, stride: Stride, record_property
 ) -> None:
@@ -57,7 +46,7 @@ def test_commits_in_overwritten_files_survive_every_power_cut(
 
 
 @pytest.mark.every(4, first=1)
-@pytest.mark.parametrize("history", OVERWRITING, ids=str)
+@pytest.mark.parametrize("history", overwriting.OVERWRITING, ids=str)
 def test_a_live_process_takes_over_commits_in_overwritten_files(
     history: History, stride: Stride, record_property
 ) -> None:
@@ -72,40 +61,42 @@ _CONSUMED = " and (free is None or free.origin != origin_of(number))"
 _MOVES_ARE_DURABLE = "        gone.append(number)\n    files.disk.flush_directory(layout.COMMITTED)\n"
 
 BUGS = (
-    Bug("recovery believes names alone", numbers._unnamed, ((_ABOVE, "False"),), OVERWRITTEN.name),
-    Bug("any stamp counts", numbers._unnamed, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
+    Bug("recovery believes names alone", numbers._unnamed, ((_ABOVE, "False"),), overwriting.OVERWRITTEN.name),
+    Bug("any stamp counts", numbers._unnamed, ((_ABOVE, "0 < number"), (_CONSUMED, "")), overwriting.OVERWRITTEN.name),
     Bug("a file is used again before it lies in free/ durably", reclaiming._remove,
-        ((_MOVES_ARE_DURABLE, "        gone.append(number)\n"),), OVERWRITTEN.name),
+        ((_MOVES_ARE_DURABLE, "        gone.append(number)\n"),), overwriting.OVERWRITTEN.name),
     Bug("a file that was made ahead is used before its name is durable", Recycler._make_ahead,
-        (("self.disk.flush_directory(layout.FREE)", "pass"),), GROWN.name),
+        (("self.disk.flush_directory(layout.FREE)", "pass"),), overwriting.GROWN.name),
     Bug("names are given from the highest number down", numbers.decide,
-        (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),), OVERWRITTEN.name),
+        (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),),
+        overwriting.OVERWRITTEN.name),
     Bug("free/ is cleared before", scan._Scan.run,
         (("    disk, xids = ", "    self._store.files.recycler.clear(everything=False)\n    disk, xids = "),),
-        OVERWRITTEN.name),
+        overwriting.OVERWRITTEN.name),
     Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
-        (("disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
+        (("disk.flush_directory(folder)", "pass"),), overwriting.TAKEN_IN.name),
     Bug("votes count by their names alone", branch_files.unnamed_votes, (("header.number >= VOTE", "False"),),
-        ADOPTED.name),
+        overwriting.ADOPTED.name),
     Bug("any mark is a vote", branch_files.unnamed_votes,
-        (("(free is not None and header.number == VOTE | free.origin)", "free is not None"),), RECLAIMED.name),
-    Bug("a vote is not marked", write.Prepared.name, (("if file.recycled", "if False"),), ADOPTED.name),
-    Bug("a rollback leaves the mark", vote.unmark, (("number >= VOTE", "number < 0"),), VOTED_AGAIN.name),
+        (("(free is not None and header.number == VOTE | free.origin)", "free is not None"),),
+        overwriting.RECLAIMED.name),
+    Bug("a vote is not marked", write.Prepared.name, (("if file.recycled", "if False"),), overwriting.ADOPTED.name),
+    Bug("a rollback leaves the mark", vote.unmark, (("number >= VOTE", "number < 0"),), overwriting.VOTED_AGAIN.name),
     Bug("a mark is removed without a flush", vote.unmark,
-        (("disk.make_durable(handle, layout.PREPARED, stamped=True)", "pass"),), VOTED_AGAIN.name),
+        (("disk.make_durable(handle, layout.PREPARED, stamped=True)", "pass"),), overwriting.VOTED_AGAIN.name),
     Bug("a half-written mark stays", scan._Scan.run,
-        (("branch_files.decide_marks(prepared) if self._alone else []", "[]"),), VOTED_AGAIN.name),
+        (("branch_files.decide_marks(prepared) if self._alone else []", "[]"),), overwriting.VOTED_AGAIN.name),
     Bug("a branch overwrites a file of an earlier one", Recycler.take,
-        (("unlike and unlike in", "False and unlike in"),), RECLAIMED.name),
+        (("unlike and unlike in", "False and unlike in"),), overwriting.RECLAIMED.name),
     Bug("a decision is forgotten before its rollback is durable", decisions.forget,
-        (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
+        (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), overwriting.FORGOTTEN.name),
 )  # fmt: skip
 
 _RENAMES = "        try:\n            store.files.disk.rename_new("
 STAMPED_BEFORE = Bug(
     "a file is stamped before its rename", write.Committed.name,
     ((_RENAMES, f"        store.files.disk.write_at(file.handle, *stamp(number))\n{_RENAMES}"),),
-    OVERWRITTEN.name,
+    overwriting.OVERWRITTEN.name,
 )  # fmt: skip
 
 
@@ -113,7 +104,7 @@ STAMPED_BEFORE = Bug(
 @pytest.mark.slow
 def test_a_rule_that_is_left_out_is_missed(bug: Bug, record_property) -> None:
     record_property("planted bugs", 1)
-    (history,) = (history for history in OVERWRITING if history.name == bug.noticed_by)
+    (history,) = (history for history in overwriting.OVERWRITING if history.name == bug.noticed_by)
     with planted(bug), pytest.raises(Violation):
         for per_cut, again in ((8, 0), (4, 20), (4, 5), (40, 0)):
             Explorer(history, Rules.NAMES_FOLLOW, per_cut=per_cut, again=again).explore()
@@ -123,7 +114,7 @@ def test_a_stamp_before_the_rename_is_missed(record_property) -> None:
     """A killed writer leaves a second file with the next writer's number."""
     record_property("planted bugs", 1)
     with planted(STAMPED_BEFORE), pytest.raises(Violation):
-        Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, per_recovery_cut=4).explore_takeovers()
+        Explorer(overwriting.OVERWRITTEN, Rules.NAMES_FOLLOW, per_recovery_cut=4).explore_takeovers()
 
 
 # -- files that recovery finds ----------------------------------------------------------------------------------------
@@ -141,7 +132,7 @@ def opened() -> tuple[Machine, spool.Space]:
     with spool.create(SimulatedDisk(machine), defaults=AT_ONCE) as space:
         for queue in QUEUES:
             space.create_queue(queue)
-        with_spares(space)
+        overwriting.with_spares(space)
     return _opened(machine.image())
 
 
@@ -166,7 +157,7 @@ def test_a_vote_with_two_names_does_not_come_back_after_its_rollback(opened: tup
     """On btrfs, a power cut can leave the former name of a vote in ``free/``. The coordinator's question copies it."""
     machine, space = opened
     spares = set(door.disk(space).names(layout.FREE))
-    prepare(space, Expectation(BEGIN))
+    prepare(space, Expectation(overwriting.BEGIN))
     [spare] = spares.difference(door.disk(space).names(layout.FREE))
     door.disk(space).link(layout.prepared(XID), f"{layout.FREE}/{spare}")
     _, again = _opened(machine.image())
@@ -224,7 +215,7 @@ def test_a_commit_in_a_file_kept_for_a_full_disk_survives_a_power_cut(opened: tu
 def test_a_vote_whose_mark_a_power_cut_interrupted_needs_no_mark(opened: tuple[Machine, spool.Space]) -> None:
     """Otherwise each check would report damage until a repair."""
     machine, space = opened
-    prepare(space, Expectation(BEGIN))
+    prepare(space, Expectation(overwriting.BEGIN))
     disk = door.disk(space)
     offset, data = stamp(VOTE)
     with opened_file(disk, layout.prepared(XID), write=True) as handle:
@@ -243,7 +234,7 @@ def test_a_vote_whose_name_cannot_be_given_back_is_not_overwritten(
 ) -> None:
     """The opening fails, and the next one finds the vote."""
     machine, space = opened
-    prepare(space, Expectation(BEGIN))
+    prepare(space, Expectation(overwriting.BEGIN))
     (*_, oldest) = survivors(machine, Rules.NAMES_FOLLOW, limit=1000)
     again = Machine(oldest.image, boot=2, **Rules.NAMES_FOLLOW.told)
     rename = SimulatedDisk.rename

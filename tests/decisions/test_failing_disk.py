@@ -10,17 +10,8 @@ import pytest
 
 from spool.decisions.directory import log_name
 from spool.errors import CommitUnknown, SystemFailure
+from tests.decisions import machines
 from tests.decisions.cuts import end, recover
-from tests.decisions.machines import (
-    Coordinator,
-    Logs,
-    Program,
-    check,
-    check_kept,
-    new_machine,
-    overwritten_in_place,
-    simulation,
-)
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.plan import Plan, Spread
 from tests.machine import Machine
@@ -31,7 +22,7 @@ from tests.survivors import Rules, survivors
 SPACE, SHOP = "space /a", "PostgreSQL 7 shop"
 
 
-class Watched(Coordinator):
+class Watched(machines.Coordinator):
     """A coordinator that goes on after errors; after each call it is checked that others see it alive."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
@@ -51,7 +42,7 @@ class Watched(Coordinator):
         assert found.locks, "others would take the coordinator for dead, and roll its branches back"
 
 
-def decides(process: Coordinator) -> None:
+def decides(process: machines.Coordinator) -> None:
     process.register(SPACE)
     process.decide(1)
     process.decide(2)
@@ -67,7 +58,7 @@ def decides(process: Coordinator) -> None:
     process.end(3, 5, 6, 7)
 
 
-def decides_together(process: Coordinator) -> None:
+def decides_together(process: machines.Coordinator) -> None:
     process.register(SPACE)
     process.decide_together(1, 2)
     process.decide_together(3, 4)
@@ -76,11 +67,11 @@ def decides_together(process: Coordinator) -> None:
     process.decide_together(6, 7)
 
 
-def play(program: Program, rules: Rules, plan: Plan) -> tuple[Machine, Watched]:
+def play(program: machines.Program, rules: Rules, plan: Plan) -> tuple[Machine, Watched]:
     """Run a program on a disk that fails by the plan, and let it die."""
-    machine = new_machine(rules)
+    machine = machines.new_machine(rules)
     process = Watched(FaultySimulatedDisk(machine, plan))
-    with simulation(1):
+    with machines.simulation(1):
         try:
             process.open()
         except OSError as error:
@@ -105,18 +96,18 @@ def expect_stopped_after_unknown(process: Watched) -> None:
 def look_everywhere(machine: Machine, process: Watched, rules: Rules, plan: Plan) -> None:
     """Recover after the death of the process, and after a power cut before or after that recovery."""
     try:
-        logs: Logs = {}
+        logs: machines.Logs = {}
         twin = machine.copy()
         recover(SimulatedDisk(twin), logs)
-        check(logs, process.told)
+        machines.check(logs, process.told)
         again = [inode for inode in twin.flushed_again if inode.entries is None]
         assert not again, "a file was flushed again whose flush had failed, and the kernel says that all is well"
         for before, cut in (({}, machine), (logs, twin)):
             for survivor in survivors(cut, rules, limit=6):
-                after: Logs = {}
-                recover(SimulatedDisk(new_machine(rules, survivor.image, boot=2)), after)
-                check(after, process.told)
-                check_kept(before, after, process.told)
+                after: machines.Logs = {}
+                recover(SimulatedDisk(machines.new_machine(rules, survivor.image, boot=2)), after)
+                machines.check(after, process.told)
+                machines.check_kept(before, after, process.told)
     except Exception as error:
         error.add_note(f"{rules.value}; {plan}; the program was told {process.errors}")
         raise
@@ -143,10 +134,14 @@ BY_PROGRAM = pytest.mark.parametrize("program", [decides, decides_together], ids
 )
 @BY_PROGRAM
 def test_x03_a_failing_call_of_the_disk_is_told_as_it_is(
-    program: Program, rules: Rules, spread: Spread, stride: Stride, record_property: Callable[[str, object], None]
+    program: machines.Program,
+    rules: Rules,
+    spread: Spread,
+    stride: Stride,
+    record_property: Callable[[str, object], None],
 ) -> None:
     faults, kinds = 0, set()
-    with overwritten_in_place():
+    with machines.overwritten_in_place():
         for code in (errno.EIO, errno.ENOSPC, errno.EMFILE):
             for begin in range(1, 10_000, stride(4)):
                 plan = Plan(code, begin, spread)

@@ -22,7 +22,7 @@ pytest.importorskip("pyarrow")
 import pyarrow.dataset
 from pyarrow import parquet
 
-from forwarder.archive import AFTER_LOSS, Archive, ArchiveReport
+from forwarder.archive import AFTER_LOSS, Archive, ArchiveReport, files, record
 from forwarder.archive import archive as one_run
 from forwarder.archive.files import DatedFiles
 from forwarder.archive.record import RecordFile
@@ -79,6 +79,20 @@ def test_each_message_that_was_put_is_archived_once_even_if_it_was_consumed(spac
     assert dict(rows(out)[2]["headers"]) == {"tenant": "acme"}
     (state,) = space.subscriptions().values()
     assert (state.unread, state.kept_bytes) == (0, 0), "the space keeps nothing that was archived"
+
+
+def test_files_are_flushed_before_the_record_names_them_and_their_names_afterwards(
+    space: spool.Space, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(space, out)
+    flushed, flush = list[str](), record.flush
+    for module in (files, record):
+        monkeypatch.setattr(module, "flush", lambda path: (flushed.append(os.path.relpath(path, out)), flush(path)))
+    space.put("orders", b"1")
+    run(space, out)
+    (_, file, *_), date = flushed, next(out.glob("date=*")).name
+    assert file.endswith(".0.part")
+    assert flushed == [".", file, ".", ".archive-orders.json.part", ".", date, "."]
 
 
 def test_an_empty_queue_has_no_file_and_the_next_run_goes_on(space: spool.Space, out: Path) -> None:
