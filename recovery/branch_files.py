@@ -169,12 +169,12 @@ def decide_files(prepared: PreparedFiles, adopted: AdoptedFiles, *, proven: bool
     ``proven``: whether no power cut and no failed flush can have torn a file in ``prepared/``. Such a file is whole
     before it gets its name there.
     """
-    kind, reason = (Kind.DAMAGED, Reason.DAMAGED_BRANCH) if proven else (Kind.TORN, Reason.DAMAGED_VOTE)
+    kind = Kind.DAMAGED if proven else Kind.TORN
     decisions = [_about_adopted(adopted, *found) for found in adopted.branches.items()]
     settled = adopted.committed | prepared.owners.branches
     cause = "it is damaged, or another branch's file"
     decisions += [
-        Decision(kind, layout.prepared(xid), reason, Step.QUARANTINE, xid=xid, cause=cause)
+        Decision(kind, layout.prepared(xid), Reason.DAMAGED_VOTE, Step.QUARANTINE, xid=xid, cause=cause)
         for xid, whole in prepared.whole.items()
         if not whole and xid not in settled
     ]

@@ -6,7 +6,7 @@ message before it changes the branch or message. If another process holds the lo
 reports the file and does not touch it.
 """
 
-from spool.admin.findings import Finding, Kind
+from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.admin.queues import add_queues
 from spool.coordination.locks import PREPARED_LIST, xid_byte
 from spool.disk.content import ensure_directory, opened, protect_files
@@ -47,9 +47,10 @@ def repair(store: Store) -> list[Finding]:
                 findings = distinct(_repair(store))
         if locked:
             free_room(store)
-            left = [one.name for one in findings if one.kind is Kind.DAMAGED and not one.repaired]
-            if store.files.disk.exists(layout.RECOVERY) and all(name.startswith(layout.QUARANTINE) for name in left):
-                store.files.disk.unlink(layout.RECOVERY)  # otherwise the ended damage would remain a trouble
+            if not any(finding.is_damage_left for finding in findings):
+                from spool.watch.last_recovery import record_recovery  # (imported here: an opening needs no repair)
+
+                record_recovery(store.files.disk, RecoveryReport(alone=False), store.clock.now())
             return findings
     raise SystemFailure(f"another process has been reclaiming or repairing for {_WAIT_SECONDS:g} s: try again later")
 

@@ -72,7 +72,7 @@ class _Scan:
         if self._alone:
             named = max(prepared.named, unfinished.highest_named(disk, active))
             evidence = self._numbers(numbers.read(disk, self._store.shared.counters, names, named, stamped), votes)
-            known = numbers.count(evidence)
+            known, page = numbers.count(evidence), evidence.page
             if not self._dry and give_back_votes(self._store.files, prepared):
                 prepared = branch_files.read_prepared(disk, xids)
             adopted = branch_files.read_adopted(disk, xids, names, known)
@@ -80,11 +80,11 @@ class _Scan:
             absent = (*evidence.unnamed, *evidence.from_mirror)  # a dry run does not put these commits in place
             published = min([known.published, *(number - 1 for number in absent)])
         else:
-            self._store.shared.counters.read().check()
+            (page := self._store.shared.counters.read()).check()
             if not self._dry:
                 check_mirror(self._store.files, None)
             adopted, unnamed, issued, published = branch_files.NONE_ADOPTED, set(), layout.MAX_NUMBER, None
-        is_proven = self._alone and known.same_life and not (evidence.page.is_stopped or evidence.page.is_suspect)
+        is_proven = (not self._alone or known.same_life) and not (page.is_stopped or page.is_suspect)
         files = self._carry_out(branch_files.decide_files(prepared, adopted, proven=is_proven))
         self._carry_out(branch_files.decide_marks(prepared) if self._alone else [])
         index, is_complete = self._index(published)

@@ -110,9 +110,8 @@ def _make(disk: Disk, config: SpaceConfig) -> None:
     A directory that has lost its ``space.toml`` keeps its ``space.id``.
     """
     if disk.exists(layout.RESTORING):
-        raise SpaceExists(
-            f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
-        )
+        text = f"a restore of {disk.root} from a mirror was interrupted: run it again, or choose another directory"
+        raise SpaceExists(text)
     _check_no_import(disk)
     if config.mirror is not None:
         check_elsewhere(config.mirror, disk.root)
@@ -230,7 +229,7 @@ def _remove_tree(disk: Disk, directory: str) -> None:
 
 def _record(store: Store, report: RecoveryReport) -> None:
     """Record the findings, so that people can read them later. A failure does not prevent the opening."""
-    if report.findings:
+    if report.findings or store.files.disk.exists(layout.RECOVERY):
         from spool.watch.last_recovery import record_recovery  # (imported here: most openings find nothing)
 
         try:

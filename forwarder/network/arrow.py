@@ -86,8 +86,8 @@ class Received:
 
     closed = False
 
-    def __init__(self, next_piece: Callable[[], bytes]) -> None:
-        self._next_piece, self._waiting = next_piece, memoryview(b"")
+    def __init__(self, next_piece: Callable[[], bytes], *, of_server: bool = False) -> None:
+        self._next_piece, self._waiting, self._of_server = next_piece, memoryview(b""), of_server
         self._is_whole = False  # whether the last read got bytes: otherwise the stream has no end mark
         file: Any = self
         with _refusing():
@@ -102,7 +102,7 @@ class Received:
                 if message is None:
                     return
                 metadata = message.metadata.to_pybytes()
-                if _PROBLEM in metadata:
+                if self._of_server and _PROBLEM in metadata:
                     raise self._told(message)
                 if _is_compressed(metadata):
                     raise InvalidArgument("the rows are compressed, so their size is unknown: send them uncompressed")

@@ -32,7 +32,7 @@ def read(connection: HttpConnection, request: bytes) -> Generator[pa.RecordBatch
     httpcore.HTTP11Connection.READ_NUM_BYTES = _READ_AT_ONCE
     with connection.calling("POST", "spark", "read", content=request) as response:
         raw = response.iter_raw()
-        yield from Received(partial(next, raw, b"")).batches()
+        yield from Received(partial(next, raw, b""), of_server=True).batches()
 
 
 def write(

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from forwarder.web.forms import outcome_of, put_of, queues_of
 from forwarder.web.leases import MOST_AT_ONCE, Lease
+from forwarder.web.limits import check_lease
 from forwarder.web.messages import message_answer
 from forwarder.web.tokens import Right
 from forwarder.web.web_call import Gone, Served, WebCall, answer, json_answer, json_object, optional
@@ -90,6 +91,7 @@ async def acknowledge(call: WebCall) -> Response:
 
 async def commit(call: WebCall) -> Response:
     """Remove the message, and put new messages, in one commit."""
+    check_lease(call)
     with call.server.room() as room:
         given = json_object(await call.body(room, MOST_JSON_BYTES))
         told = _puts(call, given, "receipts")
@@ -117,6 +119,7 @@ async def conclude(call: WebCall) -> Response:
     The body is an ``outcome_of``; unless it is a failure, the messages of its list ``also`` are put in the same commit.
     If a queue has no room, the effect is "kept", and the client still holds the message.
     """
+    check_lease(call)
     with call.server.room() as room:
         given = json_object(await call.body(room, MOST_JSON_BYTES))
         on_failure = check("on_failure", given.pop("on_failure", "reject"), ON_FAILURE)

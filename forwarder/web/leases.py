@@ -20,6 +20,7 @@ from typing import Any
 
 import spool
 import spool.aio
+from forwarder.web import limits
 from forwarder.web.tokens import Client
 from spool.client.problems import TooMany
 from spool.errors import BadMessageId, NotOpen, SpoolError, SystemFailure
@@ -109,7 +110,8 @@ class Leases:
         line = self._lines.get(key)
         if line is None:
             self._space.sync.stats(queue)  # (a missing queue is an error now)
-            line = _Line(self._space, self.claims, queue, wanted, partial(self._lines.pop, key, None))
+            limits.check_room([each.token for each in self._lines.values()], client.token, *limits.MOST_WAITS, "waits")
+            line = _Line(self._space, self.claims, queue, wanted, client.token, partial(self._lines.pop, key, None))
             self._lines[key] = line
         waiter = _Waiter(most, wait > 0 and self._waits, self._loop.create_future())
         line.enter(waiter)
@@ -154,6 +156,11 @@ class Leases:
         if not self.knows(receipt, client):
             raise BadMessageId("the receipt names no lease: it has ended, or the server has started again: claim again")
         return self._leases[receipt]
+
+    def check_known(self, receipt: str, client: Client) -> None:
+        """Raise BadMessageId, before a long body is read, unless the client has this lease or has ended it lately."""
+        if receipt not in self._ended or self._ended[receipt][0] != client.token:
+            self.find(receipt, client)
 
     def extend(self, lease: Lease, seconds: float) -> None:
         """Let the lease end ``seconds`` from now. Raises BadMessageId if its expiry is being committed."""
@@ -256,6 +263,7 @@ class _Line:
     The task claims for several clients together, and then waits until messages arrive.
 
     wanted: the arguments of ``take`` that all these clients have given: a message's id, or a correlation id.
+    token: the token of the first of these clients.
     on_end: called when nobody has waited for a while.
     """
 
@@ -263,6 +271,7 @@ class _Line:
     claims: spool.aio.Claims
     queue: str
     wanted: dict[str, Any]
+    token: str
     on_end: Callable[[], object]
     waiters: OrderedDict[_Waiter, None] = field(default_factory=OrderedDict)
     hasty: set[_Waiter] = field(default_factory=set)

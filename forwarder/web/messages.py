@@ -181,14 +181,14 @@ async def browse(call: WebCall) -> Response:
         raise InvalidArgument(f"there is no filter {', '.join(sorted(unknown))[:80]}")
     rows = await optional("rows", 406, "parquet") if call.accepts(ARROW) else None
     if rows is not None or call.accepts(NDJSON):
-        found = await asyncio.to_thread(partial(space.browse, call.queue, **filters))
+        found = await call.server.looks.look(call.client.token, partial(space.browse, call.queue, **filters))
         if rows is not None:
             return stream(call, ARROW, rows.browsed(found))
         return stream(call, NDJSON, joined(map(_whole, found)))
     limit = int(call.number("limit", _BROWSED, _MOST_BROWSED, 1))
     after = call.query.get("after")
     browse = partial(space.browse, call.queue, **filters)
-    return json_answer(200, await asyncio.to_thread(_page, browse, limit, after))
+    return json_answer(200, await call.server.looks.look(call.client.token, partial(_page, browse, limit, after)))
 
 
 def _whole(message: Message) -> bytes:

@@ -20,6 +20,7 @@ import spool.aio
 from forwarder.refusals import Refusals
 from forwarder.web.connection_limits import CONNECTION
 from forwarder.web.leases import Leases
+from forwarder.web.limits import SMALL_BODY, Looks, check_once, check_room
 from forwarder.web.tokens import NO_TOKEN, UNKNOWN_TOKEN, Client, Right, Tokens
 from spool.client.problems import TooLarge, TooMany
 from spool.errors import AccessDenied, CommitUnknown, InvalidArgument, SpoolError, SystemFailure
@@ -28,7 +29,6 @@ from spool.model.text import shown
 MOST_BYTES_AT_ONCE = 256 << 20
 """The most bytes of all bodies that the server has in memory."""
 _ROOM_AT_ONCE = 64 << 10
-_SMALL_BODY = 512 << 10  # (the receipts of all leases of a client fit)
 _SENT_AT_ONCE = 256 << 10
 MOST_STREAMS, MOST_OF_A_TOKEN = 256, 64
 """The most long answers in progress for clients that may not put: for all clients together, and for one token."""
@@ -80,6 +80,7 @@ class Server:
     bytes_held: int = 0
     streams: list[str] = field(default_factory=list)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "xaspool web"))
+    looks: Looks = field(default_factory=Looks)
     is_ending: bool = False
 
     def __post_init__(self) -> None:
@@ -93,9 +94,7 @@ class Server:
 
     def peer(self, name: str) -> str | None:
         """Return the socket of the process that made a name; None for this process."""
-        index = name.partition(".")[0]
-        is_other = index.isascii() and index.isdigit() and index != str(self.index) and len(index) < 4
-        return self.peers[int(index)] if is_other and int(index) < len(self.peers) else None
+        return {str(n): peer for n, peer in enumerate(self.peers) if n != self.index}.get(name.partition(".")[0])
 
     def client(self, request: Request) -> Client:
         """Return the client of a request. Refusal if the server has tokens, and the request has none of them."""
@@ -228,15 +227,11 @@ class WebCall:
         return found
 
     def headers(self) -> list[tuple[str, str]]:
-        """The names, in lower case, and the values of the headers that are options of a put.
+        """The names, in lower case, and the values of the headers, among them the options of a put.
 
         Raises InvalidArgument if the request has several headers of a name.
         """
-        given = [each for each in self._headers if each[0].startswith((b"spool-", b"idempotency-key"))]
-        found = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in given]
-        if len(dict(found)) < len(found):
-            raise InvalidArgument(f"each of these headers comes once: {', '.join(sorted(name for name, _ in found))}")
-        return found
+        return check_once([(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers])
 
     def header(self, name: bytes) -> str | None:
         """Return the first value of a header, whose name is in lower case."""
@@ -248,7 +243,7 @@ class WebCall:
 
     def accepts(self, media_type: str) -> bool:
         """Return whether the client names this media type among those that it accepts."""
-        return media_type in (self.header(b"accept") or "")
+        return media_type in (self.header(b"accept") or "").lower()
 
     # -- the body -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +287,7 @@ class WebCall:
             found += len(parts[-1])
         return b"".join(parts)
 
-    async def json_body(self, most: int = _SMALL_BODY) -> dict[str, Any]:
+    async def json_body(self, most: int = SMALL_BODY) -> dict[str, Any]:
         """Read a JSON object; {} for an empty body. InvalidArgument."""
         with self.server.room() as room:
             raw = await self.body(room, most)
@@ -358,7 +353,7 @@ def stream(call: WebCall, kind: str, parts: Generator[bytes]) -> Response:
     rights = call.client.rights
     may_put = rights is None or any(each is Right.PUT for some in rights.values() for each, _ in some)
     if not may_put:
-        check_room(call.server.streams, call, MOST_STREAMS, MOST_OF_A_TOKEN, "reads in progress")
+        check_room(call.server.streams, call.client.token, MOST_STREAMS, MOST_OF_A_TOKEN, "reads")
     return Answer(200, b"", [(b"content-type", kind.encode())], _made(call, parts, is_counted=not may_put))
 
 
@@ -387,18 +382,6 @@ def joined(parts: Iterator[bytes]) -> Generator[bytes]:
             yield b"".join(waiting)
             waiting, size = [], 0
     yield b"".join(waiting)
-
-
-def check_room(owners: Collection[str], call: WebCall, most: int, most_of_a_token: int, things: str) -> None:
-    """Raise TooMany if the server or the client's token already has the largest allowed number of things.
-
-    ``owners``: the tokens of the present things.
-    """
-    token = call.client.token
-    if token and sum(owner == token for owner in owners) >= most_of_a_token:
-        raise TooMany(f"the token has {most_of_a_token:,} {things}: end one, then try again")
-    if len(owners) >= most:
-        raise TooMany(f"the server has {most:,} {things}: end one, then try again")
 
 
 async def optional(name: str, status: int, extra: str) -> Any:

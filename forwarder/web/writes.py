@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import spool
-from forwarder.web.web_call import Server, WebCall, check_room
+from forwarder.web.limits import check_room
+from forwarder.web.web_call import Server, WebCall
 from spool.errors import SpoolError, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
 
@@ -96,7 +97,7 @@ class Writes:
         TooMany if too many writes are in progress, either in total or with the client's token.
         """
         await self.end_stream(call, key)
-        check_room([owner for _, owner, _ in self._writes], call, MOST_WRITES, MOST_OF_A_TOKEN, "writes in progress")
+        check_room([owner for _, owner, _ in self._writes], call.client.token, MOST_WRITES, MOST_OF_A_TOKEN, "writes")
         write: OpenWrite = await self._threads(OpenWrite, space, call, key)
         self._writes[write.name] = write
         return write

@@ -53,6 +53,12 @@ class Finding:
         """True if the problem was repaired."""
         return self.action not in ("", LEFT_ALONE)
 
+    @property
+    def is_damage_left(self) -> bool:
+        """True for damage that was neither repaired nor moved to quarantine. A queue that is missing is no damage."""
+        ended = self.repaired or self.name.startswith("quarantine/") or self.reason == "missing queue"
+        return self.kind is Kind.DAMAGED and not ended
+
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}: {self.detail}" + (f"; {self.action}" if self.action else "")
 

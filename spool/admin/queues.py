@@ -124,7 +124,11 @@ def change_queue(
         else:
             _protect_drop_folder(store.files.disk, name)
         warn_of_queue(changed, [option for option, value in given.items() if value is not None])
-        return _with_warning(changed) if {*_LIMITS, "error_queue"} & options.keys() else changed
+    if (mark := known.queues[name].capacity_high) not in (None, changed.capacity_high):
+        from spool.policies.capacity import forget_mark  # imported only if needed, because it imports subprocess
+
+        forget_mark(store, name, mark)
+    return _with_warning(changed) if {*_LIMITS, "error_queue"} & options.keys() else changed
 
 
 def _flush_all(store: Store) -> None:
@@ -164,12 +168,7 @@ def _change(
     if new:
         ensure_directories(store.files.disk, layout.DROP, new)
     with edited(store, file, made) as publish:
-        config = publish()
-    if config.has_marks:
-        from spool.policies.capacity import check_marks  # imported only if needed, because it imports subprocess
-
-        check_marks(store)  # otherwise the next commit could cross a mark that an earlier look has recorded as reached
-    return config
+        return publish()
 
 
 def _with_warning(config: QueueConfig) -> QueueConfig:

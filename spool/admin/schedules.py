@@ -11,6 +11,7 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from spool.coordination.next_due import LOOK_NOW, tell_next_due
 from spool.disk.disk import is_full
 from spool.errors import Argument, Full, InvalidArgument, QueueNotFound, SpoolError
 from spool.log.engine_commit import own_file
@@ -109,18 +110,18 @@ def put_due(core: Core) -> float:
     """Put the due messages of all schedules. Return the time at which the next message is due, in seconds since the
     epoch; infinity if none is.
 
-    If a message cannot be put, its schedule records the reason, and a later call repeats the attempt.
+    If a message cannot be put, its schedule records the reason, and a later call repeats the attempt. The call then
+    returns the present time.
     """
-    store = core.store
+    store, now = core.store, core.store.clock.now()
     catch_up(store)
-    now = store.clock.now()
     with store.view.mutex:
         due = [each for each in store.view.index.schedules.values() if is_due(each, now)]
     for begin in range(0, len(due), _AT_ONCE):
         _put(core, due[begin : begin + _AT_ONCE], now)
     with store.view.mutex:
         times = [each.next_due for each in store.view.index.schedules.values() if each.next_due is not None]
-    return min((time for time in times if time > now), default=inf)
+    return min((max(time, now) for time in times), default=inf)
 
 
 def _put(core: Core, due: Sequence[Schedule], now: float) -> None:
@@ -166,7 +167,7 @@ def _change(name: str, new: Schedule | None, known: Schedule | None, writes: Wri
 def _decide(store: Store, name: str, new: Schedule | None, known: Schedule | None, writes: WriteSet) -> bool:
     """Commit the new state of a schedule; return False if the schedule is no longer ``known``."""
     _commit(store, [_change(name, new, known, writes)])
-    store.files.disk.set_modified(store.shared.control.handle, 10**9)  # (long ago: the next round of any process looks)
+    tell_next_due(store.shared.control, LOOK_NOW)
     if writes.error is None or isinstance(writes.error, _Conflict):
         return writes.error is None
     raise writes.error

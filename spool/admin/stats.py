@@ -114,7 +114,6 @@ def first_due(store: Store, name: str) -> float | None:
 def _per_queue(view: View, positions: Iterable[Position]) -> dict[QueueOrder, Counter[Run]]:
     """Return how many messages at the positions each run has, grouped by the order of the run's queue."""
     found: dict[QueueOrder, Counter[Run]] = {}
-    for position in positions:
-        if (run := view.index.messages.find(position)) is not None:
-            found.setdefault(run.queue, Counter())[run] += 1
+    for run in filter(None, map(view.index.messages.find, positions)):
+        found.setdefault(run.queue, Counter())[run] += 1
     return found

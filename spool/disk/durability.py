@@ -158,16 +158,19 @@ def _in_turns(disk: NameCalls, directory: str) -> Iterator[int]:
     """Keep other threads and processes out.
 
     The directory of the space itself is not locked. Only one process at a time flushes this directory, because the
-    callers hold another lock.
+    callers hold another lock. Other users may open a folder for dropped files: its lock is that of ``run/``.
     """
-    with _at_any_time(disk, directory) as handle:
+    with (
+        _at_any_time(disk, directory) as handle,
+        _at_any_time(disk, layout.RUN) if directory.startswith(f"{layout.DROP}/") else nullcontext(handle) as lock,
+    ):
         try:
             if directory:
-                await_turn(disk.flock, handle, directory)
+                await_turn(disk.flock, lock, directory)
             yield handle
         finally:  # (a forked child's copy of the handle would keep the lock)
             with suppress(OSError):
-                disk.funlock(handle)
+                disk.funlock(lock)
 
 
 class Ordered(Durability):

@@ -229,9 +229,7 @@ def decode_header(data: bytes, file_size: int) -> Header:
         raise CorruptedFile("its header does not match its checksum")
     version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
     if version > VERSION:  # checked only now, when the checksum has excluded a flipped bit
-        raise NewerFormat(
-            f"a commit has format version {version}, and this program reads {VERSION}: use a later version"
-        )
+        raise NewerFormat(f"a commit has format version {version}; this program reads {VERSION}: use a later version")
     if version < VERSION:
         raise CorruptedFile(f"it has format version {version}, which no program writes")
     number = _NUMBER.unpack_from(data, _NUMBER_AT)[0]

@@ -102,10 +102,7 @@ class WriteSet:
     @property
     def size(self) -> int:
         """The approximate size of the content in a file, in bytes."""
-        size = self._bytes
-        for section in self.sections:
-            size += section.entry.size
-        return size
+        return self._bytes + (sum(section.entry.size for section in self.sections) if self.sections else 0)
 
     @property
     def tables(self) -> list[Table]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from math import inf
 
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
+from spool.coordination.next_due import next_due, tell_next_due
 from spool.disk.advice import advice
 from spool.disk.disk import FlushFailed, raise_unless_full
 from spool.errors import NotOpen, SpaceStopped, SpoolError
@@ -249,19 +250,17 @@ class Housekeeper:
     def _put_scheduled(self, *, due: bool, elected: bool) -> None:
         """Put the due messages of schedules. Before a failure is repeated, the thread pauses for ``EVERY_SECONDS``.
 
-        The elected process may be stopped, e.g. by a debugger. So any process puts a message that is late. The time of
-        ``run/control`` tells when the next message is due; 0: never.
+        The elected process may be stopped. So any process puts a message that is late.
         """
-        disk, control, now = self._store.files.disk, self._store.shared.control.handle, self._store.clock.now()
-        told = disk.handle_identity(control).modified_ns
-        is_late = due and not elected and 0 < told / 1e9 < now - _LATE_SECONDS
+        now, told = self._store.clock.now(), next_due(self._store.shared.control)
+        is_late = due and not elected and 0 < told < now - _LATE_SECONDS
         is_now = elected or self._next_due <= now
         if due or is_now:
             self._next_due = inf
         if is_late or (is_now and self._store.view.index.schedules):
-            self._next_due = self._put_due()
-            if told != (known := 0 if self._next_due == inf else int(self._next_due) * 10**9):
-                disk.set_modified(control, known)
+            soonest = self._put_due()
+            self._next_due = soonest if soonest > self._store.clock.now() else inf
+            tell_next_due(self._store.shared.control, soonest, told)
 
     def _expire(self) -> None:
         """Remove expired messages, even from queues without a consumer. End expired subscriptions."""

@@ -68,9 +68,8 @@ def check_options(
     """
     for option in options:
         if option not in checks:
-            raise InvalidArgument(
-                f"{where}there is no option {shown(option)}; there are {', '.join((*checks, *others))}"
-            )
+            known = ", ".join((*checks, *others))
+            raise InvalidArgument(f"{where}there is no option {shown(option)}; there are {known}")
     return {option: check(option, value, checks[option], where) for option, value in options.items()}
 
 

@@ -263,6 +263,4 @@ def decode(raw: bytes, name: str | None) -> Any:
             raise
         if name in _UNREADABLE:
             raise CorruptedFile(f"the body is not {name}: {error}") from None
-        raise UnknownCodec(
-            f"the codec {name!r}, as it is registered here, cannot read its body: {shown(error)}"
-        ) from error
+        raise UnknownCodec(f"the codec {name!r}, as registered here, cannot read its body: {shown(error)}") from error

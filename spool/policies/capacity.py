@@ -11,9 +11,11 @@ import signal
 import subprocess
 import tempfile
 import threading
+from contextlib import suppress
 from typing import BinaryIO, cast
 
 from spool.disk import Disk
+from spool.errors import SpoolError
 from spool.log.engine_commit import commit_if
 from spool.log.quota import Usage, prepared_usage, usage_of
 from spool.log.visibility import catch_up, list_prepared
@@ -59,6 +61,13 @@ def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
     """
     fact = WriteSet().fact(_fact_key(config.name), config.capacity_high if is_high else None)
     return commit_if(store, fact, lambda: _crossing(store, config)[0] is is_high) is not None
+
+
+def forget_mark(store: Store, queue: str, mark: str) -> None:
+    """Forget that a queue has reached a mark that it has no longer. So the mark counts anew if it is set again."""
+    key = _fact_key(queue)
+    with suppress(OSError, SpoolError):  # (the change of the queue is done)
+        commit_if(store, WriteSet().fact(key, None), lambda: store.view.index.facts.get(key, (0, None))[1] == mark)
 
 
 def _fact_key(queue: str) -> str:

@@ -65,8 +65,7 @@ class Feed:
         After a power cut the bytes of the file may be of any age, and a number may be issued again. The whole file is
         written: see ``write_whole``.
         """
-        life = os.urandom(_LIFE_BYTES)
-        write_whole(self.disk, self._handle, life.ljust(_SLOTS_AT + SLOTS * SLOT_BYTES, b"\0"))
+        write_whole(self.disk, self._handle, os.urandom(_LIFE_BYTES).ljust(_SLOTS_AT + SLOTS * SLOT_BYTES, b"\0"))
         self._share()
 
     def _share(self) -> None:

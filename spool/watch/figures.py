@@ -133,8 +133,7 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
         store.check_usable()
     page = store.shared.counters.read()
     configs = store.settings.current(page).config.queues
-    stats = last_stats if page.is_stopped else queue_stats
-    queues, role = stats(store, tuple(configs)), roles(configs)
+    queues, role = (last_stats if page.is_stopped else queue_stats)(store, tuple(configs)), roles(configs)
     failures = FailureReport() if page.is_stopped else kept.recent_failures(store, role)
     doubts, held = ([], []) if page.is_stopped else (_in_doubt(store), claims(store))
     found, system, reading = quarantined.findings(store.files.disk), store.files.disk.file_system(), store.meters.read()

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from spool.admin.findings import Kind
 from spool.model.settings import ERROR, WORK
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ def _of_the_space(metrics: "SpaceMetrics", now: float) -> Iterator[Trouble]:
         yield Trouble(Cause.DECISIONS, count=len(metrics.decisions))
     if metrics.recovery is not None:
         findings, age = metrics.recovery.findings, now - metrics.recovery.at
-        if damage := sum(finding.kind is Kind.DAMAGED and not finding.repaired for finding in findings):
+        if damage := sum(finding.is_damage_left for finding in findings):
             yield Trouble(Cause.UNREADABLE, count=damage, seconds=age)
         elif age < _RECENT_SECONDS:
             yield Trouble(Cause.RECOVERY, count=len(findings), seconds=age)

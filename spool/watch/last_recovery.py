@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spool.admin.findings import Finding, Kind, RecoveryRecord, RecoveryReport
+from spool.disk.content import unlink_if_there
 from spool.disk.disk import Disk
 from spool.model import layout
 from spool.store import run_files
@@ -13,9 +14,12 @@ _MOST_FINDINGS = 1_000
 
 
 def record_recovery(disk: Disk, report: RecoveryReport, at: float) -> None:
-    """Keep the findings of a recovery until the next recovery that finds something."""
+    """Keep the findings of a recovery until the next recovery that finds something; damage, until none is found."""
     findings = [asdict(finding) for finding in report.findings[:_MOST_FINDINGS]]
-    run_files.write(disk, layout.RECOVERY, {"at": at, "seconds": report.seconds, "findings": findings})
+    if findings:
+        run_files.write(disk, layout.RECOVERY, {"at": at, "seconds": report.seconds, "findings": findings})
+    elif (last := last_recovery(disk)) is not None and any(finding.is_damage_left for finding in last.findings):
+        unlink_if_there(disk, layout.RECOVERY)
 
 
 def last_recovery(disk: Disk) -> RecoveryRecord | None:

@@ -31,7 +31,7 @@ def sentence(trouble: Trouble, name: Callable[[str], str]) -> str:
     since = None if trouble.seconds is None else age(trouble.seconds)
     oldest = "" if since is None else f"; the oldest was prepared {since} ago"
     left = plural(count, "message waits", "messages wait")
-    texts = {
+    return {
         Cause.STOPPED: "The space is stopped: a flush failed, and no process can commit. End all its programs, check "
         "the disk, and run spool-recover.",
         Cause.STALE: f"The published metrics are {since} old: no process has the space open, or it hangs.",
@@ -52,5 +52,4 @@ def sentence(trouble: Trouble, name: Callable[[str], str]) -> str:
         Cause.FEW_INODES: f"The disk has only {plural(count, 'inode')} free.",
         Cause.DECISIONS: f"No coordinator has acknowledged {plural(count, 'decision')} of an administrator yet.",
         Cause.RECOVERY: f"A recovery {since} ago had {plural(count, 'finding')}.",
-    }
-    return texts[trouble.cause]
+    }[trouble.cause]

@@ -180,8 +180,7 @@ def _value(body: Any) -> Any:
 
 def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return arguments as in a call of Python."""
-    parts = [*map(_repr, args), *(f"{name}={_repr(value)}" for name, value in kwargs.items())]
-    return one_line(", ".join(parts))
+    return one_line(", ".join([*map(_repr, args), *(f"{name}={_repr(value)}" for name, value in kwargs.items())]))
 
 
 def _repr(value: object) -> str:

@@ -268,7 +268,6 @@ class WorkerRun:
             self.summary.left = self._left + stats.claimed + stats.in_doubt
             return
         if self._left >= MOST_FAILED:
-            log.warning(
-                "%s failed: the run ends, and leaves the rest of the queue as it is", plural(self._left, "message")
-            )
+            left = plural(self._left, "message")
+            log.warning("%s failed: the run ends, and leaves the rest of the queue as it is", left)
         self.summary.left = stats.ready + stats.delayed + stats.claimed + stats.in_doubt

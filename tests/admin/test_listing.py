@@ -138,9 +138,7 @@ def flip_body(space: spool.Space, number: int) -> None:
     file.write_bytes(data)
 
 
-def test_browse_entries_show_and_get_many_name_a_damaged_message(
-    space: spool.Space, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_browse_entries_show_and_get_many_name_a_damaged_message(space: spool.Space, caplog: pytest.LogCaptureFixture):
     ids = [space.put("orders", body) for body in (b"1", b"to be damaged", b"3")]
     flip_body(space, 2)
     with caplog.at_level(logging.WARNING, "spool"):

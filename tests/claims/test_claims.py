@@ -147,9 +147,7 @@ def test_x14_a_rejection_without_an_error_queue_drops_the_message_with_a_warning
     assert f"message {id} of queue plain was rejected, and is deleted" in caplog.text
 
 
-def test_x14_a_rejection_with_a_delay_drops_no_message(
-    space: spool.Space, claims: spool.Claims, clock: SimulatedClock
-) -> None:
+def test_x14_a_rejection_with_a_delay_drops_no_message(space: spool.Space, claims: spool.Claims, clock: SimulatedClock):
     space.create_queue("plain", retries=0)
     space.put("plain", "one")
     for _ in range(3):

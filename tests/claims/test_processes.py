@@ -246,9 +246,7 @@ def _signals_in(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
 
 
 @pytest.mark.usefixtures("handler")
-def test_x14_a_signal_handler_that_raises_in_a_take_leaves_no_message_held(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_x14_a_signal_handler_that_raises_in_a_take_leaves_no_message_held(path: Path, monkeypatch: pytest.MonkeyPatch):
     with spool.open(path) as space, space.claims() as claims:
         space.put_many("orders", range(3), group="a")
         for owner, name in ((Hold, "take"), (spool.Claims, "_split")):

@@ -18,19 +18,7 @@ from spool.format.schema import MOST_ADDRESSED
 from spool.format.table import decode_table
 from spool.model import codecs
 from spool.model.layout import MAX_NUMBER
-from tests.corruption.hostile import (
-    BOMBS,
-    GOLDEN,
-    changed,
-    damaged,
-    each_changed,
-    header_bytes,
-    header_fields,
-    pack,
-    packed_fields,
-    values,
-    vouched,
-)
+from tests.corruption import hostile
 from tests.corruption.readers import OPTIONS, golden_table, little_memory, try_file, try_header, try_table
 from tests.strides import Stride
 
@@ -38,31 +26,33 @@ from tests.strides import Stride
 
 
 @OPTIONS
-@given(data=st.data(), name=st.sampled_from(sorted(GOLDEN)), number=st.integers(0, MAX_NUMBER + 1))
+@given(data=st.data(), name=st.sampled_from(sorted(hostile.GOLDEN)), number=st.integers(0, MAX_NUMBER + 1))
 def test_e12_a_header_with_any_value_in_it_is_within_the_limits_or_refused(
     data: st.DataObject, name: str, number: int, tried: dict[str, int]
 ) -> None:
-    fields = data.draw(changed(header_fields(name)))
+    fields = data.draw(hostile.changed(hostile.header_fields(name)))
     if not isinstance(fields, dict):
         fields = {"time": fields}
-    encoded = header_bytes(number, packed_fields(fields), min(15, len(fields) + 6))
+    encoded = hostile.header_bytes(number, hostile.packed_fields(fields), min(15, len(fields) + 6))
     try_header(encoded, len(encoded) + data.draw(st.integers(0, 2000)), tried)
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@pytest.mark.parametrize("name", sorted(hostile.GOLDEN))
 def test_e12_a_header_with_each_value_at_its_edges_is_within_the_limits_or_refused(
     name: str, tried: dict[str, int]
 ) -> None:
-    for fields in each_changed(header_fields(name)):
+    for fields in hostile.each_changed(hostile.header_fields(name)):
         if isinstance(fields, dict):
-            encoded = header_bytes(1, packed_fields(fields), min(15, len(fields) + 6))
+            encoded = hostile.header_bytes(1, hostile.packed_fields(fields), min(15, len(fields) + 6))
             try_header(encoded, len(encoded) + 2000, tried)
 
 
 def test_e12_no_field_of_a_header_is_a_bomb(tried: dict[str, int]) -> None:
-    fields = header_fields("commit.msgpack")
-    for field, bomb in product(fields, BOMBS.values()):
-        encoded = header_bytes(1, b"".join(pack(k) + (bomb if k == field else pack(v)) for k, v in fields.items()))
+    fields = hostile.header_fields("commit.msgpack")
+    for field, bomb in product(fields, hostile.BOMBS.values()):
+        encoded = hostile.header_bytes(
+            1, b"".join(hostile.pack(k) + (bomb if k == field else hostile.pack(v)) for k, v in fields.items())
+        )
         with pytest.raises(CorruptedFile), little_memory():
             decode_header(encoded, 2**40)
         tried["refused"] += 1
@@ -77,9 +67,9 @@ def test_e12_runs_that_add_up_with_an_empty_one_among_them_are_refused(empty: in
     table = msgpack.unpackb(original)
     table["runs"][0][2] -= empty
     for place in (0, len(table["runs"])):
-        encoded = pack({**table, "runs": [*table["runs"][:place], [0, 0, empty], *table["runs"][place:]]})
+        encoded = hostile.pack({**table, "runs": [*table["runs"][:place], [0, 0, empty], *table["runs"][place:]]})
         with pytest.raises(CorruptedFile, match="a run names"):
-            decode_table(encoded, vouched(encoded, like))
+            decode_table(encoded, hostile.vouched(encoded, like))
 
 
 @OPTIONS
@@ -88,7 +78,7 @@ def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
     data: st.DataObject, name: str, tried: dict[str, int]
 ) -> None:
     original, like = golden_table(name)
-    try_table(pack(data.draw(changed(msgpack.unpackb(original)))), like, tried)
+    try_table(hostile.pack(data.draw(hostile.changed(msgpack.unpackb(original)))), like, tried)
 
 
 @pytest.mark.parametrize("name", ["branch.msgpack", "commit.msgpack", "compaction.msgpack"])
@@ -96,25 +86,27 @@ def test_e12_a_table_with_each_value_at_its_edges_is_within_the_limits_or_refuse
     name: str, stride: Stride, tried: dict[str, int]
 ) -> None:
     original, like = golden_table(name)
-    for fields in islice(each_changed(msgpack.unpackb(original)), 0, None, stride(5)):
-        try_table(pack(fields), like, tried)
+    for fields in islice(hostile.each_changed(msgpack.unpackb(original)), 0, None, stride(5)):
+        try_table(hostile.pack(fields), like, tried)
 
 
 def test_e12_commands_address_no_more_messages_than_fit_into_memory(tried: dict[str, int]) -> None:
     original, like = golden_table("commit.msgpack")
     fields = {**msgpack.unpackb(original), "commands": [["remove", 1, 0, MOST_ADDRESSED, "dequeued"]] * 2}
     with pytest.raises(CorruptedFile), little_memory():
-        decode_table(pack(fields), vouched(pack(fields), like))
+        decode_table(hostile.pack(fields), hostile.vouched(hostile.pack(fields), like))
     tried["refused"] += 1
 
 
 def test_e12_no_field_of_a_table_is_a_bomb(tried: dict[str, int]) -> None:
     original, like = golden_table("commit.msgpack")
     fields = msgpack.unpackb(original)
-    for field, bomb in product(fields, BOMBS.values()):
-        encoded = b"\x87" + b"".join(pack(k) + (bomb if k == field else pack(v)) for k, v in fields.items())
+    for field, bomb in product(fields, hostile.BOMBS.values()):
+        encoded = b"\x87" + b"".join(
+            hostile.pack(k) + (bomb if k == field else hostile.pack(v)) for k, v in fields.items()
+        )
         with pytest.raises(CorruptedFile), little_memory():
-            decode_table(encoded, vouched(encoded, like))
+            decode_table(encoded, hostile.vouched(encoded, like))
         tried["refused"] += 1
 
 
@@ -122,18 +114,21 @@ def test_e12_no_field_of_a_table_is_a_bomb(tried: dict[str, int]) -> None:
 
 
 @OPTIONS
-@given(data=st.data(), name=st.sampled_from(sorted(GOLDEN)), salvage=st.booleans())
+@given(data=st.data(), name=st.sampled_from(sorted(hostile.GOLDEN)), salvage=st.booleans())
 def test_e12_a_damaged_file_delivers_nothing_that_was_not_put(
     data: st.DataObject, name: str, salvage: bool, tmp_path: Path, tried: dict[str, int]
 ) -> None:
-    try_file(tmp_path, GOLDEN[name], data.draw(damaged(GOLDEN[name])), tried, salvage=salvage)
+    try_file(tmp_path, hostile.GOLDEN[name], data.draw(hostile.damaged(hostile.GOLDEN[name])), tried, salvage=salvage)
 
 
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
 @OPTIONS
-@given(data=st.binary(max_size=60) | values.map(pack) | st.sampled_from([*BOMBS.values()]), codec=st.text(max_size=7))
+@given(
+    data=st.binary(max_size=60) | hostile.values.map(hostile.pack) | st.sampled_from([*hostile.BOMBS.values()]),
+    codec=st.text(max_size=7),
+)
 @pytest.mark.parametrize("known", [*codecs.CODECS, None, "other"])
 def test_e12_a_body_that_its_codec_did_not_write_is_a_corrupted_file(
     data: bytes, codec: str, known: str | None, tried: dict[str, int]

@@ -182,6 +182,16 @@ def test_a_turn_ends_although_a_forked_child_has_a_copy_of_the_directory_s_handl
     assert copies
 
 
+def test_a_user_who_locks_a_folder_for_dropped_files_holds_up_no_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("spool.disk.kernel._TURN_SECONDS", 0.0)
+    for name in ("run", "drop/q"):
+        (tmp_path / name).mkdir(parents=True)
+    disk, of_another_user = (OneAtATime(str(tmp_path), lambda: None) for _ in range(2))
+    assert of_another_user.flock(of_another_user.open_directory("drop/q"))
+    disk.flush_directory("drop/q")
+    assert disk.flushes == 1
+
+
 def test_an_opener_that_holds_the_space_can_flush_its_names(tmp_path: Path) -> None:
     disk = OneAtATime(str(tmp_path), lambda: None)
     assert disk.flock(disk.open_directory(""))

@@ -227,9 +227,7 @@ def test_a_planted_file_leads_nowhere_and_stops_no_process(
 @pytest.mark.every(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", IN_RUN)
-def test_a_file_planted_in_run_while_the_space_is_closed_is_set_aside(
-    place: str, kind: str, root: Path, outside: Path
-) -> None:
+def test_a_file_planted_in_run_while_the_space_is_closed_is_set_aside(place: str, kind: str, root: Path, outside: Path):
     before = _state(outside)
     _plant(kind, root / place, outside)
     session = Session()

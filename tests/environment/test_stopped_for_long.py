@@ -180,9 +180,7 @@ def test_a_stopped_process_that_goes_on_without_a_second_look_is_noticed(quiet) 
         (windows.COMMIT_TO_REMOVAL, "dropper"),
     ],
 )
-def test_a_real_process_goes_on_if_all_that_it_saw_is_gone(
-    window: str, kind: str, tmp_path: Path, record_property
-) -> None:
+def test_a_real_process_goes_on_if_all_that_it_saw_is_gone(window: str, kind: str, tmp_path: Path, record_property):
     root, logs = tmp_path / "space", tmp_path / "logs"
     logs.mkdir()
     with spool.create(root, defaults=AT_ONCE) as space:

@@ -21,9 +21,7 @@ from tests.clocks import MovedClock, timed
 from tests.features.conftest import Reopen, drained, seen
 
 
-def test_e01_a_branch_s_file_moves_from_stage_to_stage_with_its_xid_in_its_name_until_committed(
-    space: spool.Space,
-) -> None:
+def test_e01_a_branch_s_file_moves_from_stage_to_stage_with_its_xid_in_its_name_until_committed(space: spool.Space):
     space.create_queue("q")
     stages = {stage: Path(space.path, stage) for stage in ("active", "prepared", "committed")}
 

@@ -268,9 +268,7 @@ def test_q14_purge_by_filters_counts_first_if_asked_to(space: spool.Space, clock
     assert space.stats("q").dequeued == 0
 
 
-def test_q14_a_queue_is_changed_for_all_processes_and_deleted_when_it_is_empty(
-    space: spool.Space, again: Reopen
-) -> None:
+def test_q14_a_queue_is_changed_for_all_processes_and_deleted_when_it_is_empty(space: spool.Space, again: Reopen):
     space.create_queue("errors")
     space.create_queue("q", retries=3, error_queue="errors")
     other = again()

@@ -241,9 +241,9 @@ def test_q10_a_mark_that_is_changed_or_set_again_is_a_new_mark(path: Path, tmp_p
     with spool.open(path) as space:
         space.change_queue("q", capacity_high=None, capacity_command=None)
         space.purge("q")
+        space.put_many("q", range(5))
     with spool.open(path) as space:
         space.change_queue("q", capacity_high="5 messages", capacity_command=command)
-        space.put_many("q", range(5))
     assert _lines(said) == ["3", "5", "5"]
 
 

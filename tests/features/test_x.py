@@ -86,9 +86,7 @@ def test_x07_an_expired_message_goes_to_the_error_queue_or_is_dropped_by_on_expi
         assert message.origin_attempts == 1
 
 
-def test_x07_a_held_message_past_its_time_can_be_committed_and_not_given_back(
-    space: spool.Space, clock: MovedClock
-) -> None:
+def test_x07_a_held_message_past_its_time_can_be_committed_and_not_given_back(space: spool.Space, clock: MovedClock):
     space.create_queue("q")
     for end in ("commit", "rollback"):
         space.put("q", end, time_to_live=10)
@@ -127,9 +125,7 @@ def test_x07_times_that_exclude_each_other_are_refused(space: spool.Space) -> No
         space.put("q", 1, time_to_live=1, expires_at=1)
 
 
-def test_x07_an_expired_message_stays_undelivered_until_its_error_queue_exists(
-    space: spool.Space, clock: MovedClock
-) -> None:
+def test_x07_an_expired_message_stays_undelivered_until_its_error_queue_exists(space: spool.Space, clock: MovedClock):
     space.create_queue("q")
     edited(space, 'error_queue = "errors"')
     space.put("q", "late", time_to_live=10)
@@ -248,9 +244,7 @@ def test_x08_a_key_put_again_while_old_keys_are_rewritten_keeps_its_new_message(
 # -- X09 --------------------------------------------------------------------------------------------------------------
 
 
-def test_x09_messages_of_one_group_come_one_at_a_time_groups_beside_each_other(
-    space: spool.Space, again: Reopen
-) -> None:
+def test_x09_messages_of_one_group_come_one_at_a_time_groups_beside_each_other(space: spool.Space, again: Reopen):
     space.create_queue("q")
     for n in range(6):
         space.put("q", n, group="even" if n % 2 == 0 else "odd")
@@ -293,9 +287,7 @@ def test_x09_a_transaction_that_has_a_group_may_take_more_of_it_in_order(space: 
     assert drained(space, "q") == [3]
 
 
-def test_x09_a_message_that_waits_for_its_next_attempt_keeps_its_group_waiting(
-    space: spool.Space, clock: MovedClock
-) -> None:
+def test_x09_a_message_that_waits_for_its_next_attempt_keeps_its_group_waiting(space: spool.Space, clock: MovedClock):
     space.create_queue("q", retry_delay=100)
     space.put("q", 1, group="g")
     space.put("q", 2, group="g", delay=10)

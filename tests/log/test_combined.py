@@ -87,9 +87,7 @@ def test_a_leader_commits_the_request_of_another_process(
     assert slots_of(leader).none_stand
 
 
-def test_each_request_of_a_commit_gets_its_own_ids(
-    leader: spool.Space, tmp_path: Path, pool: ThreadPoolExecutor
-) -> None:
+def test_each_request_of_a_commit_gets_its_own_ids(leader: spool.Space, tmp_path: Path, pool: ThreadPoolExecutor):
     others = [spool.open(tmp_path / "space") for _ in range(4)]
     try:
         with door.leading(leader):
@@ -132,9 +130,7 @@ def test_two_processes_that_commit_in_turns_do_not_commit_together(leader: spool
         owner.get("orders")
 
 
-def test_a_process_beside_one_that_commits_more_often_soon_commits_alone(
-    leader: spool.Space, owner: spool.Space
-) -> None:
+def test_a_process_beside_one_that_commits_more_often_soon_commits_alone(leader: spool.Space, owner: spool.Space):
     """Several commits since the last own commit may be those of two processes. Here they are those of one."""
     with pytest.MonkeyPatch.context() as patched:
         led, try_lead = list[RequestSlots](), RequestSlots.try_lead
@@ -530,9 +526,7 @@ def taken_of_a_dead_process(space: spool.Space, number: int) -> int:
     return slot
 
 
-def test_a_request_whose_number_is_empty_is_cancelled_for_a_put_of_its_key(
-    leader: spool.Space, owner: spool.Space
-) -> None:
+def test_a_request_whose_number_is_empty_is_cancelled_for_a_put_of_its_key(leader: spool.Space, owner: spool.Space):
     """Rule 20."""
     number = door.counters(leader).issued + 1
     door.store(leader).shared.counters.store_issued(number)

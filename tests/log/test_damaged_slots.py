@@ -99,9 +99,7 @@ def test_one_changed_bit_commits_no_request_of_a_slot(leader: spool.Space, state
 
 @pytest.mark.parametrize("wrong", STATES)
 @pytest.mark.parametrize("state", STATES)
-def test_another_state_without_its_checksum_commits_no_request_of_a_slot(
-    leader: spool.Space, state: str, wrong: str
-) -> None:
+def test_another_state_without_its_checksum_commits_no_request_of_a_slot(leader: spool.Space, state: str, wrong: str):
     ring = Ring(leader, state)
     store_state(ring.slots, ring.slot, STATES[wrong])
     if state != wrong:

@@ -215,9 +215,7 @@ def test_ctrl_c_in_a_leader_gives_back_the_requests_of_others(gathering: Gatheri
         assert bodies(other) == ["first", "follower", "submitted"]
 
 
-def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on(
-    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_gets_the_lead_as_it_gives_up_hands_it_on(gathering: Gathering, monkeypatch: pytest.MonkeyPatch):
     space, guard, error = gathering.space, door.store(gathering.space).guard, TimeoutError()
     check = guard.check
     mark_delivered(error)  # the space remains open

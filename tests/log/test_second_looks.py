@@ -83,9 +83,7 @@ def test_a_failed_claim_moves_to_the_error_queue_of_current_settings(space: spoo
     assert bodies(space, "errors") == ["one", "two"]
 
 
-def test_changes_by_others_while_a_message_expires_count(
-    processes: Processes, space: spool.Space, watched: Watched
-) -> None:
+def test_changes_by_others_while_a_message_expires_count(processes: Processes, space: spool.Space, watched: Watched):
     counting, disk = watched
     space.put("orders", "short", time_to_live=1)
     processes.machine.clock.sleep(2)
@@ -114,9 +112,7 @@ def test_a_branch_that_is_committed_while_messages_are_counted_counts(
     assert (found.ready, found.in_doubt) == (1, 0)
 
 
-def test_every_query_hides_a_message_that_a_branch_of_another_process_holds(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_every_query_hides_a_message_that_a_branch_of_another_process_holds(space: spool.Space, other: spool.Space):
     space.put("orders", "one")
     assert bodies(other) == ["one"]
     prepare(space, take=True)
@@ -206,9 +202,7 @@ def test_a_failed_message_moves_to_the_error_queue_of_current_settings(space: sp
         space.change_queue("work", error_queue=None)
 
 
-def test_a_queue_made_or_deleted_while_one_opens_or_checks_is_not_lost(
-    processes: Processes, space: spool.Space
-) -> None:
+def test_a_queue_made_or_deleted_while_one_opens_or_checks_is_not_lost(processes: Processes, space: spool.Space):
     def make_and_use() -> None:
         space.create_queue("new")
         space.put("new", "one")

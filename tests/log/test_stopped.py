@@ -73,9 +73,7 @@ def test_a_transaction_of_a_space_that_has_stopped_says_so(processes: Processes,
             call()
 
 
-def test_a_holder_of_claims_and_arrivals_learns_that_the_space_has_stopped(
-    processes: Processes, space: spool.Space
-) -> None:
+def test_a_holder_of_claims_and_arrivals_learns_that_the_space_has_stopped(processes: Processes, space: spool.Space):
     space.put_many("orders", ["one", "two", "three"])
     with space.claims() as claims, space.arrivals(["orders"]) as arrivals:
         one, two, three = claims.take("orders", 3)

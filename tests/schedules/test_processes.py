@@ -63,10 +63,10 @@ def test_of_processes_that_are_killed_or_stopped_the_others_put_each_message_onc
         end_housekeeping(space)  # this process only looks
         monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.05)
         living = [children.start(live) for _ in range(3)]
+        until(lambda: len(space.engine.other_processes()) == 3)
         for minute in range(times):
             victim = living.pop(0)
-            if kind is signal.SIGSTOP:  # before the commit, which a stopped process would hold up
-                os.kill(victim, kind)
+            os.kill(victim, signal.SIGSTOP if kind is signal.SIGSTOP else 0)  # (in a commit, it would stop the others)
             clock.set(START + MINUTE * (minute + 1))
             if kind is signal.SIGKILL:
                 time.sleep(chance.random() * 0.1)

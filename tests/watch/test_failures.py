@@ -78,9 +78,7 @@ def test_x20_a_failure_is_counted_for_a_day(space: spool.Space, monkeypatch: pyt
     assert counted(space) == {}
 
 
-def test_x20_results_are_read_once_also_from_compacted_files(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_x20_results_are_read_once_also_from_compacted_files(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     for number in range(40):
         store_result(space, str(number), "FAILURE" if number % 4 == 0 else "SUCCESS")
     assert counted(space) == {("bake", "results", "KeyError"): 10}

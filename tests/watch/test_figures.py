@@ -164,9 +164,7 @@ def test_x13_a_group_that_does_not_exist_is_logged_once(tmp_path: Path, caplog: 
     ("data", "error"),
     [(b"", spool.CorruptedFile), (b"abcdefgh", spool.CorruptedFile), (os.urandom(500), spool.CorruptedFile)],
 )
-def test_x13_a_damaged_copy_is_one_clear_error(
-    published: spool.Space, data: bytes, error: type[spool.SpoolError]
-) -> None:
+def test_x13_a_damaged_copy_is_one_clear_error(published: spool.Space, data: bytes, error: type[spool.SpoolError]):
     Path(published.path, layout.STATUS).write_bytes(data)
     with pytest.raises(error, match="is damaged"):
         read_metrics(published.path)

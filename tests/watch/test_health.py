@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from spool.admin.findings import Kind
 from spool.watch.health import Cause, Rates, Trouble, queue_causes, rates_between, troubles
 from spool.watch.sentences import sentence, told
 from spool.watch.units import size
+from tests.meanwhile import prepare
+from tests.scripts.conftest import flip
 from tests.scripts.exporters import parsed
 from tests.scripts.top_samples import seen, texts
 from tests.watch.samples import NOW, metrics, queue_stats, transaction
@@ -30,6 +33,7 @@ DOWN = ("route_down", "orders", "http://shop")
 FILE = spool.Finding(Kind.QUARANTINED, "quarantine/x", "", reason="too-large")
 DAMAGED = replace(FILE, kind=Kind.DAMAGED)
 STRAY = replace(FILE, reason="foreign")
+UNREAD = replace(DAMAGED, name="committed/x")
 
 
 def recovery(age: float, *others: spool.Finding) -> spool.RecoveryRecord:
@@ -85,7 +89,7 @@ CASES: Mapping[str, tuple[spool.SpaceMetrics, list[str]]] = {
         metrics(queues={"results": queue_stats(ready=1, oldest_age=DAY)}, roles={"results": "state"}), []),
     "the recovery of an hour ago": (metrics(recovery=recovery(3_600)), ["A recovery 1 h ago had 2 findings."]),
     "the recovery of the day before yesterday": (metrics(recovery=recovery(2 * DAY)), []),
-    "damage that a recovery found long ago": (metrics(recovery=recovery(2 * DAY, DAMAGED)), [
+    "damage that a recovery found long ago": (metrics(recovery=recovery(2 * DAY, UNREAD)), [
         "A recovery 2 d ago found 1 damaged file, which nobody has repaired."]),
 }  # fmt: skip
 
@@ -114,19 +118,40 @@ def test_top_and_the_console_mark_the_same_queues(found: spool.SpaceMetrics, sen
     assert marked == set(queue_causes(found, {})) == set(Samples(lambda: found, lambda: 0.0).snapshot().causes)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: os.truncate(file, 60)], ids=["missing", "torn"])
-def test_damage_that_a_recovery_found_is_a_trouble_until_its_repair(
-    path: Path, damage: Callable[[Path], object]
+def test_damage_that_a_recovery_found_is_a_trouble_until_it_ends(
+    path: Path, damage: Callable[[Path], object], by_hand: bool
 ) -> None:
     with spool.create(path) as space:
         space.create_queue("orders")
         space.put("orders", "lost")
-    damage(max((path / "committed").iterdir()))
+    file = max((path / "committed").iterdir())
+    whole = file.read_bytes()
+    damage(file)
     with spool.open(path) as space:
-        before = troubles(space.metrics(), time.time(), {})
-        space.check(repair=True)
-        after = troubles(space.metrics(), time.time(), {})
-    assert [each.cause for each in before + after if each.cause.is_bad] == [Cause.UNREADABLE, Cause.DAMAGE]
+        found = troubles(space.metrics(), time.time(), {})
+        assert by_hand or space.check(repair=True)
+    if by_hand:
+        file.write_bytes(whole)
+    with spool.open(path) as space:
+        found += troubles(space.metrics(), time.time(), {})
+    assert [each.cause for each in found if each.cause.is_bad] == [
+        Cause.UNREADABLE,
+        *([] if by_hand else [Cause.DAMAGE]),
+    ]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_damaged_vote_is_damage_also_beside_other_processes(path: Path, beside: bool) -> None:
+    with spool.create(path) as space:
+        space.create_queue("orders")
+        prepare(space)
+    with ExitStack() as living:
+        if beside:
+            living.enter_context(spool.open(path))
+        flip(next((path / "prepared").iterdir()), 100)
+        assert living.enter_context(spool.open(path)).metrics().damaged == 1
 
 
 def test_messages_that_fail_now_are_trouble_until_the_rate_is_zero() -> None:

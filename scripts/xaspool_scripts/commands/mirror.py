@@ -104,10 +104,11 @@ def restore(context: click.Context, directory: str) -> None:
     with progress("restoring", 1) as set_progress:
         made = mirrors.restore(path, directory, progress=lambda done, of: set_progress(done / max(1, of)))
     with made as space:
-        damaged = [finding for finding in space.check() if finding.kind == "damaged"]
+        found = (*space.recovery.findings, *space.check())
+        damaged = {finding.name: finding for finding in found if finding.kind in ("damaged", "torn")}
         waiting = sum(stats.ready + stats.delayed for stats in space.stats().values())
         note(f"made a queue space in {printable(space.path)}, with {plural(waiting, 'message')}; it has no mirror yet")
-    for finding in damaged:
+    for finding in damaged.values():
         note(str(finding))
     if damaged:
         context.exit(DAMAGE_LEFT)

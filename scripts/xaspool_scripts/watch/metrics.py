@@ -242,8 +242,7 @@ def _serve(watched: Watched, exporter: Exporter, host: str, port: int, *, as_jso
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
         thread.start()
-        url = f"http://{in_url(host)}:{server.port}/metrics"
-        announce("serving", exporter.path, url, as_json=as_json)
+        announce("serving", exporter.path, f"http://{in_url(host)}:{server.port}/metrics", as_json=as_json)
         reader = "user of this machine" if is_loopback(host) else "user who reaches this address"
         note(f"every {reader} can read these metrics")
         try:
