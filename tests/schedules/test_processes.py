@@ -47,12 +47,8 @@ def dues(space: spool.Space) -> Counter[str]:
     return Counter(one.headers["schedule-due"] for one in space.browse("q"))
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_of_processes_that_are_killed_or_stopped_the_others_put_each_message_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: signal.Signals
-):
-    """The housekeeping of each process puts the messages; at each minute, one process is killed, or stopped until the
-    message is there."""
+def test_of_processes_that_are_killed_the_others_put_each_message_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The housekeeping of each process puts the messages; at each minute, one process is killed at some moment."""
     chance, times, path, clock = random.Random(1), 20, tmp_path / "space", SharedClock()
 
     def live() -> None:
@@ -63,22 +59,29 @@ def test_of_processes_that_are_killed_or_stopped_the_others_put_each_message_onc
         end_housekeeping(space)  # this process only looks
         monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.05)
         living = [children.start(live) for _ in range(3)]
-        until(lambda: len(space.engine.other_processes()) == 3)
         for minute in range(times):
-            victim = living.pop(0)
-            os.kill(victim, signal.SIGSTOP if kind is signal.SIGSTOP else 0)  # (in a commit, it would stop the others)
             clock.set(START + MINUTE * (minute + 1))
-            if kind is signal.SIGKILL:
-                time.sleep(chance.random() * 0.1)
-                os.kill(victim, kind)
-                assert children.exit_code(victim) == -kind
-                victim = children.start(live)
-            living.append(victim)
+            time.sleep(chance.random() * 0.1)
+            victim = living.pop(0)
+            os.kill(victim, signal.SIGKILL)
+            assert children.exit_code(victim) == -signal.SIGKILL
+            living.append(children.start(live))
             until(lambda wanted=minute + 1: len(dues(space)) == wanted)  # type: ignore[misc]
-            os.kill(victim, signal.SIGCONT)
         for child in living:
             os.kill(child, signal.SIGKILL)
             children.exit_code(child)
         put_due(door.core(space))
         assert Counter(dues(space).values()) == {1: times}
         assert space.check() == []
+
+
+def test_a_late_message_is_put_although_the_elected_process_is_stopped(tmp_path: Path):
+    clock = SharedClock()
+    with made(tmp_path / "space", clock) as stopped, spool.open(timed(tmp_path / "space", clock)) as other:
+        for space in (stopped, other):
+            end_housekeeping(space)
+        door.steps(stopped)
+        for seconds, count in ((45.0, 0), (55.0, 1)):  # the message is due after 40 seconds
+            clock.set(START + seconds)
+            door.steps(other)
+            assert len(dues(stopped)) == count
