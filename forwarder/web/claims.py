@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from forwarder.web.forms import outcome_of, put_of, queues_of
 from forwarder.web.leases import MOST_AT_ONCE, Lease
-from forwarder.web.limits import check_lease
+from forwarder.web.limits import SMALL_BODY
 from forwarder.web.messages import message_answer
 from forwarder.web.tokens import Right
-from forwarder.web.web_call import Gone, Served, WebCall, answer, json_answer, json_object, optional
+from forwarder.web.web_call import BodyMemory, Gone, Served, WebCall, answer, json_answer, json_object, optional
 from spool.client.fields import ARROW, MOST_JSON_BYTES, NDJSON, branch_of, json_bytes
 from spool.errors import Full, InvalidArgument, MessageInUse
 from spool.model.checks import check
@@ -63,6 +63,13 @@ def _lines(found: list[tuple[Lease, Message]], has_value: bool) -> bytes:
     return b"".join(lines)
 
 
+async def _long_body(call: WebCall, room: BodyMemory) -> dict[str, Any]:
+    """Read the body. BadMessageId, before a long body is read, if the client does not have the lease of the address."""
+    if not (length := call.header(b"content-length") or "").isdigit() or int(length) > SMALL_BODY:
+        call.served().leases.check_known(call.request.path_params["receipt"], call.client)
+    return json_object(await call.body(room, MOST_JSON_BYTES))
+
+
 def _named(call: WebCall, given: dict[str, Any], *, passes: bool = False) -> tuple[Served, list[str]]:
     """Return the receipt of the address, with the body's further ``receipts``. ``passes``: whether to leave out those
     of ended leases, unless all have ended."""
@@ -91,9 +98,8 @@ async def acknowledge(call: WebCall) -> Response:
 
 async def commit(call: WebCall) -> Response:
     """Remove the message, and put new messages, in one commit."""
-    check_lease(call)
     with call.server.room() as room:
-        given = json_object(await call.body(room, MOST_JSON_BYTES))
+        given = await _long_body(call, room)
         told = _puts(call, given, "receipts")
         ids = await _end(call, "commit", given, lambda served, messages: served.leases.claims.commit(messages, told))
     return json_answer(200, {"ids": ids or []})
@@ -119,9 +125,8 @@ async def conclude(call: WebCall) -> Response:
     The body is an ``outcome_of``; unless it is a failure, the messages of its list ``also`` are put in the same commit.
     If a queue has no room, the effect is "kept", and the client still holds the message.
     """
-    check_lease(call)
     with call.server.room() as room:
-        given = json_object(await call.body(room, MOST_JSON_BYTES))
+        given = await _long_body(call, room)
         on_failure = check("on_failure", given.pop("on_failure", "reject"), ON_FAILURE)
         puts = _puts(call, {"put": given.pop("also", [])})
         outcome = outcome_of(given)
@@ -133,15 +138,12 @@ async def conclude(call: WebCall) -> Response:
             branch = branch_of(call.request.path_params["receipt"])
             found: Conclusion = await _end(call, "conclude", {}, partial(_concluded, outcome, on_failure, puts, branch))
         except _Kept as kept:
-            found = kept.conclusion
+            [found] = kept.args
     return json_answer(200, {**found._asdict(), "event": found.event.name})
 
 
 class _Kept(Exception):
-    """A queue has no room for the effects of an outcome."""
-
-    def __init__(self, conclusion: Conclusion) -> None:
-        self.conclusion = conclusion
+    """A queue has no room for the effects of an outcome. Its argument: the conclusion of the attempt."""
 
 
 async def _concluded(

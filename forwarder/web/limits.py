@@ -1,16 +1,13 @@
-"""The limits of one client: how many things it may have in progress, and when its long body is read."""
+"""The limits of one client: how many things it may have in progress, and which headers only once."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spool.client.problems import TooMany
 from spool.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from forwarder.web.web_call import WebCall
 
 SMALL_BODY = 512 << 10
 """The most bytes of the body of most calls. (The receipts of all leases of a client fit.)"""
@@ -37,13 +34,6 @@ def check_once(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     if twice := [name for name, count in counts.items() if count > 1]:
         raise InvalidArgument(f"a request has one header {twice[0]}")
     return headers
-
-
-def check_lease(call: "WebCall") -> None:
-    """Raise BadMessageId, before a long body is read, if the client does not have the lease of the address."""
-    length = call.header(b"content-length") or ""
-    if not length.isdigit() or int(length) > SMALL_BODY:
-        call.served().leases.check_known(call.request.path_params["receipt"], call.client)
 
 
 class Looks:
