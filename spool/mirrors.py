@@ -187,7 +187,6 @@ def _restore(disk: Disk, mirror: Disk, id: str, settings: str, progress: Callabl
     write_id(disk, id)
     write_settings(disk, settings)
     disk.unlink(layout.RESTORING)  # last: until then, a power cut leaves a directory that another restore accepts
-    disk.flush_directory("")
     progress(len(names), len(names))
 
 

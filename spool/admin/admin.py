@@ -420,7 +420,7 @@ class Administration(Closing):
 
     @public_call("looking at the queue")
     def _look(self, queue: str) -> None:
-        look(self._store, queue, self._store.shared.counters.read())
+        look(self._store, queue)
         list_prepared(self._store)
         expire(self._store, queue, self._store.deadline())
 

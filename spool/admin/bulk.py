@@ -104,7 +104,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
 
     Raises Full if a limit of a queue refuses a commit. Its text tells how many messages were moved before.
     """
-    look(store, bulk.queue, store.shared.counters.read())
+    look(store, bulk.queue)
     list_prepared(store)
     cursor = Cursor(bulk.queue, bulk.wanted)
     done = 0

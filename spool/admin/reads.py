@@ -6,7 +6,6 @@ A program keeps values in a queue under keys, e.g. the results of tasks. The cor
 from functools import partial
 from typing import NamedTuple
 
-from spool.coordination.counters import CounterPage
 from spool.errors import BadMessageId, CorruptedFile
 from spool.index.run import Run
 from spool.log.visibility import catch_up
@@ -137,15 +136,16 @@ def find_now(store: Store, wanted: Wanted, other_than: str | None) -> Message | 
 
     ``other_than``: the id of a message that is not returned.
     """
-    look(store, wanted.queue, store.check_usable())
+    look(store, wanted.queue)
     while (position := _newest(store, wanted)) is not None:
         if (seen := peek(store, position)) is not None:
             return None if seen.message.id == other_than else seen.message
     return None  # (``peek`` has caught up, so a message that replaced the removed one was found in the next round)
 
 
-def look(store: Store, queue: str, page: CounterPage) -> None:
-    """Apply all commits before a look at a queue's messages. QueueNotFound. ``page``: the counters, as just read."""
+def look(store: Store, queue: str) -> None:
+    """Apply all commits before a look at a queue's messages. QueueNotFound."""
+    page = store.shared.counters.read()
     check_queue(store.settings, queue, page)
     store.view.was_searched = True
     catch_up(store, page)

@@ -150,7 +150,6 @@ class Intake:
     def _watch(self) -> None:
         """Watch the folders before the intake lists them. For a file from before the watch, no rename proves that the
         file is complete."""
-        self._store.check_usable()  # (a commit would notice the same, but without a dropped file there is none)
         self._store.at_end[self._watcher.close] = None  # the space may be closed before ``run`` ends
         for queue in self._queues():
             self._watcher.watch(queue)

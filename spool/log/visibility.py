@@ -146,8 +146,8 @@ def catch_up(store: Store, page: CounterPage | None = None) -> None:
         page: the counters, if the caller has read them during its own check.
     """
     page = page or store.shared.counters.read()
-    if page.is_stopped:
-        page.check()
+    if page.is_stopped or store.misplaced:
+        store.check_usable()
     if page.published > store.view.index.applied:
         apply_up_to(store, page.published)
     settings = store.settings.known

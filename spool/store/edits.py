@@ -75,7 +75,6 @@ def use_edits(store: Store, file: SettingsFile) -> None:
     """Put the settings into use after an edit of the file by hand."""
     if file.config is not store.settings.current().config:
         store.shared.counters.bump_settings()
-        store.settings.current()
 
 
 def notice_edits(store: Store) -> None:

@@ -98,7 +98,7 @@ class QueueArrivals(Closing):
         The descriptor becomes readable at that time, so no caller needs this number for its waits.
         """
         self._opened()
-        catch_up(self._store, self._store.check_usable())
+        catch_up(self._store)
         due = self._next_due()
         return None if due is None else max(0.0, due - self._store.clock.now())
 

@@ -124,7 +124,7 @@ class Claims(HeldMessages):
         return self._submit(messages, partial(make, **given), removes=call == "commit")
 
     def _removal(self, found: Sequence[_Held], puts: Sequence[tuple[str, Any, dict[str, Any]]] = ()) -> WriteSet:
-        request = removal(self._store.check_usable(), _ranges(found))
+        request = removal(self._store.shared.counters.read(), _ranges(found))
         for queue, body, options in puts:
             request.append(put_request(self._core, queue, [body], **options))
         return request
@@ -281,7 +281,7 @@ class Claims(HeldMessages):
     def _failure(self, found: Sequence[_Held], *, reason: str, delay: float | None, is_final: bool = False) -> WriteSet:
         """Return the write set that records a failure of messages, under the current settings."""
         store = self._store
-        page = store.check_usable()
+        page = store.shared.counters.read()
         batch = WriteSet(page=page)
         settings = store.settings.current(page)
         with store.view.mutex:

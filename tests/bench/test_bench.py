@@ -37,9 +37,7 @@ def tables(text: str) -> list[list[list[str]]]:
     return found
 
 
-def test_raw_sqlite_and_ours_are_measured_and_the_rest_says_why_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_raw_sqlite_and_ours_are_measured_and_the_rest_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     contenders = ["raw append", "xaspool", "SQLite"]
     command.main(["1", "100", "--peers", ",".join(contenders), "--directory", str(tmp_path), "--markdown", *TINY])
     said = capsys.readouterr().out

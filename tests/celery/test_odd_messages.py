@@ -125,9 +125,7 @@ TEA = spool.Codec("application/x-tea", lambda _: b"tea", lambda _: Tea())
 
 @pytest.mark.parametrize("body", [GEOJSON, Tea()], ids=["a key properties", "an unknown codec"])
 @pytest.mark.parametrize("queue", ["odd", "aside"])
-def test_a_message_of_another_program_neither_ends_the_worker_nor_holds_up_others(
-    odd: Shop, queue: str, body: object
-) -> None:
+def test_a_message_of_another_program_neither_ends_the_worker_nor_holds_up_others(odd: Shop, queue: str, body: object):
     spool.register_codec("tea", TEA, Tea)
     id = odd.space.put(queue, body)
     place = "failed" if queue == "odd" else queue

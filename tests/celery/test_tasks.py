@@ -136,9 +136,7 @@ def test_two_brokers_in_one_process(shop: Shop, own: Shop) -> None:
 
 
 @pytest.mark.slow
-def test_10000_waiting_tasks_run_once_each_beside_two_processes_that_commit(
-    own: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_10000_waiting_tasks_run_once_each_beside_two_processes_that_commit(own: Shop, monkeypatch: pytest.MonkeyPatch):
     log = own.place / "tasks.log"
     monkeypatch.setenv(LOG, str(log))
     with two_that_commit(own.place):

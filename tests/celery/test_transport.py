@@ -307,9 +307,7 @@ def test_a_rejected_message_moves_to_the_error_queue(connect: Callable[..., Conn
     assert failed.failure_reason == "the consumer rejected the message"
 
 
-def test_a_rejected_message_remains_if_its_error_queue_is_missing(
-    connect: Callable[..., Connection], path: Path
-) -> None:
+def test_a_rejected_message_remains_if_its_error_queue_is_missing(connect: Callable[..., Connection], path: Path):
     connection = connect(queue={"error_queue": "failed"})
     Producer(connection).publish("green", routing_key="tea", declare=[Queue("tea")])
     with connection.channel() as channel:

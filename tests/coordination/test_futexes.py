@@ -104,9 +104,7 @@ def test_a_wait_ends_at_its_deadline(root: str) -> None:
 
 
 @pytest.mark.parametrize("why", ["files are not mapped", "the kernel wakes nobody"])
-def test_without_futexes_a_thread_polls(
-    root: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
+def test_without_futexes_a_thread_polls(root: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, why: str):
     if why == "files are not mapped":
         monkeypatch.setattr(file_stat, "overwrites_in_place", lambda path: False)
     else:

@@ -92,9 +92,7 @@ def test_e12_a_file_that_is_cut_off(made: Zoo, judged: Judged, kind: str, stride
 
 @pytest.mark.every(4, first=2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_e03_zeroes_noise_surplus_and_other_things_under_the_name(
-    made: Zoo, judged: Judged, kind: str, stride: Stride
-) -> None:
+def test_e03_zeroes_noise_surplus_and_other_things_under_the_name(made: Zoo, judged: Judged, kind: str, stride: Stride):
     name, data = _content(made, kind)
     step = stride(29 if len(data) < LARGE_BYTES else 167)
     judged(damages.replacements(name), 1)

@@ -38,9 +38,7 @@ def test_e12_a_header_with_any_value_in_it_is_within_the_limits_or_refused(
 
 
 @pytest.mark.parametrize("name", sorted(hostile.GOLDEN))
-def test_e12_a_header_with_each_value_at_its_edges_is_within_the_limits_or_refused(
-    name: str, tried: dict[str, int]
-) -> None:
+def test_e12_a_header_with_each_value_at_its_edges_is_within_the_limits_or_refused(name: str, tried: dict[str, int]):
     for fields in hostile.each_changed(hostile.header_fields(name)):
         if isinstance(fields, dict):
             encoded = hostile.header_bytes(1, hostile.packed_fields(fields), min(15, len(fields) + 6))

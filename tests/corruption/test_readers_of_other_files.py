@@ -30,9 +30,7 @@ def test_x06_a_note_with_any_value_in_it_names_possible_messages_only(
     tried["accepted" if len(ranges) == 3 else "refused"] += 1
 
 
-def test_x06_a_note_with_each_value_at_its_edges_names_possible_messages_only(
-    tmp_path: Path, tried: dict[str, int]
-) -> None:
+def test_x06_a_note_with_each_value_at_its_edges_names_possible_messages_only(tmp_path: Path, tried: dict[str, int]):
     for records in each_changed(readers.NOTE):
         if isinstance(records, list):
             _, ranges = readers.read_note(tmp_path, readers.note_bytes(records))

@@ -51,7 +51,9 @@ def _cut_at(step: int | None, rules: Rules) -> tuple[Machine, Answers]:
 
 
 def _is_usable(machine: Machine, answers: Answers) -> None:
-    """Open the space, or create it if its creation was not acknowledged; then it works."""
+    """Open the space, or create it if its creation was not acknowledged; then it works. A user's files may lie in the
+    folder of the acknowledged queue."""
+    assert not answers.queue or SimulatedDisk(machine).names("drop") == ["a"]
     with repeatable(2):
         try:
             space = spool.open(SimulatedDisk(machine))

@@ -36,9 +36,7 @@ from tests.survivors import Rules, survivors
 
 @pytest.mark.every(4)
 @pytest.mark.parametrize("history", overwriting.OVERWRITING, ids=str)
-def test_commits_in_overwritten_files_survive_every_power_cut(
-    history: History, stride: Stride, record_property
-) -> None:
+def test_commits_in_overwritten_files_survive_every_power_cut(history: History, stride: Stride, record_property):
     # (with a few survivors of each cut, no test misses the flush of a removed mark)
     per_cut = 3 if stride(2) > 1 else 40
     explorer = Explorer(history, Rules.NAMES_FOLLOW, every=stride(8), per_cut=per_cut, again=60)
@@ -47,9 +45,7 @@ def test_commits_in_overwritten_files_survive_every_power_cut(
 
 @pytest.mark.every(4, first=1)
 @pytest.mark.parametrize("history", overwriting.OVERWRITING, ids=str)
-def test_a_live_process_takes_over_commits_in_overwritten_files(
-    history: History, stride: Stride, record_property
-) -> None:
+def test_a_live_process_takes_over_commits_in_overwritten_files(history: History, stride: Stride, record_property):
     tally = Explorer(history, Rules.NAMES_FOLLOW, every=stride(8), per_recovery_cut=2).explore_takeovers()
     record(tally, record_property)
 

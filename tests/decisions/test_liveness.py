@@ -394,9 +394,7 @@ def test_x03_a_log_replaced_by_a_copy_proves_no_life(log: DecisionLog, others: L
     assert others.coordinators() == []
 
 
-def test_x03_a_log_under_the_name_of_another_coordinator_is_damaged(
-    log: DecisionLog, others: LogDirectory, path: Path
-) -> None:
+def test_x03_a_log_under_the_name_of_another_coordinator_is_damaged(log: DecisionLog, others: LogDirectory, path: Path):
     """It must not replace the log of the first coordinator, which lives."""
     log.record(1)
     other = bytes(12)

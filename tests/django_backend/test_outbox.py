@@ -181,9 +181,7 @@ def test_two_movers_of_one_row_put_it_once_and_the_second_waits_for_the_first(
     assert (arguments(space), rows()) == ([1], 0)
 
 
-def test_a_task_that_cannot_be_put_stays_and_fails_no_request(
-    space: spool.Space, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_that_cannot_be_put_stays_and_fails_no_request(space: spool.Space, caplog: pytest.LogCaptureFixture):
     space.change_queue("default", max_messages=1)
     with caplog.at_level(logging.WARNING, "django_xaspool"):
         for number in range(3):
@@ -286,9 +284,7 @@ def check(**settings: Any) -> str:
     return out.getvalue()
 
 
-def test_the_check_of_django_names_a_missing_application_or_table(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_django_names_a_missing_application_or_table(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     assert "no issues" in check()
     monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
     assert "E003) the database 'default' of the outbox has AUTOCOMMIT = False" in check()

@@ -59,9 +59,7 @@ def test_a_mistyped_path_makes_no_space(path: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("how", ["closed", "broken"])
-def test_a_connection_that_django_makes_again_takes_part(
-    space: spool.Space, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_django_makes_again_takes_part(space: spool.Space, how: str, monkeypatch: pytest.MonkeyPatch):
     space.put("orders", 1)
     if how == "closed":
         connection.close()

@@ -68,9 +68,7 @@ def crash(server: postgresql.Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", [3, 60])
-def test_each_order_is_booked_once_whichever_side_is_killed(
-    tmp_path: Path, server: postgresql.Server, faults: int
-) -> None:
+def test_each_order_is_booked_once_whichever_side_is_killed(tmp_path: Path, server: postgresql.Server, faults: int):
     chance, orders, pause = random.Random(faults), 10 * faults, threading.Event()
     with spool.create(tmp_path / "shop") as space, server.connect() as database:
         space.create_queue("orders")

@@ -213,9 +213,7 @@ def test_x05_settings_reach_spark(space: spool.Space, monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_x05_an_endpoint_that_cannot_work_is_refused_in_one_line(
-    space: spool.Space, words: list[str], said: str
-) -> None:
+def test_x05_an_endpoint_that_cannot_work_is_refused_in_one_line(space: spool.Space, words: list[str], said: str):
     result = CliRunner().invoke(main, ["-s", space.path, "--route", "work=queue:next", *words])
     assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
     assert len(result.stderr.splitlines()) == 1

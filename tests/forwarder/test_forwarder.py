@@ -165,9 +165,7 @@ def test_q12_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_e08_slow_calls_on_every_core_hold_back_no_other_route_and_end_with_a_killed_driver(
-    path: str, tmp_path: Path
-) -> None:
+def test_e08_slow_calls_on_every_core_hold_back_no_other_route_and_end_with_a_killed_driver(path: str, tmp_path: Path):
     """The calls of the slow service end only when the messages for the fast one have been answered.
 
     They do not end with a signal to the driver's process group.

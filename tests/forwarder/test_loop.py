@@ -316,9 +316,7 @@ with spool.open(path) as space:
 
 @pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("moment", ["both claimed", "one prepared, one called"])
-def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing(
-    space: spool.Space, moment: str
-) -> None:
+def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing(space: spool.Space, moment: str):
     space.create_queue("next")
     space.put_many("work", range(3 * FIRST))
     killed = subprocess.run(

@@ -49,9 +49,7 @@ def sent(context: object, chunks: list[Chunk], tasks: int) -> list[TaskResult]:
     return in_process(pickle.loads(pickle.dumps(chunks)))
 
 
-def test_a_service_is_sent_to_the_workers_and_opened_there_once(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_is_sent_to_the_workers_and_opened_there_once(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(driver, "spark_job", sent)
     service: Service = Shout("!")
     caller: Caller = service.open()
@@ -83,9 +81,7 @@ class Unpicklable(Shout):
         (Unpicklable("!", file=lambda: None), "frozen dataclass"),
     ],
 )
-def test_an_unusable_service_object_is_refused_before_a_message_is_taken(
-    space: spool.Space, service: Any, text: str
-) -> None:
+def test_an_unusable_service_object_is_refused_before_a_message_is_taken(space: spool.Space, service: Any, text: str):
     with pytest.raises(ServiceError, match=text):
         Forwarder(space.path, {"work": service}, SPARK).run(once=True)
 

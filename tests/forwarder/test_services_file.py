@@ -79,7 +79,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     flush, rename = os.fsync, os.rename
 
     def flushed(file: int) -> None:
-        steps.append(("flush", os.readlink(f"/proc/self/fd/{file}").rpartition("/")[2], names(tmp_path)))
+        steps.append((os.fstat(file).st_size, os.readlink(f"/proc/self/fd/{file}").rpartition("/")[2], names(tmp_path)))
         flush(file)
 
     def renamed(*args: Any, **options: Any) -> None:
@@ -89,7 +89,8 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fsync", flushed)
     monkeypatch.setattr(os, "rename", renamed)
     call(parse(f"file:{tmp_path}"))
-    (_, hidden, there), middle, (_, place, there_then) = steps
+    (size, hidden, there), middle, (_, place, there_then) = steps
+    assert size == (tmp_path / ID).stat().st_size
     assert hidden.startswith(".")
     assert hidden.endswith(".tmp")
     assert there == [hidden]

@@ -184,9 +184,7 @@ def test_a_message_keeps_its_attempts_if_the_proxy_says_that_it_did_not_reach_th
     assert_refused_by(proxy, call(parse(f"http://{nowhere}/orders?{status}")))
 
 
-def test_a_lost_connection_behind_the_proxy_is_an_attempt(
-    proxy: str, nowhere: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_connection_behind_the_proxy_is_an_attempt(proxy: str, nowhere: str, monkeypatch: pytest.MonkeyPatch):
     """The message may be the cause, so it must not be delivered for ever."""
     monkeypatch.setenv("HTTP_PROXY", f"joe:secret@{proxy}")
     for header in ({"Proxy-Status": "p; error=connection_terminated"}, {"X-Squid-Error": "ERR_ZERO_SIZE_OBJECT 0"}):

@@ -131,9 +131,7 @@ def test_a_message_that_kills_its_worker_is_counted_by_its_outcome(
     assert result.failures.last(effect) == "the worker that handled it died: Python worker exited unexpectedly"
 
 
-def test_a_call_that_had_to_be_ended_with_its_worker_took_too_long(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_had_to_be_ended_with_its_worker_took_too_long(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     wanted = space.put("work", b"x")
     answers["it"] = echo
     monkeypatch.setattr("forwarder.round.GRACE_SECONDS", 0.0)

@@ -25,9 +25,7 @@ def put(space: spool.Space, number: int) -> None:
     assert len(list(space.browse("results"))) == COUNT * (number + 1)
 
 
-def test_tables_of_messages_with_different_fields_have_a_limit(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_messages_with_different_fields_have_a_limit(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(body_files, "_MAX_RUNS", 3 * COUNT)
     for number in range(5):
         put(space, number)

@@ -91,9 +91,7 @@ def test_a_msgpack_file_is_a_stream_of_puts(space: spool.Space) -> None:
         (stream({"body": "x", "content_type": 7}), "content_type is a text of 1 to 255"),
     ],
 )
-def test_an_unacceptable_file_moves_to_quarantine_whole_with_the_reason(
-    space: spool.Space, data: bytes, reason: str
-) -> None:
+def test_an_unacceptable_file_moves_to_quarantine_whole_with_the_reason(space: spool.Space, data: bytes, reason: str):
     (folder(space) / "bad.msgpack").write_bytes(data)
     (folder(space) / "good.txt").write_bytes(b"good")
     counts = Intake(space).run(once=True)

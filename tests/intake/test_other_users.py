@@ -271,9 +271,7 @@ def kept_reasons(path: Path) -> list[str]:
         return [finding.detail for finding in space.quarantined()]
 
 
-def test_a_file_that_grows_before_it_is_copied_waits(
-    path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_grows_before_it_is_copied_waits(path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch):
     """Its writer enlarges it after the intake has looked at its size."""
     sparse(path, "grows", 10)
     clock.later = 61
@@ -293,9 +291,7 @@ def test_a_file_that_grows_before_it_is_copied_waits(
         assert list((path / "active").rglob("grows")) == []
 
 
-def test_the_holes_of_a_file_take_no_room_in_its_copy(
-    path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_holes_of_a_file_take_no_room_in_its_copy(path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch):
     sparse(path, "holes", 20 << 20)
     with (path / "drop/q/holes").open("r+b") as file:
         file.seek(10 << 20)

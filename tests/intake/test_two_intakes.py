@@ -132,9 +132,7 @@ def test_a_file_with_both_names_is_taken_once_by_an_intake_that_saw_no_dead_one(
 
 
 @pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
-def test_a_file_that_its_owner_linked_elsewhere_is_taken_beside_a_dead_intakes_of_that_name(
-    processes: Processes,
-) -> None:
+def test_a_file_that_its_owner_linked_elsewhere_is_taken_beside_a_dead_intakes_of_that_name(processes: Processes):
     drop(processes, "a")
     other, disk = processes.open()
 
@@ -202,9 +200,7 @@ def rename_in(processes: Processes, body: bytes) -> None:
 
 @STRICT
 @pytest.mark.parametrize(("call", "about"), [("flush_directory", f"{TAKEN}orders"), ("rename_new", FIRST)])
-def test_a_file_dropped_under_the_name_of_a_file_in_capture_is_taken_too(
-    processes: Processes, call: str, about: str
-) -> None:
+def test_a_file_dropped_under_the_name_of_a_file_in_capture_is_taken_too(processes: Processes, call: str, about: str):
     """The second case: after the intake has compared the two files."""
     drop(processes, "a")
     space, disk = processes.open()

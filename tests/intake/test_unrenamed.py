@@ -113,9 +113,7 @@ def test_a_file_that_was_captured_under_a_name_now_ignored_is_not_lost(space: sp
 # -- the time to settle -----------------------------------------------------------------------------------------------
 
 
-def test_x22_with_a_time_to_settle_each_file_waits_however_it_arrived(
-    timed_space: spool.Space, clock: MovedClock
-) -> None:
+def test_x22_with_a_time_to_settle_each_file_waits_however_it_arrived(timed_space: spool.Space, clock: MovedClock):
     """A server that resumes an upload closes the file between its parts."""
     drop = folder(timed_space)
     (drop / "a.csv").write_bytes(b"half")

@@ -8,7 +8,9 @@ import spool
 from spool.admin import stats
 from spool.admin.findings import Kind
 from spool.admin.reads import peek
+from spool.admin.schedules import put_due
 from spool.coordination.counters import CounterPage
+from spool.coordination.locks import xid_byte
 from spool.errors import BadMessageId
 from spool.log import visibility
 from spool.log.adoption import UnknownBranch, voted_contents
@@ -18,6 +20,7 @@ from spool.policies import capacity
 from spool.store.edits import notice_edits
 from spool.store.settings_reader import read_settings_text, write_settings
 from spool.store.store import Store
+from spool.workers.outcome import Rejected, Replied
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
@@ -137,12 +140,19 @@ def test_what_a_monitor_shows_includes_the_changes_of_others(space: spool.Space,
     assert sum(tasks.ready for tasks in other.engine.waiting_tasks("orders", 9)[0].values()) == 1
     space.create_schedule("s", "orders", "tick", cron="@yearly")
     assert list(other.schedules()) == ["s"]
+    space.put("orders", "two")
+    with space.transaction() as transaction:
+        assert len(transaction.get_many("orders", 2)) == 2
+        assert [entry.state for entry in other.engine.held_messages(9, 9)] == ["claimed", "claimed"]
+        transaction.rollback()
     prepare(space, take=True)
     assert [entry.state for entry in other.engine.held_messages(9, 9)] == ["in doubt"]
     commit(space)
     assert other.engine.describe_all() == []
     prepare(space)
     assert [branch.xid for branch in other.engine.describe_all()] == [str(XID)]
+    with door.store(space).shared.xids.holding(xid_byte(XID), door.deadline(space), "a branch that still votes"):
+        assert other.engine.describe_all() == []
 
 
 def test_a_message_reclaimed_while_it_is_shown_is_gone_and_not_damaged(space: spool.Space, watched: Watched) -> None:
@@ -169,6 +179,14 @@ def test_a_queue_that_another_process_made_is_there_at_once(space: spool.Space, 
     assert space.get("more").body == "one"
     space.create_queue("third", retries=5)
     assert other.queues()["third"].retries == 5
+    space.create_queue("fourth")
+    assert "fourth" in other.engine.config().queues
+    space.create_queue("fifth")
+    assert list(other.engine.backlog(["fifth"]).items(0, 9)) == []
+    space.create_queue("sixth")
+    assert "sixth" in other.metrics().queues
+    space.delete_queue("third")
+    assert other.ensure_queue("third", retries=1).retries == 1
 
 
 def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, other: spool.Space) -> None:
@@ -187,6 +205,21 @@ def test_edited_settings_are_known_to_the_process_that_notices_the_edit(space: s
     write_settings(door.disk(space), f"max_body_bytes = 10\n{text}")
     notice_edits(door.store(other))
     assert door.store(other).settings.known.config.max_body_bytes == 10
+
+
+def test_an_attempt_by_http_ends_by_current_settings(space: spool.Space, other: spool.Space) -> None:
+    text = read_settings_text(door.disk(space))
+    space.put_many("orders", ["one", "two"])
+    with other.claims() as claims:
+        one, two = claims.take("orders", 2)
+        write_settings(door.disk(space), f"max_body_bytes = 10\n{text}")
+        space.create_queue("errors")
+        attempt = other.engine.claimed_attempt(claims, one)
+        attempt.commit(Replied(b"x" * 11), "reject", [], b"0" * 16).result()
+        assert "limit of 10 bytes" in attempt.conclusion.reason
+        space.change_queue("orders", error_queue="errors")
+        other.engine.claimed_attempt(claims, two).commit(Rejected("no"), "reject", [], b"0" * 16).result()
+    assert bodies(space, "errors") == ["two"]
 
 
 def test_a_failed_message_moves_to_the_error_queue_of_current_settings(space: spool.Space, other: spool.Space) -> None:
@@ -310,6 +343,13 @@ def test_no_branch_votes_for_a_queue_that_is_deleted_while_it_votes(space: spool
     with pytest.raises(spool.QueueNotFound, match="deleted meanwhile"):
         prepare(watched[0])
     assert space.engine.describe_all() == []
+
+
+def test_a_schedule_of_another_process_is_put(processes: Processes, space: spool.Space, other: spool.Space) -> None:
+    space.create_schedule("s", "orders", "tick", cron="* * * * *")
+    processes.machine.clock.sleep(61)
+    assert put_due(door.core(other)) > processes.machine.clock.now(), "the process knows what it has just put"
+    assert bodies(space) == ["tick"]
 
 
 def test_messages_and_votes_of_others_reach_a_mark(space: spool.Space, other: spool.Space) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 import spool
 from spool.errors import CommitUnknown, SpaceStopped
+from spool.intake import Intake
+from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
 from tests import door
@@ -38,7 +40,8 @@ CALLS = {
     "subscriptions": methodcaller("subscriptions"), "delete subscription": methodcaller("delete_subscription", "any"),
     "quarantined": methodcaller("quarantined"), "quarantined file": methodcaller("quarantined_file", "any"),
     "restore quarantined": methodcaller("restore_quarantined", "any"),
-    "delete quarantined": methodcaller("delete_quarantined", "any"),
+    "delete quarantined": methodcaller("delete_quarantined", "any"), "claims": methodcaller("claims"),
+    "backlog": lambda space: space.engine.backlog(["orders"]),
 }  # fmt: skip
 BY_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -52,6 +55,15 @@ def test_a_space_that_has_stopped_says_so(
         call(space)
     with pytest.raises(SpaceStopped):
         processes.space()
+
+
+@BY_CALL
+def test_a_space_whose_lock_file_was_deleted_says_so(space: spool.Space, call: Callable[[spool.Space], object]) -> None:
+    door.disk(space).unlink(layout.CONTROL)
+    with pytest.raises(SpaceStopped):
+        door.store(space).check_in_place()  # (the housekeeper's)
+    with pytest.raises(SpaceStopped):
+        call(space)
 
 
 def test_an_opener_of_a_space_that_has_stopped_changes_nothing(processes: Processes, space: spool.Space) -> None:
@@ -197,3 +209,11 @@ def test_a_reading_by_counters_that_were_just_read_reports_the_stop(space: spool
     store.shared.counters.stop()
     with pytest.raises(spool.SpaceStopped):
         catch_up(store, store.shared.counters.read())
+    with pytest.raises(spool.SpaceStopped):
+        settle_all(store, door.deadline(space))
+
+
+def test_an_intake_without_dropped_files_ends_with_the_space(processes: Processes, space: spool.Space) -> None:
+    door.store(processes.space()).stop()
+    with pytest.raises(SpaceStopped):
+        Intake(space).run(once=True)

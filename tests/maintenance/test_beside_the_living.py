@@ -91,9 +91,7 @@ def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spoo
     assert space.show(wanted).attempts == 1
 
 
-def test_a_death_is_counted_once_though_two_find_the_note(
-    processes: Processes, space: spool.Space, watched: Watched
-) -> None:
+def test_a_death_is_counted_once_though_two_find_the_note(processes: Processes, space: spool.Space, watched: Watched):
     """While one process counts, another leaves the journal to it."""
     counting, disk = watched
     doomed, its_disk = processes.open()
@@ -135,9 +133,7 @@ def test_a_dead_one_s_message_waits_for_its_next_try(space: spool.Space, watched
     assert space.stats("orders").delayed == 1
 
 
-def test_the_whole_records_of_a_damaged_journal_count(
-    processes: Processes, space: spool.Space, watched: Watched
-) -> None:
+def test_the_whole_records_of_a_damaged_journal_count(processes: Processes, space: spool.Space, watched: Watched):
     """A claim journal is never flushed."""
     doomed, disk = watched
     first, second = doomed.put("orders", "one"), doomed.put("orders", "two")
@@ -192,9 +188,7 @@ def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
 # -- reclaim ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reclaiming_process_knows_the_gets_of_others_and_forgets_no_count(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_a_reclaiming_process_knows_the_gets_of_others_and_forgets_no_count(space: spool.Space, other: spool.Space):
     """The files that hold messages go before those that removed them: several batches, each with its counts."""
     space.put("orders", "one")
     with other.transaction() as transaction:

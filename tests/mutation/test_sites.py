@@ -28,9 +28,7 @@ def sites() -> list[Site]:
     return list(all_sites(ROOT))
 
 
-def test_every_site_is_found_once_and_every_mutant_is_a_program(
-    sites: list[Site], stride: Stride, record_property
-) -> None:
+def test_every_site_is_found_once_and_every_mutant_is_a_program(sites: list[Site], stride: Stride, record_property):
     assert len({site.name for site in sites}) == len(sites) > 80
     tried = sites[:: stride(7)]
     sources = {path: (ROOT / path).read_text() for path in {site.path for site in tried}}

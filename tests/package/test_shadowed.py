@@ -70,9 +70,7 @@ def test_a_zip_file_of_the_packages_finds_its_recovery_too(directory: Path) -> N
     ],
     ids=["xa", "forwarder"],
 )
-def test_a_command_names_the_file_that_is_imported_in_its_place(
-    command: tuple[str, ...], name: str, directory: Path
-) -> None:
+def test_a_command_names_the_file_that_is_imported_in_its_place(command: tuple[str, ...], name: str, directory: Path):
     _run(sys.executable, "program.py", cwd=directory)
     done = _run(Path(sys.executable).with_name(command[0]), *command[1:], cwd=directory, path=directory)
     told = f"{directory}/{name}.py is imported in place of the package {name} of xaspool: rename it, or take its "

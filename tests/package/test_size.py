@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_227,
-    "spool/watch": 1_027,
+    "spool": 23_219,
+    "spool/watch": 1_025,
     "recovery": 1_225,
     "xa": 2_689,
     "forwarder": 4_879,
     "scripts": 9_346,
-    "tests": 70_028,
+    "tests": 69_929,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/coordination/next_due.py": 11,
@@ -45,7 +45,7 @@ MOST = {
     "tests/client/test_held_messages.py": 86,
     "tests/schedules": 362,
     "tests/schedules/test_change.py": 58,
-    "tests/forwarder/network": 1_341,
+    "tests/forwarder/network": 1_335,
     "tests/forwarder/network/test_rows.py": 65,
     "tests/scripts/test_get_exec.py": 86,
     "tests/scripts/test_admin_schedule.py": 36,

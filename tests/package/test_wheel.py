@@ -28,9 +28,7 @@ def test_the_packages_of_an_installed_wheel_are_its_own(installation: Installati
         assert file.startswith(str(installation.root))
 
 
-def test_an_installed_wheel_finds_its_recovery_beside_a_program_s_own(
-    installation: Installation, tmp_path: Path
-) -> None:
+def test_an_installed_wheel_finds_its_recovery_beside_a_program_s_own(installation: Installation, tmp_path: Path):
     (tmp_path / "recovery.py").write_text("OWNER = 'the program'\n")
     code = "import recovery, spool; print(recovery.OWNER, spool.create('s').check())"
     assert installation.run("python", "-c", code, cwd=tmp_path) == "the program []\n"

@@ -322,9 +322,7 @@ LEFT = "p.to.one.deliver (1), p.to.two (1), p.translate (3); run the former file
 
 
 @pytest.mark.parametrize("step", ["--create-queues", "--once"])
-def test_a_changed_pipeline_leaves_no_messages_behind_without_a_word(
-    space: spool.Space, tmp_path: Path, step: str
-) -> None:
+def test_a_changed_pipeline_leaves_no_messages_behind_without_a_word(space: spool.Space, tmp_path: Path, step: str):
     file = changed_while_messages_wait(space, tmp_path)
     before = space.queues()
     arguments = ["-s", space.path, "--pipeline", str(file), step, *(["--no-spark"] if step == "--once" else [])]

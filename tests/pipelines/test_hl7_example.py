@@ -160,9 +160,7 @@ def test_a_message_of_production_is_delivered_in_each_processing_mode(
 
 
 @pytest.mark.parametrize("processing", ["T", "T^T", "D", "D^A"])
-def test_a_message_for_tests_is_dropped_alone(
-    deliver: Callable[[bytes], Summary], space: spool.Space, processing: str
-) -> None:
+def test_a_message_for_tests_is_dropped_alone(deliver: Callable[[bytes], Summary], space: spool.Space, processing: str):
     deliver(file(BHS, adt("1"), adt("2", processing=processing), adt("3"), "BTS|3"))
     assert delivered(space) == ["1", "3"]
     assert refused(space) == {}

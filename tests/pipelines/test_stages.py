@@ -124,9 +124,7 @@ def test_c02_a_hook_fails_a_message_for_good_or_for_now(run: Run, space: spool.S
     assert space.stats("p.translate").ready == 0
 
 
-def test_c02_the_reply_of_an_error_goes_to_the_failure_queue_that_the_message_names(
-    run: Run, space: spool.Space
-) -> None:
+def test_c02_the_reply_of_an_error_goes_to_the_failure_queue_that_the_message_names(run: Run, space: spool.Space):
     space.create_queue("answers")
     put(space, pipeline := declared(inbound=DECIDE), "error", failure_queue="answers", correlation_id="c")
     run(pipeline)

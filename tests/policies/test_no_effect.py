@@ -51,9 +51,7 @@ def test_options_with_an_effect_and_defaults_are_not_told(
     assert caplog.messages == []
 
 
-def test_a_priority_that_its_queue_s_order_ignores_is_told_once(
-    space: spool.Space, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_priority_that_its_queue_s_order_ignores_is_told_once(space: spool.Space, caplog: pytest.LogCaptureFixture):
     space.create_queue("orders")
     for _ in range(3):
         space.put("orders", "tea", priority=90)

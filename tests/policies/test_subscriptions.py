@@ -3,9 +3,7 @@
 import spool
 
 
-def test_x05_a_subscription_that_another_process_registered_keeps_its_start(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_x05_a_subscription_that_another_process_registered_keeps_its_start(space: spool.Space, other: spool.Space):
     since = space.engine.register_subscription("seen", [], 60.0)
     assert other.engine.register_subscription("seen", [], 60.0) == since
 

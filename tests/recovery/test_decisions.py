@@ -71,9 +71,7 @@ def test_lost_names_are_given_from_the_lowest_number_up() -> None:
         "unless it is torn: power was cut", "or missing", "or a flush failed", "a mark above the counters",
     ],
 )  # fmt: skip
-def test_a_number_counts_as_published_only_with_proof(
-    given: dict[str, object], published: int, same_life: bool
-) -> None:
+def test_a_number_counts_as_published_only_with_proof(given: dict[str, object], published: int, same_life: bool):
     found = numbers.count(_evidence(**given))
     assert (found.issued, found.published, found.same_life) == (5, published, same_life)
 

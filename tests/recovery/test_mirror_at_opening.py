@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,14 @@ def test_a_change_of_the_mirror_names_the_other_processes_that_have_the_space_op
     space.close()
 
 
+def test_a_mirror_is_in_use_until_the_last_process_has_left_its_space(space: spool.Space, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "space", tmp_path / "copy")
+    with spool.open(tmp_path / "space"):
+        space.close()
+        with pytest.raises(spool.MirrorMismatch, match="in use"):
+            spool.open(tmp_path / "copy")
+
+
 def test_a_mount_point_whose_disk_is_missing_is_no_mirror(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "a")
     space.close()
@@ -174,10 +183,11 @@ def test_the_mirror_gives_back_the_one_commit_that_a_backup_lacks(space: spool.S
         expect_same(tmp_path)
 
 
-def test_a_damaged_commit_that_only_the_mirror_has_is_not_removed(space: spool.Space, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda one, _: one.replace(b"tuesday", b"tUesday"), lambda _, other: other])
+def test_a_damaged_commit_that_only_the_mirror_has_is_not_removed(space: spool.Space, tmp_path: Path, damage: Any):
     put_back_from_backup(space, tmp_path, "tuesday")
-    damaged = max((tmp_path / "mirror").glob("*.msgpack"))
-    damaged.write_bytes(damaged.read_bytes().replace(b"tuesday", b"tUesday"))
+    other, damaged = sorted((tmp_path / "mirror").glob("*.msgpack"))
+    damaged.write_bytes(damage(damaged.read_bytes(), other.read_bytes()))
     before = files(tmp_path / "mirror")
     with pytest.raises(spool.MirrorMismatch, match="cannot be read"):
         spool.open(tmp_path / "space")
@@ -252,9 +262,7 @@ def test_the_mirror_has_the_queues_of_its_space(space: spool.Space, tmp_path: Pa
         mirrors.restore(tmp_path / "newer", tmp_path / "new")
 
 
-def test_an_opening_that_fails_after_the_lock_leaves_nothing_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_opening_that_fails_after_the_lock_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     spool.create(tmp_path / "space", mirror=str(tmp_path / "mirror")).close()
     mirrors: list[Mirror] = []
 
@@ -273,9 +281,7 @@ def test_an_opening_that_fails_after_the_lock_leaves_nothing_open(
     spool.open(tmp_path / "space").close()
 
 
-def test_of_an_opening_and_a_restore_at_the_same_time_one_is_refused_the_mirror(
-    space: spool.Space, tmp_path: Path
-) -> None:
+def test_of_an_opening_and_a_restore_at_the_same_time_one_is_refused_the_mirror(space: spool.Space, tmp_path: Path):
     space.close()
     opened: list[spool.Space] = []
 

@@ -179,9 +179,7 @@ def test_a_file_with_the_next_number_belongs_to_a_dead_writer(space: spool.Space
     assert ["its writer died" in finding.detail for finding in space.quarantined()] == [True]
 
 
-def test_no_number_is_given_out_while_a_file_with_a_number_to_come_is_moved(
-    space: spool.Space, watched: Watched
-) -> None:
+def test_no_number_is_given_out_while_a_file_with_a_number_to_come_is_moved(space: spool.Space, watched: Watched):
     repairing, disk = watched
     space.put("orders", "one")
     disk.close(disk.create(layout.committed(3)))

@@ -77,9 +77,7 @@ def test_an_export_that_is_absent_is_no_damage(run: Run, tmp_path: Path) -> None
         one_line(done, "No such file", "absent", code=1)
 
 
-def test_a_space_that_was_damaged_before_its_export_is_imported_and_ends_with_4(
-    run: Run, path: Path, tmp_path: Path
-) -> None:
+def test_a_space_that_was_damaged_before_its_export_is_imported_and_ends_with_4(run: Run, path: Path, tmp_path: Path):
     with spool.open(path) as space:
         space.put("orders", "one")
         space.put("orders", "two")

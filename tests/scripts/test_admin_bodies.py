@@ -60,9 +60,7 @@ def test_a_list_names_damaged_messages_and_ends_with_exit_code_4(run: Run, path:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("options", [["--body", "x"], ["--body", "x", "--json"], ["--each-line"]])
-def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_queue(
-    path: Path, options: list[str]
-) -> None:
+def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_queue(path: Path, options: list[str]):
     with open("/dev/full", "wb") as full:
         done = execute("spool-admin", "-s", path, "message", "put", "orders", *options, stdin=b"x\ny\n", stdout=full)
     assert done.code == 1

@@ -97,9 +97,7 @@ def test_the_space_is_the_option_or_the_variable_or_the_current_directory(
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "file"])
-def test_a_path_that_is_no_space_is_refused_with_the_command_that_makes_one(
-    run: Run, tmp_path: Path, kind: str
-) -> None:
+def test_a_path_that_is_no_space_is_refused_with_the_command_that_makes_one(run: Run, tmp_path: Path, kind: str):
     where = tmp_path / "not-a-space"
     if kind == "empty":
         where.mkdir()

@@ -159,9 +159,7 @@ def test_a_message_that_is_back_in_its_queue_is_not_redriven_again(run: Run, pat
     assert run("message", "redrive", "orders").out == b"0\n"
 
 
-def test_a_list_of_an_error_queue_counts_the_messages_by_reason(
-    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_of_an_error_queue_counts_the_messages_by_reason(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch):
     _failed(path)
     assert run("message", "list", "errors").err == "spool-admin: by reason: HTTP 503 (4), HTTP 400 (2)\n"
     assert run("message", "list", "errors", "--reason", "400").err == "spool-admin: by reason: HTTP 400 (2)\n"

@@ -43,9 +43,7 @@ def test_list_shows_when_by_which_process_and_how_many_messages(run: Run, in_dou
 
 
 @pytest.mark.parametrize(("verb", "state"), [("commit", "committed"), ("rollback", "rolled back")])
-def test_a_transaction_decided_here_is_listed_until_it_is_forgotten(
-    run: Run, in_doubt: Path, verb: str, state: str
-) -> None:
+def test_a_transaction_decided_here_is_listed_until_it_is_forgotten(run: Run, in_doubt: Path, verb: str, state: str):
     run("transaction", verb, XID)
     (found,) = run("transaction", "list", "--json").objects
     assert (found["xid"], found["state"], found["prepared_at"]) == (str(XID), state, None)

@@ -167,9 +167,7 @@ def is_served(port: int) -> bool:
         return False
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
-    readings: Readings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(readings: Readings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(program, "_CONNECTION_SECONDS", 0.2)
     with server(readings) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
         slow.sendall(b"GET /metrics HTTP/1.0\r\nX-Slow: ")

@@ -144,9 +144,7 @@ def test_a_message_left_for_later_has_an_exit_code_and_a_reason(path: Path) -> N
         (["order=work_demo:shout"], 1, "did you mean orders?"),
     ],
 )
-def test_wrong_arguments_are_refused_before_a_message_is_taken(
-    path: Path, args: list[str], code: int, text: str
-) -> None:
+def test_wrong_arguments_are_refused_before_a_message_is_taken(path: Path, args: list[str], code: int, text: str):
     put(path, "a")
     done = work(path, *args, "--once")
     assert (done.code, done.text) == (code, "")

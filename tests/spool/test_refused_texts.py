@@ -48,9 +48,7 @@ WAYS = [by_put, by_put_many, by_submit, in_a_transaction]
 @pytest.mark.parametrize("put", [*WAYS, by_a_worker])
 @pytest.mark.parametrize("option", TEXTS)
 @pytest.mark.every(7)
-def test_a_text_that_utf8_cannot_write_is_refused_at_the_put(
-    space: spool.Space, put: Callable[..., str], option: str
-) -> None:
+def test_a_text_that_utf8_cannot_write_is_refused_at_the_put(space: spool.Space, put: Callable[..., str], option: str):
     if put in (by_put_many, by_a_worker) and option == "deduplication_key":
         pytest.skip("it takes no such key")
     for body in (b"bytes", "text", {"a": "map"}):

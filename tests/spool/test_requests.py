@@ -154,9 +154,7 @@ def test_a_request_that_has_failed_too_often_is_told_and_stays_in_the_error_queu
     assert space.get("errors").id == failed.value.message_id
 
 
-def test_without_a_reply_in_time_the_request_stays_and_a_late_reply_can_be_had(
-    space: spool.Space, request_: InThreads
-) -> None:
+def test_without_a_reply_in_time_the_request_stays_and_a_late_reply_can_be_had(space: spool.Space, request_: InThreads):
     with pytest.raises(spool.Empty, match=r"stays in queue orders; get a late reply with get\('answers', corr") as late:
         request_("orders", "soup", timeout=0.05)
     assert [message.id for message in space.browse("orders")] == [late.value.message_id]

@@ -47,6 +47,13 @@ def test_the_options_of_each_call_must_equal_those_of_the_space(path: Path) -> N
         spool.shared(path, max_headers=4)
     with pytest.raises(spool.InvalidArgument, match="max_headers"):
         spool.shared(path, max_headers="four")  # type: ignore[arg-type]
+    settings = path / "space.toml"
+    with spool.open(path) as other:  # as another process
+        settings.write_text(settings.read_text().replace("max_headers = 3", "max_headers = 4"))
+        other.create_queue("orders")
+        assert spool.shared(path, max_headers=4) is space
+        settings.write_text(settings.read_text().replace("max_headers = 4", "max_headers = 3"))
+        other.create_queue("mail")
     space.close()
     with pytest.raises(spool.SpaceExists, match="max_headers is 3, not 4"):
         spool.shared(path, max_headers=4)
@@ -173,9 +180,7 @@ def test_a_forked_child_opens_a_space_of_its_own(path: Path) -> None:
     assert [message.body for message in space.browse("orders")] == ["the child's", "the parent's"]
 
 
-def test_a_fork_while_another_thread_opens_leaves_no_lock_in_the_child(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_while_another_thread_opens_leaves_no_lock_in_the_child(path: Path, monkeypatch: pytest.MonkeyPatch):
     inside, go_on, create = threading.Event(), threading.Event(), sharing.create
 
     def held(*args: Any, **options: Any) -> spool.Space:

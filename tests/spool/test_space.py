@@ -49,9 +49,7 @@ def test_q02_the_higher_priority_comes_first_and_fifo_within_it(space: spool.Spa
     assert [space.get("q").body for _ in range(4)] == ["c", "a", "b1", "b2"], "a fifo queue does not look at it"
 
 
-def test_q04_a_failed_try_of_a_message_taken_by_key_does_not_bring_it_forward(
-    space: spool.Space, clock: MovedClock
-) -> None:
+def test_q04_a_failed_try_of_a_message_taken_by_key_does_not_bring_it_forward(space: spool.Space, clock: MovedClock):
     wanted = space.put("q", "later", delay=100)
     with space.transaction() as tx:
         tx.get("q", message_id=wanted)

@@ -172,9 +172,7 @@ class Fake:
 
 @pytest.mark.parametrize("is_task", [False, True])
 @given(moves=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), max_size=24))
-def test_x18_a_call_joins_the_newest_block_of_its_space_that_has_not_ended(
-    is_task: bool, moves: list[tuple[str, int]]
-) -> None:
+def test_x18_a_call_joins_the_newest_block_of_its_space_that_has_not_ended(is_task: bool, moves: list[tuple[str, int]]):
     """Each move begins a block of one of two spaces, or ends any block that is open."""
 
     def move() -> None:

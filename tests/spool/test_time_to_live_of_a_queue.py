@@ -54,9 +54,7 @@ WAYS = [put, put_text, put_many, submit, put_in_a_transaction, replace, reply_of
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_message_expires_in_each_way_in_which_it_is_put(
-    space: spool.Space, way: Callable[[spool.Space], object]
-) -> None:
+def test_a_message_expires_in_each_way_in_which_it_is_put(space: spool.Space, way: Callable[[spool.Space], object]):
     way(space)
     found = [message.expires_at for message in space.browse("orders")]
     assert found

@@ -85,9 +85,7 @@ def test_a_commit_that_does_not_fit_is_read_from_its_file_and_its_note_has_the_p
         ([(4, 0, 9), (5, 0, 9)], True), ([], False),
     ],
 )  # fmt: skip
-def test_a_commit_addresses_the_messages_that_it_removes_or_changes(
-    ranges: list[tuple[int, int, int]], expected: bool
-) -> None:
+def test_a_commit_addresses_the_messages_that_it_removes_or_changes(ranges: list[tuple[int, int, int]], expected: bool):
     there = Processes()
     shared = door.store(there.space()).shared.feed
     shared.write(9, feed.msgpack.packb(([(5, 3, 2)], None)))

@@ -48,9 +48,7 @@ def test_the_first_opener_of_a_sparse_copy_gives_a_mapped_file_all_its_blocks(pa
 
 
 @pytest.mark.parametrize("name", [layout.FEED, layout.REQUESTS])
-def test_without_room_for_its_blocks_a_file_is_not_mapped_and_messages_are_taken_without_it(
-    path: Path, name: str
-) -> None:
+def test_without_room_for_its_blocks_a_file_is_not_mapped_and_messages_are_taken_without_it(path: Path, name: str):
     make_sparse(path, name)
     size, write_at = (path / name).stat().st_size, Disk.write_at
 

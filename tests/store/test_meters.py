@@ -156,9 +156,7 @@ def test_x13_a_foreign_file_does_no_harm(value: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("make", ["directory", "fifo", "symlink", "short", "random", "huge", "other version"])
-def test_x13_planted_files_are_passed_over(
-    disks: list[Disk], make: str, root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_x13_planted_files_are_passed_over(disks: list[Disk], make: str, root: str, monkeypatch: pytest.MonkeyPatch):
     path = Path(root, "run", "meters-00")
     match make:
         case "directory":

@@ -43,6 +43,13 @@ def bodies(space: spool.Space) -> dict[str, list[object]]:
     return {queue: [message.body for message in space.browse(queue)] for queue in ("orders", "answers")}
 
 
+def test_a_vote_whose_file_has_the_name_of_another_is_not_given_back(path: Path) -> None:
+    [name], mirror = votes(path), path.parent / "mirror"
+    (mirror / name).rename(mirror / layout.prepared(xa.Xid(1, b"other", b"")).partition("/")[2])
+    with spool.open(path) as space:
+        assert (xa.ResourceManager(space).recover(), space.recovery.damaged) == ([XID], [])
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_branch_in_doubt_is_in_doubt_in_the_restored_space(path: Path, commit: bool) -> None:
     with restored(path) as space:

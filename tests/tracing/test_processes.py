@@ -75,9 +75,7 @@ def _check(found: dict[str, Written], trace: str, put: str) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-def test_a_service_in_a_task_of_spark_runs_within_the_span(
-    space: spool.Space, recorder: Recorder, tmp_path: Path
-) -> None:
+def test_a_service_in_a_task_of_spark_runs_within_the_span(space: spool.Space, recorder: Recorder, tmp_path: Path):
     with recorder.tracer.start_as_current_span("producer"):
         space.put("orders", "good")
     (tmp_path / "traced_service.py").write_text(SERVICE)

@@ -50,9 +50,7 @@ PUTS: dict[str, Callable[[spool.Space], list[str]]] = {
 
 
 @pytest.mark.parametrize("put", PUTS)
-def test_each_kind_of_put_has_one_span_and_carries_its_context(
-    put: str, space: spool.Space, recorder: Recorder
-) -> None:
+def test_each_kind_of_put_has_one_span_and_carries_its_context(put: str, space: spool.Space, recorder: Recorder):
     with recorder.tracer.start_as_current_span("request") as request:
         [message_id] = PUTS[put](space)
     until(lambda: recorder.all("send orders"))  # (another thread ends the span of a ``submit``)
@@ -237,9 +235,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_context_is_ignored(
-    text: str, tmp_path: Path, recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hostile_context_is_ignored(text: str, tmp_path: Path, recorder: Recorder, caplog: pytest.LogCaptureFixture):
     with spool.create(tmp_path / "wide", max_headers_bytes=1 << 20) as space:
         space.create_queue("orders")
         space.create_queue("next")

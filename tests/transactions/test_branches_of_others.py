@@ -92,9 +92,7 @@ def test_a_branch_that_was_rolled_back_and_came_up_again_is_another_branch(
     assert space.check() == []
 
 
-def test_no_xid_is_used_again_while_its_committer_stands_still_before_the_move(
-    space: spool.Space, watched: Watched
-) -> None:
+def test_no_xid_is_used_again_while_its_committer_stands_still_before_the_move(space: spool.Space, watched: Watched):
     """The committer would give the committed name to the file of the second branch."""
     committer, disk = watched
     prepare(space)
@@ -176,8 +174,6 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
     assert other.get("orders").body == "one"
 
 
-def test_branches_of_a_dead_coordinator_are_listed_before_they_are_rolled_back(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_branches_of_a_dead_coordinator_are_listed_before_they_are_rolled_back(space: spool.Space, other: spool.Space):
     prepare(space, ROUND)
     assert other.engine.resolve_orphans() == [ROUND]

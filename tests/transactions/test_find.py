@@ -253,9 +253,7 @@ def test_a_search_waits_and_only_its_own_message_ends_it(
         assert all(clock.was_woken)
 
 
-def test_a_search_for_another_message_than_the_known_one_waits_for_the_next_value(
-    path: Path, other: spool.Space
-) -> None:
+def test_a_search_for_another_message_than_the_known_one_waits_for_the_next_value(path: Path, other: spool.Space):
     clock = PatientClock()
     known = other.put("orders", "old", correlation_id="c")
     with ThreadPoolExecutor(1) as pool, spool.open(timed(path, clock)) as space:

@@ -85,9 +85,7 @@ def test_the_time_in_which_another_thread_has_the_transaction_counts(space: spoo
     assert 10.0 <= ended[0] - begun < 11.0
 
 
-def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     """Rule 7. The flush is that of a damaged body, which goes to quarantine."""
     seen: list[str] = []
     stop, release = Store.stop, ClaimLocks.release
@@ -125,9 +123,7 @@ def test_a_message_of_a_queue_that_is_gone_can_be_moved_and_deleted(space: spool
     assert [message.body for message in space.browse("orders")] == ["moved"]
 
 
-def test_large_files_come_back_as_soon_as_there_are_many_bytes(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_come_back_as_soon_as_there_are_many_bytes(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     """Each commit wakes the housekeeper once enough bytes are idle, so the recycler has files for the next writer."""
     looks: list[int] = []
     monkeypatch.setattr(door.housekeeper(space), "committed", lambda: looks.append(door.index(space).idle_bytes))
@@ -160,9 +156,7 @@ def _released(space: spool.Space) -> Iterator[None]:
 
 @pytest.mark.parametrize("change", [_put, partial(_put, priority=90), _released])
 @pytest.mark.parametrize("at_once", [1, MESSAGES])
-def test_a_message_that_becomes_free_before_many_held_ones_is_next(
-    space: spool.Space, change: Any, at_once: int
-) -> None:
+def test_a_message_that_becomes_free_before_many_held_ones_is_next(space: spool.Space, change: Any, at_once: int):
     """A search begins behind the messages that this process holds."""
     space.change_queue("orders", order="priority", retry_delay=0.0)
     for begin in range(0, MESSAGES, at_once):

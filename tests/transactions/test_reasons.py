@@ -114,9 +114,7 @@ def test_a_failure_with_any_exception_is_counted(
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("error", "reason"), CASES, ids=IDS)
-def test_a_worker_records_the_reason_from_its_function_s_exception(
-    space: spool.Space, error: Exception, reason: str
-) -> None:
+def test_a_worker_records_the_reason_from_its_function_s_exception(space: spool.Space, error: Exception, reason: str):
     def fail(message: spool.Message) -> None:
         raise error
 

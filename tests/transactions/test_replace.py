@@ -251,9 +251,7 @@ def test_a_refused_replacement_leaves_its_transaction_as_it_was(space: spool.Spa
     assert [message.body for message in space.browse("orders")] == ["put"]
 
 
-def test_two_transactions_that_wait_for_each_other_end_with_their_timeouts(
-    space: spool.Space, other: spool.Space
-) -> None:
+def test_two_transactions_that_wait_for_each_other_end_with_their_timeouts(space: spool.Space, other: spool.Space):
     with space.transaction() as one, other.transaction() as two:
         one.replace("orders", 1, correlation_id="a")
         two.replace("orders", 2, correlation_id="b")

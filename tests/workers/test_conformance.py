@@ -309,9 +309,7 @@ def test_c05_a_reply_queue_without_room_costs_no_attempt(driver: Driver, there: 
 
 
 @pytest.mark.parametrize("error", [ValueError("no such article"), spool.Reject("never")], ids=["retries", "reject"])
-def test_q11_a_message_that_failed_for_good_moves_even_into_a_full_error_queue(
-    driver: Driver, error: Exception
-) -> None:
+def test_q11_a_message_that_failed_for_good_moves_even_into_a_full_error_queue(driver: Driver, error: Exception):
     driver.space.change_queue("errors", max_messages=1)
     driver.space.put("errors", "there")
     driver.space.put_many("work", ["good", "bad", "good"])

@@ -27,9 +27,7 @@ from tests.workers.conftest import WAIT, counts, fail, let_pass, stuck_in_its_tr
 # -- the time limit ---------------------------------------------------------------------------------------------------
 
 
-def test_a_function_that_hangs_does_not_hang_the_worker(
-    space: spool.Space, clock: MovedClock, hang: threading.Event
-) -> None:
+def test_a_function_that_hangs_does_not_hang_the_worker(space: spool.Space, clock: MovedClock, hang: threading.Event):
     """The worker releases the message and counts the attempt; later calls of the hanging thread on the transaction are
     refused."""
     space.change_queue("orders", retries=0)
@@ -283,9 +281,7 @@ def test_a_space_that_fails_ends_the_worker_with_its_error(space: spool.Space, m
         space.work("orders", lambda message: None, threads=3)
 
 
-def test_an_interrupt_while_its_threads_are_started_ends_them(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_its_threads_are_started_ends_them(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     worker = Worker(space, "orders", lambda message: None, threads=3)
     start, begun = worker._start, []
 
@@ -301,9 +297,7 @@ def test_an_interrupt_while_its_threads_are_started_ends_them(
     assert (worker.is_stopping, worker._serving) == (True, set())
 
 
-def test_a_thread_that_cannot_be_started_ends_those_that_were(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_cannot_be_started_ends_those_that_were(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     start = threading.Thread.start
     started: list[threading.Thread] = []
 

@@ -177,9 +177,7 @@ def test_a_task_without_a_time_limit_waits_on_for_a_lock(space: spool.Space, mon
     asyncio.run(get_in_a_task(Path(space.path)))
 
 
-def test_a_claim_that_waits_no_longer_rolls_the_transaction_back(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_that_waits_no_longer_rolls_the_transaction_back(space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     expiring(1, monkeypatch)
     tx = space.transaction()
     tx.put("replies", "y")

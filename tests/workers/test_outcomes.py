@@ -295,9 +295,7 @@ async def answer(message: spool.Message) -> None:
 @pytest.mark.parametrize(
     ("function", "text"), [(answer, "use spool.aio"), (lambda message, more: None, "give it one parameter")]
 )
-def test_a_function_that_cannot_be_called_with_a_message_costs_no_attempt(
-    space: spool.Space, function: Any, text: str
-) -> None:
+def test_a_function_that_cannot_be_called_with_a_message_costs_no_attempt(space: spool.Space, function: Any, text: str):
     space.put("orders", "a")
     with pytest.raises(spool.InvalidArgument, match=text):
         space.work("orders", function, once=True)

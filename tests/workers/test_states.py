@@ -94,9 +94,7 @@ def test_a_service_that_was_not_reached_has_no_answer() -> None:
 
 
 @given(st.sampled_from([None, "a", "b", "c"]), st.sets(st.sampled_from(["a", "b"])), st.sets(st.sampled_from("abc")))
-def test_a_full_queue_concerns_one_message_only_if_no_other_uses_it(
-    full: str | None, named: set[str], into: set[str]
-) -> None:
+def test_a_full_queue_concerns_one_message_only_if_no_other_uses_it(full: str | None, named: set[str], into: set[str]):
     conclusion = without_room(spool.Full("full", full), QueueConfig("work"), named, into, replies=True)
     assert conclusion.waits == (full in named - into)
 

@@ -121,9 +121,7 @@ def test_xids_outside_xopens_limits_are_invalid(rm: xa.ResourceManager, bad: xa.
         assert code_of(call, bad) == xa.XAER_INVAL
 
 
-def test_a_commit_that_cannot_finish_is_retry_and_never_rmerr(
-    rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_cannot_finish_is_retry_and_never_rmerr(rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch):
     work(rm, xid())
     rm.prepare(xid())
     work(rm, xid(b"one phase"))

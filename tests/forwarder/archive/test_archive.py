@@ -340,9 +340,7 @@ def test_another_directory_does_not_continue_an_archive(space: spool.Space, out:
         run(space, out)
 
 
-def test_an_older_copy_of_an_archive_is_refused_in_the_words_of_archives(
-    space: spool.Space, out: Path, tmp_path: Path
-) -> None:
+def test_an_older_copy_of_an_archive_is_refused_in_the_words_of_archives(space: spool.Space, out: Path, tmp_path: Path):
     run(space, out)
     copytree(out, tmp_path / "older")
     space.put("orders", b"1")

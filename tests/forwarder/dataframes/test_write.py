@@ -56,9 +56,7 @@ def failing(attempts: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
     return fail
 
 
-def test_x05_every_row_is_written_once_though_tasks_fail_and_are_tried_again(
-    spark: "SparkSession", space: spool.Space
-) -> None:
+def test_x05_every_row_is_written_once_though_tasks_fail_and_are_tried_again(spark: "SparkSession", space: spool.Space):
     forwarder.register(spark)
     write(numbered(spark).mapInArrow(failing(1), "body string"), space)
     found = list(space.browse("orders"))
@@ -107,9 +105,7 @@ def test_the_error_of_a_wrong_write_names_the_mistake(spark: "SparkSession", spa
     assert_nothing_is_left(space)
 
 
-def test_x05_messages_are_copied_from_queue_to_queue_by_reading_and_writing(
-    spark: "SparkSession", space: spool.Space
-) -> None:
+def test_x05_messages_are_copied_from_queue_to_queue_by_reading_and_writing(spark: "SparkSession", space: spool.Space):
     forwarder.register(spark)
     space.put_many("orders", [b"a", "b", {"c": [1]}], headers={"k": "v"}, priority=70, correlation_id="1")
     read = spark.read.format("spool").option("queue", "orders").load(space.path)

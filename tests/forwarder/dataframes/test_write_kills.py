@@ -22,9 +22,7 @@ KILLS, BATCHES = 30, 60
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_x05_every_row_is_written_once_if_any_process_is_killed(
-    kind: str, tmp_path: Path, chance: random.Random
-) -> None:
+def test_x05_every_row_is_written_once_if_any_process_is_killed(kind: str, tmp_path: Path, chance: random.Random):
     directory = tmp_path
     with spool.create(directory / "space") as space:
         space.create_queue("orders")

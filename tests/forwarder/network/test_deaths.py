@@ -109,9 +109,7 @@ def test_x05_a_write_that_its_server_s_death_broke_repeats_once(spark: "SparkSes
     assert left_over(space.path) == []
 
 
-def test_the_lease_of_a_client_ends_with_its_parent(
-    serve: Serve, space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lease_of_a_client_ends_with_its_parent(serve: Serve, space: spool.Space, monkeypatch: pytest.MonkeyPatch):
     """A process renews the lease for several times its length, until the parent ends."""
     server, renewals = serve(lease_seconds=15), list[object]()
     client = HttpConnection.of(server.address("shop"))

@@ -42,9 +42,7 @@ def test_x05_a_remote_read_has_the_rows_of_a_local_one(spark: "SparkSession", sp
     assert sorted(row.priority for row in chosen.collect()) == list(range(1, 21))
 
 
-def test_x05_several_spaces_are_one_dataframe(
-    spark: "SparkSession", space: spool.Space, address: str, tmp_path: Path
-) -> None:
+def test_x05_several_spaces_are_one_dataframe(spark: "SparkSession", space: spool.Space, address: str, tmp_path: Path):
     """One on this machine, and one of a server."""
     with spool.create(tmp_path / "second") as second:
         second.create_queue("orders")

@@ -534,9 +534,7 @@ def test_requests_with_wrong_values_are_refused(client: HttpConnection, space: s
 @pytest.mark.parametrize(
     "data", [b"[" * 5000, b"{", b"[1]", b"\xff", b"x" * (17 << 20)], ids=["deep", "half", "list", "bytes", "large"]
 )
-def test_bytes_that_are_no_request_are_refused(
-    address: str, client: HttpConnection, space: spool.Space, data: bytes
-) -> None:
+def test_bytes_that_are_no_request_are_refused(address: str, client: HttpConnection, space: spool.Space, data: bytes):
     for path in (["begin"], ["plan"], ["read"], [begin(client), "commit"], [begin(client), "write"]):
         with pytest.raises(InvalidArgument):
             client.call("POST", "spark", *path, content=data, params={"task": 0, "attempt": 0})

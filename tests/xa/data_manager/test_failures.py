@@ -66,9 +66,7 @@ def test_x03_a_failure_of_another_party_in_the_finish(space: spool.Space, key: s
     transaction.abort()
 
 
-def test_x03_a_message_whose_transactions_always_fail_after_our_vote_reaches_its_last_attempt(
-    space: spool.Space,
-) -> None:
+def test_x03_a_message_whose_transactions_always_fail_after_our_vote_reaches_its_last_attempt(space: spool.Space):
     space.create_queue("failed")
     space.create_queue("limited", retries=1, error_queue="failed")
     space.put("limited", "poison")

@@ -54,9 +54,7 @@ def test_x03_the_data_manager_has_the_methods_of_zopes_interfaces(space: spool.S
         "tpc_begin commit tpc_vote tpc_abort tpc_abort abort",
     ],
 )
-def test_x03_each_order_of_steps_commits_all_work_or_rolls_it_back(
-    space: spool.Space, steps: str, savepoints: int
-) -> None:
+def test_x03_each_order_of_steps_commits_all_work_or_rolls_it_back(space: spool.Space, steps: str, savepoints: int):
     """``abort`` and ``tpc_abort`` are harmless at any time."""
     found, txn = join(space), transaction.get()
     work(space)

@@ -251,9 +251,7 @@ def test_x03_a_block_that_ends_within_a_transaction_raises_programming_error(par
     assert party.records() == 0
 
 
-def test_x03_the_exceptions_of_pep_249_are_names_of_the_module_and_of_connections(
-    party: Party, connection: Any
-) -> None:
+def test_x03_the_exceptions_of_pep_249_are_names_of_the_module_and_of_connections(party: Party, connection: Any):
     bases = {"InterfaceError": "Error", "DatabaseError": "Error", "Error": "Exception", "Warning": "Exception"} | {
         f"{kind}Error": "DatabaseError"
         for kind in ("Data", "Operational", "Integrity", "Internal", "Programming", "NotSupported")

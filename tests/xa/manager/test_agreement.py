@@ -79,9 +79,7 @@ def test_x03_a_commit_within_a_block_of_psycopg_commits_both_or_none(shop: Shop)
 
 
 @pytest.mark.parametrize("spoil", [fail_a_statement, roll_back_by_sql])
-def test_x03_a_decision_about_a_transaction_that_has_failed_is_a_rollback(
-    shop: Shop, spoil: Callable[[Shop], None]
-) -> None:
+def test_x03_a_decision_about_a_transaction_that_has_failed_is_a_rollback(shop: Shop, spoil: Callable[[Shop], None]):
     """Source: pgjdbc, ``PGXAConnection.prepare``, and its tests of silent rollbacks."""
     shop.space.put("orders", "tea")
     with shop.manager() as manager:

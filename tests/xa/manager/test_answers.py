@@ -163,6 +163,17 @@ def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(shop: Shop) ->
 
 
 @last_resource
+def test_x03_a_recovery_learns_that_a_commit_without_an_answer_was_made(shop: Shop) -> None:
+    shop.space.put("orders", "tea")
+    with shop.manager() as manager, closing(shop.server.connect()) as other:
+        with without_answers, pytest.raises(spool.CommitUnknown), shop.booking(manager):
+            shop.space.put("answers", shop.space.get("orders").body)
+            shop.database.execute("insert into bookings values ('tea')")
+        manager.recover(shop.space, other)
+        shop.check_agreement(["tea"])
+
+
+@last_resource
 def test_x03_an_exit_during_the_decision_is_raised_after_the_commit(shop: Shop) -> None:
     """E.g. a handler of SIGTERM calls ``sys.exit``."""
     shop.space.put("orders", "tea")
@@ -173,9 +184,7 @@ def test_x03_an_exit_during_the_decision_is_raised_after_the_commit(shop: Shop) 
 
 
 @last_resource
-def test_x03_a_branch_that_another_program_rolled_back_is_reported(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_x03_a_branch_that_another_program_rolled_back_is_reported(shop: Shop, caplog: pytest.LogCaptureFixture):
     shop.space.put("orders", "tea")
 
     def roll_back_behind() -> None:

@@ -133,9 +133,7 @@ def test_x03_programs_that_start_together_prepare_the_database(desk: Desk) -> No
         pytest.param(DECISION, "after", ["tea"], id="after the decision"),
     ],
 )
-def test_x03_each_kind_recovers_after_the_death_of_its_program(
-    desk: Desk, step: Step, when: str, booked: list[str]
-) -> None:
+def test_x03_each_kind_recovers_after_the_death_of_its_program(desk: Desk, step: Step, when: str, booked: list[str]):
     desk.space.put("orders", "tea")
 
     def program() -> None:
@@ -295,9 +293,7 @@ def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
     ],
     ids=["tuple", "Row", "dict", "first column", "bytes"],
 )
-def test_x03_sqlite_with_another_writer_and_each_factory(
-    desk: Desk, journal: str, attribute: str, factory: Any
-) -> None:
+def test_x03_sqlite_with_another_writer_and_each_factory(desk: Desk, journal: str, attribute: str, factory: Any):
     """A writer that holds the database makes the insertion fail, and the space is undone."""
     desk.space.put("orders", "tea")
     with desk.manager() as manager, closing(desk.connect()) as other:

@@ -273,9 +273,7 @@ def test_x03_two_spaces_without_a_database(memory: Path) -> None:
         assert east.stats("in").ready == 0
 
 
-def test_x03_two_databases_need_two_phases_for_one_of_them(
-    memory: Path, with_two_phases: Server, by_default: Server
-) -> None:
+def test_x03_two_databases_need_two_phases_for_one_of_them(memory: Path, with_two_phases: Server, by_default: Server):
     with (
         Shop(memory / "one", by_default, False) as first,
         Shop(memory / "two", with_two_phases, True) as second,
@@ -347,9 +345,7 @@ def patient(shop: Shop) -> Iterator[xa.TransactionManager]:
         yield found
 
 
-def test_x03_a_branch_that_only_takes_messages_is_committed_with_others(
-    shop: Shop, patient: xa.TransactionManager
-) -> None:
+def test_x03_a_branch_that_only_takes_messages_is_committed_with_others(shop: Shop, patient: xa.TransactionManager):
     shop.space.put_many("orders", ["tea", "milk"])
     assert [shop.book(patient), shop.book(patient)] == ["tea", "milk"]
     assert len(shop.space.engine.in_doubt()) == 2
