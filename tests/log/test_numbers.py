@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -65,7 +66,8 @@ def test_a_numbered_file_without_a_stamp_is_no_commit(space: spool.Space, watche
 def test_a_commit_waits_for_a_process_that_is_at_its_number(space: spool.Space, other: spool.Space, what: str) -> None:
     shared = door.store(other).shared
     assert shared.control.try_lock(NUMBER) if what == "the lock on numbers" else shared.numbers.try_lock(1)
-    with pytest.raises((TransactionTimeout, WaitExpired)):
+    hidden = mock.patch.object(type(door.disk(space)), "lock_holders", return_value=[])  # as in another container
+    with hidden, pytest.raises((TransactionTimeout, WaitExpired), match="held by a process that /proc does not show"):
         space.put("orders", "one")
     assert bodies(space) == []
 

@@ -1,5 +1,6 @@
 """Every query of a process sees the earlier changes of other processes."""
 
+from io import BytesIO
 from unittest import mock
 
 import pytest
@@ -284,6 +285,25 @@ def test_a_queue_is_deleted_despite_earlier_branches_of_others(space: spool.Spac
     rollback(other)
     space.delete_queue("more")
     assert "more" not in other.queues()
+
+
+def test_a_queue_is_deleted_while_another_process_votes(space: spool.Space, watched: Watched) -> None:
+    deleting, disk = watched
+    for place in range(5):
+        space.create_queue("more")
+        disk.before("lock", lambda: prepare(space), spare=place)
+        deleting.delete_queue("more")
+        assert not disk.waits_for("lock")
+        rollback(space)
+
+
+def test_an_export_has_the_dropped_files_of_a_new_queue_of_another_process(space: spool.Space, other: spool.Space):
+    other.queues()
+    space.create_queue("more")
+    disk = door.disk(space)
+    disk.close(disk.create(f"{layout.DROP}/more/dropped"))
+    report = other.export(BytesIO())
+    assert list(report.dropped) == [f"{layout.DROP}/more/dropped"]
 
 
 def test_a_redrive_knows_the_queues_that_there_are(space: spool.Space, other: spool.Space) -> None:

@@ -199,6 +199,22 @@ def test_a_reclaiming_process_knows_the_gets_of_others_and_forgets_no_count(spac
     assert (other.stats("orders").enqueued, other.stats("orders").dequeued) == (3, 2)
 
 
+def test_a_commit_remains_while_its_process_moves_the_adopted_branches(space: spool.Space, watched: Watched) -> None:
+    committing, disk = watched
+    prepare(committing)
+    there: list[str] = []
+
+    def take_and_reclaim() -> None:
+        assert space.get("orders").body == "new"
+        space.put("orders", "later")
+        door.reclaim(space)
+        there.extend(door.disk(space).names(layout.COMMITTED))
+
+    disk.before("rename_new", take_and_reclaim, layout.PREPARED)
+    commit(committing)
+    assert layout.committed(1).rpartition("/")[2] in there
+
+
 def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) -> None:
     first, disk = watched
     first.put("orders", "one")

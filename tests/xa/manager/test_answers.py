@@ -163,6 +163,16 @@ def test_x03_after_an_unknown_outcome_the_connection_holds_no_row(shop: Shop) ->
 
 
 @last_resource
+def test_x03_a_recovery_bars_the_late_decision_of_a_dead_program(shop: Shop) -> None:
+    shop.space.put("orders", "tea")
+    shop.kill_program("before")
+    with shop.manager() as manager, mock.patch.object(decision_table, "insert", wraps=decision_table.insert) as insert:
+        manager.recover(shop.space, shop.database)
+        assert [call.kwargs["committed"] for call in insert.mock_calls] == [False]
+        shop.check_agreement(["tea"])
+
+
+@last_resource
 def test_x03_a_recovery_learns_that_a_commit_without_an_answer_was_made(shop: Shop) -> None:
     shop.space.put("orders", "tea")
     with shop.manager() as manager, closing(shop.server.connect()) as other:
