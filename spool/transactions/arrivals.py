@@ -151,7 +151,7 @@ class QueueArrivals(Closing):
 
     @public_call("waiting for messages")
     def _check(self) -> float:
-        page = self._store.check_usable()
+        page = self._store.shared.counters.read()
         changed = {queue for queue, has_changed in self._words.items() if has_changed()}
         is_new, self._published = page.published != self._published, page.published
         self._announce(changed)

@@ -392,6 +392,16 @@ def test_the_end_of_the_space_is_noticed(space: spool.Space, ending: str, monkey
             arrivals.ready()
 
 
+def test_a_space_that_was_moved_is_noticed(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_IDLE_SECONDS", 0.01)
+    with space.arrivals(["orders"]) as arrivals:
+        wait(arrivals)
+        door.store(space).misplaced = "the directory was moved"  # as the housekeeper has found
+        assert readable(arrivals, LONG)
+        with pytest.raises(spool.SpaceStopped):
+            arrivals.ready()
+
+
 def test_closed_arrivals_say_so(arrivals: spool.QueueArrivals) -> None:
     arrivals.close()
     for call in (arrivals.fileno, arrivals.ready, arrivals.next_due):

@@ -9,8 +9,11 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.coordination.locks import NUMBER
+from spool.disk.content import opened
 from spool.errors import CommitUnknown, DiskFailure, TransactionTimeout
+from spool.format.reader import read_header
 from spool.log.sequence import settle_all
+from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from tests import door
@@ -19,6 +22,14 @@ from tests.meanwhile import Processes, Watched
 from tests.shown import bodies
 
 pytestmark = pytest.mark.unled("the steps are those of a commit of this process")
+
+
+def test_a_commit_under_the_name_of_its_branch_is_no_branch(space: spool.Space) -> None:
+    space.put("orders", "one")
+    with opened(door.disk(space), layout.committed(1)) as handle:
+        header = read_header(door.disk(space), handle)
+    assert not is_branch_file(header, header.branches[0].xid)
+
 
 # -- numbers that are given out ---------------------------------------------------------------------------------------
 
