@@ -85,7 +85,6 @@ def register(store: Store, name: str, queues: Sequence[str], seconds: float, ane
     first = Subscription(tuple(queues), 0, applied, store.clock.now() + seconds, directory)
     since = _decide(store, name, known, first)
     if since is None or _decide(store, name, first, first._replace(since=since, after=since)) is None:
-        catch_up(store)
         present = subscription(store.view, name)
         if present is None or not present.since:  # a process died between its two commits
             return register(store, name, queues, seconds, anew, directory)

@@ -62,3 +62,18 @@ def test_a_reclaim_ends_although_another_process_takes_message_after_message(mon
     monkeypatch.setattr(processes.machine.clock, "sleep", pause)
     assert reclaim.reclaim(door.store(space)) > 0
     assert len(pauses) < 5
+
+
+def test_processes_that_reclaim_in_turns_record_each_removed_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes()
+    space, other = processes.space(), processes.space()
+    for turn in range(20):
+        space.put("orders", turn)
+        space.get("orders")
+    monkeypatch.setattr(reclaim, "_BATCH_FILES", 3)
+    turns = iter([lambda: reclaim.reclaim(door.store(other))])
+    monkeypatch.setattr(processes.machine.clock, "sleep", lambda _: next(turns, int)())
+    assert reclaim.reclaim(door.store(space)) > 0
+    with processes.space() as late:
+        assert [each.stats("orders").enqueued for each in (space, other, late)] == [20, 20, 20]
+        assert late.check() == []
