@@ -488,6 +488,7 @@ class Space(Administration):
         Args:
             repair: whether to repair damaged files, or move them to quarantine.
         """
+        self._store.check_usable()
         return self._repair(self._store) if repair else self._check(self._store)
 
     def close(self) -> None:

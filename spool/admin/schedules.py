@@ -15,7 +15,7 @@ from spool.coordination.next_due import LOOK_NOW, tell_next_due
 from spool.disk.disk import is_full
 from spool.errors import Argument, Full, InvalidArgument, QueueNotFound, SpoolError
 from spool.log.engine_commit import own_file
-from spool.log.visibility import catch_up
+from spool.log.visibility import apply_up_to, catch_up
 from spool.log.write import Write, write
 from spool.log.write_set import WriteSet
 from spool.model.codecs import Encoded
@@ -186,4 +186,4 @@ def _commit(store: Store, changes: Sequence[_Change]) -> None:
         with own_file(store, store.deadline()) as file:
             write(Write(store, left, file, limited=True, settled=True, check=check_unchanged))
         left = [one for one in left if one.number is None and one.error is None]
-    catch_up(store)
+    apply_up_to(store, max((writes.number or 0 for _, _, writes in changes), default=0))

@@ -145,8 +145,8 @@ class Hold:
         """
         store, view = self.store, self.store.view
         if page is None:
-            if store.guard.closed:
-                store.guard.check()
+            if store.guard.closed or store.misplaced:
+                store.check_usable()
             page, settings = store.shared.counters.read(), store.settings.known
             if page.is_stopped:
                 page.check()

@@ -194,12 +194,14 @@ def listen_for_all(store: Store, arrived: threading.Event, seconds: float) -> bo
 def wake_arrived(store: Store, *, thorough: bool) -> bool:
     """Catch up, and wake the calls whose messages have arrived; returns whether any call was woken.
 
-    ``thorough``: whether to resolve prepared branches whose coordinator died, since messages may then arrive.
+    ``thorough``: whether to resolve prepared branches whose coordinator died, since messages may then arrive. A
+    thorough call also checks that this process and the others use the same files in ``run/``.
     """
     page = store.shared.counters.read()
     settings = store.settings.current(page)
     catch_up(store, page)
     if thorough:
         resolve_orphans(store, store.deadline())
+        store.shared.control.verify()
     with store.view.mutex:
         return store.view.awaited.wake(store.view.index.messages, settings.config.queues)

@@ -129,6 +129,8 @@ def space_metrics(store: Store, kept: "KeptFigures") -> SpaceMetrics:
     After a failed flush has stopped the space, the figures include only the commits that this process has applied. The
     transactions, decisions and subscriptions are then left out.
     """
+    if store.misplaced:
+        store.check_usable()
     page = store.shared.counters.read()
     configs = store.settings.current(page).config.queues
     queues, role = (last_stats if page.is_stopped else queue_stats)(store, tuple(configs)), roles(configs)

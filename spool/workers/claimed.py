@@ -35,18 +35,19 @@ class ClaimedAttempt:
 
         If the future has an error, e.g. Full, the message remains held.
         """
-        config = self._store.settings.current().config
-        if isinstance(outcome, Replied) and len(outcome.body) > config.max_body_bytes:
-            outcome = too_large(config.max_body_bytes)
+        most = self._store.settings.current().config.max_body_bytes
+        if isinstance(outcome, Replied) and len(outcome.body) > most:
+            outcome = too_large(most)
         raw = b""
         if isinstance(outcome, Passed):
             [whole] = delivery.read_messages(self._store, *self._message.position, 1, only_shown=True)
             raw = delivery.stored_body(self._store.files, self._store.view, whole)
 
         def effects() -> WriteSet:
-            policy = OutcomePolicy.of(config, self._message.queue, on_failure)
+            page = self._store.shared.counters.read()
+            policy = OutcomePolicy.of(self._store.settings.current(page).config, self._message.queue, on_failure)
             effective = effective_outcome(policy, self._message, raw, outcome)
-            batch = WriteSet(page=self._store.shared.counters.read())
+            batch = WriteSet(page=page)
             if puts and not isinstance(effective, Retried | Rejected):
                 batch.begin_branch(None, branch)
                 for queue, body, options in puts:

@@ -62,8 +62,7 @@ def test_x20_the_buttons_wait_for_a_choice_and_each_message_has_one_line(changin
     heights = page.evaluate("[...document.querySelectorAll('tbody tr')].map((each) => each.offsetHeight)")
     assert len(heights) == 25
     assert max(heights) < 40
-    width = page.evaluate("document.querySelector('td.reason').offsetWidth")
-    assert width > 500
+    assert page.evaluate("document.querySelector('td.reason').offsetWidth") > 500
     page.get_by_role("link", name="Choose all on this page").click()
     assert page.locator("tbody input:checked").count() == 25
     redrive.click()

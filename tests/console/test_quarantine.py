@@ -57,8 +57,7 @@ def test_the_files_of_a_cause_return_together_and_become_messages(refusing: Serv
     with refusing.logged_in() as (client, csrf):
         text = client.get("/quarantined/restore?cause=refused").text
         assert "51 files with the cause refused can return to the folders of their queues." in text
-        answer = client.post("/quarantined/restore?cause=refused", data={"csrf": csrf})
-        assert answer.status_code == 303
+        assert client.post("/quarantined/restore?cause=refused", data={"csrf": csrf}).status_code == 303
         assert "51 files with the cause refused went back" in client.get("/quarantine").text
     assert len(names(space)) == 3
     Intake(space).run(once=True)

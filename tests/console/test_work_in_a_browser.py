@@ -60,8 +60,7 @@ def test_a_destination_that_is_down_is_seen_in_words(reading: Served, opened: Op
     assert f"service {sample.ERP}: service is DOWN" in words
     assert words.count("DOWN") == 2, "one title and one text"
     assert "calls 318" in words
-    row = page.get_by_role("row").filter(has_text=sample.ERP)
-    assert row.get_by_role("cell").last.inner_text() == "down"
+    assert page.get_by_role("row").filter(has_text=sample.ERP).get_by_role("cell").last.inner_text() == "down"
     reading.space.engine.meters.change("route_down", "invoices", sample.ERP, by=-1)
     reading.console.samples.forget()
     page.reload()

@@ -262,6 +262,13 @@ async def test_the_same_ends_the_wait_of_tasks(path: Path, ending: str) -> None:
                 await one
 
 
+def test_a_thorough_look_notices_a_deleted_lock_file_before_the_housekeeper(path: Path) -> None:
+    with spool.open(path) as space:
+        (path / "run" / "control").unlink()
+        with pytest.raises(spool.SpaceStopped):
+            wake_arrived(door.store(space), thorough=True)
+
+
 def test_a_call_that_stops_waiting_leaves_nothing(path: Path, other: spool.Space) -> None:
     with pytest.raises(spool.Empty):
         other.get("orders", correlation_id="c", timeout=0.01)

@@ -117,9 +117,7 @@ def die_in_turn(explorer: Interleaver, victim: int, rescuer: int, described: str
             explorer.play((*plan, Kill(calls[-1], victim), Switch(calls[-1], rescuer)))
 
 
-def die_and_cut(
-    explorer: Interleaver, victim: int, described: str, every: int = 4, *, witness: int | None = None
-) -> None:
+def die_and_cut(explorer: Interleaver, victim: int, described: str, every: int = 4, *, witness: int | None = None):
     """The victim dies at such a call, and at some later step the power fails. ``witness``: goes on when it dies."""
     explorer.per_cut = 20
     for step in calls_of(explorer.play((Switch(1, victim),)), victim, described):

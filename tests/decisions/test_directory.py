@@ -151,8 +151,7 @@ def test_x03_files_that_are_added_later_do_not_matter(path: Path) -> None:
     names = ("notes.txt", f"{log.stem}.txt", f"{log.stem.upper()}.LOG", f"x{log.name}", f"{log.name}.1", "12.log")
     for name in names:
         (path / name).touch()
-    directory = open_directory(str(path))
-    assert directory.coordinators() == [bytes.fromhex(log.stem)]
+    assert open_directory(str(path)).coordinators() == [bytes.fromhex(log.stem)]
     assert set(names) < set(os.listdir(path))
 
 

@@ -115,8 +115,7 @@ def test_x03_a_log_is_read_as_it_was_written(contents: LogContents) -> None:
 
 @given(files())
 def test_x03_decisions_that_are_written_later_are_read(file: File) -> None:
-    found = records.unpack_log(file.data)
-    assert found == file.contents._replace(committed=frozenset(file.decided))
+    assert records.unpack_log(file.data) == file.contents._replace(committed=frozenset(file.decided))
 
 
 def test_x03_a_full_log_is_read() -> None:

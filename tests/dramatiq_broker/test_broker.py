@@ -269,6 +269,5 @@ def test_a_path_that_is_a_file_is_refused_with_advice(tmp_path: Path) -> None:
 def test_a_healthy_space_has_no_finding_and_no_alert_an_hour_later(app: App, tmp_path: Path) -> None:
     """X20."""
     with working(app):
-        sent = app.add.send(1, 2)
-        assert sent.get_result(backend=app.results, block=True) == 3
+        assert app.add.send(1, 2).get_result(backend=app.results, block=True) == 3
     expect_healthy_an_hour_later(app.broker.path, tmp_path, {"dramatiq-results"})

@@ -64,9 +64,7 @@ class Waiting(threading.Event):
 class Inside(threading.Thread):
     """A history in a separate thread, and its error."""
 
-    def __init__(
-        self, run: Callable[[spool.Space, Expectation], object], space: spool.Space, begin: Contents = THREE
-    ) -> None:
+    def __init__(self, run: Callable[[spool.Space, Expectation], object], space: spool.Space, begin: Contents = THREE):
         super().__init__()
         self.expected = pressed.Interrupted(begin)
         self.error: BaseException | None = None

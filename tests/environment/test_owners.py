@@ -214,8 +214,7 @@ def test_a_directory_that_hides_the_space_is_named(directory: Path) -> None:
 def test_the_doctor_refuses_a_space_that_its_owner_cannot_open(directory: Path, name: str) -> None:
     root = of_owner(directory / "space")
     spool.create(root).close()
-    owned = {proof.what: proof for proof in examine(Disk(str(root)))}
-    assert owned["owner"].outcome == "fine"
+    assert {proof.what: proof for proof in examine(Disk(str(root)))}["owner"].outcome == "fine"
     mode = (root / name).stat().st_mode
     (root / name).chmod(0o000)
     closed = {proof.what: proof for proof in examine(Disk(str(root)))}["owner"]

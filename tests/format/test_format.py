@@ -82,8 +82,7 @@ def test_the_golden_files_hold_the_messages_put_into_them() -> None:
     size = (GOLDEN / "branch.msgpack").stat().st_size
     assert adoption == ["7.Z2xvYmFs.YnJhbmNo", size, branch["checksum"], 0, 1]
     assert branch["number"] == 0
-    vote = objects("vote.msgpack")[0]
-    assert vote["number"] == 2**63 + (7 << 24)
+    assert objects("vote.msgpack")[0]["number"] == 2**63 + (7 << 24)
     assert (GOLDEN / "vote.msgpack").stat().st_size == 4096  # padded, so that later files of this size fit into it
 
 

@@ -38,8 +38,7 @@ def test_a_task_has_as_many_calls_under_way_as_the_service_has_threads_and_never
         under_way.remove(request)
         return echo(request)
 
-    result = forward(space, answer, threads=4, job=in_one_task)
-    assert result.effects == {Effect.DELIVERED: 12}
+    assert forward(space, answer, threads=4, job=in_one_task).effects == {Effect.DELIVERED: 12}
     assert max(most) == 4
 
 
@@ -84,8 +83,7 @@ def test_q12_only_calls_under_way_reach_a_service_that_is_down(space: spool.Spac
         called.append(request)
         return Retried("ConnectError", counted=False)
 
-    effects = forward(space, answer, threads=threads, job=in_one_task).effects
-    assert effects == {Effect.KEPT: len(called)}
+    assert forward(space, answer, threads=threads, job=in_one_task).effects == {Effect.KEPT: len(called)}
     assert 1 <= len(called) <= threads
     assert [message.attempts for message in space.browse("work")] == [0] * 20
 

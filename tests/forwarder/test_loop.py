@@ -323,8 +323,7 @@ def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing
         [sys.executable, "-c", KILLED, space.path, moment], check=False, cwd=Path(__file__).parents[2]
     )
     assert killed.returncode == -signal.SIGKILL
-    stats = space.stats("work")
-    assert stats.claimed == 0, "claims end with their process"
+    assert space.stats("work").claimed == 0, "claims end with their process"
     run = Running(space, answer=lambda request: Replied())
     run.loop.run()
     called = [body for calls in run.calls for body in calls]

@@ -24,8 +24,7 @@ from tests.shown import bodies
 
 def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:
     space.put_many("work", [b"%d" % i for i in range(50)])
-    result = forward(space, echo)
-    assert result.effects == {Effect.DELIVERED: 50}
+    assert forward(space, echo).effects == {Effect.DELIVERED: 50}
     replies = list(space.browse("replies"))
     assert [m.body for m in replies] == [b"re: %d" % i for i in range(50)], "in the order of the requests"
     assert len({m.position.number for m in replies}) == 1
@@ -211,8 +210,7 @@ def test_a_damaged_body_is_set_aside_and_the_rest_is_delivered(space: spool.Spac
     data = bytearray(path.read_bytes())
     data[data.index(b"second") + 20] ^= 1
     path.write_bytes(data)
-    result = forward(space, echo)
-    assert result.effects == {Effect.DELIVERED: 2, Effect.QUARANTINED: 1}
+    assert forward(space, echo).effects == {Effect.DELIVERED: 2, Effect.QUARANTINED: 1}
     assert bodies(space, "replies") == [b"re: " + b"first" * 100, b"re: " + b"third" * 100]
     assert bodies(space, "work") == []
     assert len(space.quarantined()) == 1

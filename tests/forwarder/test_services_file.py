@@ -68,8 +68,7 @@ def test_no_value_leads_out_of_the_directory(tmp_path: Path, value: str, stands:
 
 @pytest.mark.parametrize("value", [".", "..", ".hidden"])
 def test_no_file_is_hidden_by_a_value(value: str) -> None:
-    name = file_name("{header.x}{id}", request(headers={"x": value}).message)
-    assert name.startswith("%2E")
+    assert file_name("{header.x}{id}", request(headers={"x": value}).message).startswith("%2E")
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,7 @@ def listed_around(disk: Meanwhile, action: Callable[[], object], up_to: int) -> 
 
 
 def _number(name: str) -> int:
-    parsed = layout.parse_committed(name)
-    return parsed.number
+    return layout.parse_committed(name).number
 
 
 @pytest.fixture

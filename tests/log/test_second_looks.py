@@ -1,6 +1,7 @@
 """Every query of a process sees the earlier changes of other processes."""
 
 from io import BytesIO
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -21,6 +22,7 @@ from spool.policies import capacity
 from spool.store.edits import notice_edits
 from spool.store.settings_reader import read_settings_text, write_settings
 from spool.store.store import Store
+from spool.workers import claimed
 from spool.workers.outcome import Rejected, Replied
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
@@ -221,6 +223,24 @@ def test_an_attempt_by_http_ends_by_current_settings(space: spool.Space, other: 
         space.change_queue("orders", error_queue="errors")
         other.engine.claimed_attempt(claims, two).commit(Rejected("no"), "reject", [], b"0" * 16).result()
     assert bodies(space, "errors") == ["two"]
+
+
+def test_an_attempt_by_http_puts_nothing_into_a_queue_that_is_deleted_meanwhile(
+    space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def delete_first(*args: Any, **options: Any) -> Any:
+        space.delete_queue("answers")
+        return submit(*args, **options)
+
+    submit = claimed.submit
+    monkeypatch.setattr(claimed, "submit", delete_first)
+    space.create_queue("answers")
+    space.put("orders", "one", reply_queue="answers")
+    with other.claims() as claims:
+        attempt = other.engine.claimed_attempt(claims, claims.take("orders")[0])
+        attempt.commit(Replied(b"yes"), "reject", [], b"0" * 16).result()
+        assert attempt.conclusion.effect == "retried"
+    assert space.check() == []
 
 
 def test_a_failed_message_moves_to_the_error_queue_of_current_settings(space: spool.Space, other: spool.Space) -> None:

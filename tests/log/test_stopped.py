@@ -2,9 +2,11 @@
 A closed space says that it is closed."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from itertools import islice
 from operator import methodcaller
+from pathlib import Path
 
 import pytest
 
@@ -59,11 +61,43 @@ def test_a_space_that_has_stopped_says_so(
 
 @BY_CALL
 def test_a_space_whose_lock_file_was_deleted_says_so(space: spool.Space, call: Callable[[spool.Space], object]) -> None:
+    space.put("orders", "there")
     door.disk(space).unlink(layout.CONTROL)
     with pytest.raises(SpaceStopped):
         door.store(space).check_in_place()  # (the housekeeper's)
     with pytest.raises(SpaceStopped):
         call(space)
+
+
+@pytest.mark.parametrize("ending", ["stopped", "moved"])
+def test_a_change_that_was_published_before_the_end_is_done(space: spool.Space, watched: Watched, ending: str):
+    changing, disk = watched
+    store = door.store(changing)
+    ends = {"stopped": door.store(space).stop, "moved": lambda: setattr(store, "misplaced", "as the housekeeper finds")}
+    space.put("orders", "one")
+    disk.before("unlock", ends[ending], spare=2)
+    assert changing.purge("orders") == 1
+    assert not disk.waits_for("unlock")
+
+
+def test_a_check_of_a_space_that_was_moved_says_so(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        (tmp_path / "space").rename(tmp_path / "moved")
+        with suppress(SpaceStopped):
+            door.store(space).check_in_place()
+        with pytest.raises(SpaceStopped, match="moved"):
+            space.check()
+
+
+def test_a_space_that_was_moved_and_has_stopped_says_so(space: spool.Space) -> None:
+    space.put("orders", "one")
+    with space.claims() as claims:
+        door.store(space).misplaced = "the directory was moved"  # as the housekeeper has found
+        with pytest.raises(SpaceStopped, match="moved"):
+            claims.take("orders")
+    door.store(space).stop()
+    with pytest.raises(SpaceStopped, match="moved"):
+        space.metrics()
 
 
 def test_an_opener_of_a_space_that_has_stopped_changes_nothing(processes: Processes, space: spool.Space) -> None:

@@ -8,9 +8,11 @@ import pytest
 
 import spool
 from spool.errors import TransactionTimeout
+from spool.maintenance.disk_space import rooms
 from spool.model import layout
 from spool.policies import attempt_journal
 from spool.policies.attempt_journal import clean_up_after_dead
+from spool.transactions.two_phase import finish_moves
 from tests import door
 from tests.meanwhile import XID, Processes, Watched, commit, elsewhere, prepare
 from tests.shown import bodies
@@ -213,6 +215,21 @@ def test_a_commit_remains_while_its_process_moves_the_adopted_branches(space: sp
     disk.before("rename_new", take_and_reclaim, layout.PREPARED)
     commit(committing)
     assert layout.committed(1).rpartition("/")[2] in there
+
+
+def test_no_branch_is_moved_while_another_process_reclaims(space: spool.Space, other: spool.Space) -> None:
+    prepare(space)
+    with door.unmoved_branches():
+        commit(space)
+    with door.disk(other).exclusively(layout.RECLAIM_LOCK):
+        assert finish_moves(door.store(space)) == []
+    assert finish_moves(door.store(space)) == [XID]
+
+
+def test_a_commit_without_room_tries_again_while_another_reclaims(space: spool.Space, other: spool.Space) -> None:
+    with door.disk(other).exclusively(layout.RECLAIM_LOCK):
+        assert len(list(rooms(door.store(space)))) > 2
+    assert len(list(rooms(door.store(space)))) == 2, "nobody else can make room"
 
 
 def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) -> None:

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _SLACK = 60  # a cap that is further above its number than this is lowered by the commit that made the room
 
 MOST = {
-    "spool": 23_218,
-    "spool/watch": 1_025,
+    "spool": 23_220,
+    "spool/watch": 1_027,
     "recovery": 1_225,
     "xa": 2_689,
     "forwarder": 4_879,
     "scripts": 9_346,
-    "tests": 69_996,
+    "tests": 70_027,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/coordination/next_due.py": 11,

@@ -16,8 +16,7 @@ LONE = os.fsdecode(b"caf\xe9")
 
 
 def test_a_body_from_standard_input_comes_back_byte_for_byte(path: Path) -> None:
-    put = execute("spool-admin", "-s", path, "message", "put", "orders", stdin=AWKWARD)
-    assert put.code == 0
+    assert execute("spool-admin", "-s", path, "message", "put", "orders", stdin=AWKWARD).code == 0
     got = execute("spool-admin", "-s", path, "message", "get", "orders")
     assert (got.code, got.out, got.err) == (0, AWKWARD, "")
 

@@ -79,8 +79,7 @@ def test_it_waits_for_a_message(path: Path) -> None:
             space.put("orders", "late")
         assert waiting.wait(60) == 0
     assert bodies_at(path, "replies") == [b"late"]
-    done = execute("spool-admin", *words[:-1], "0.2")
-    assert done.code == 3
+    assert execute("spool-admin", *words[:-1], "0.2").code == 3
 
 
 def test_a_kill_in_the_middle_counts_an_attempt_and_puts_nothing(path: Path, tmp_path: Path) -> None:

@@ -260,8 +260,7 @@ def test_x11_strays_missing_directories_and_modes_are_mended(run: Run, path: Pat
     assert done.code == 1
     for name in ("committed/notes.txt", "prepared/folder", "run/odd", "drop/orders", "committed:"):
         assert name in done.text, name
-    again = run("check")
-    assert again.code == 0
+    assert run("check").code == 0
     assert all(finding["kind"] == "quarantined" for finding in run("check", "--json").objects)
     assert (path / "quarantine" / "committed.notes.txt").read_text() == "hello"
     assert (path / "drop" / "orders").is_dir()

@@ -369,8 +369,7 @@ def test_a_terminal_of_20_columns_has_the_state_the_signs_and_the_ready_messages
     assert shown[0].startswith("running  ")
     assert shown[1] == "ready 70  claimed 0"
     assert "! a-queue-wi…     70" in shown
-    stopped = texts(resized(seen(replace(found, is_stopped=True)), 20, 10))
-    assert stopped[0].startswith("STOPPED  ")
+    assert texts(resized(seen(replace(found, is_stopped=True)), 20, 10))[0].startswith("STOPPED  ")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])

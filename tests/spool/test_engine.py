@@ -41,5 +41,4 @@ def test_the_engine_of_a_space_hands_out_none_of_its_parts(space: spool.Space) -
 
 
 def test_each_verb_has_a_docstring() -> None:
-    untold = [name for name, verb in _public(Engine) if not inspect.getdoc(verb)]
-    assert untold == []
+    assert [name for name, verb in _public(Engine) if not inspect.getdoc(verb)] == []

@@ -156,9 +156,7 @@ class WatchedMemory:
 class WindowDisk(Disk):
     """The real disk, watched. ``odds``: for each window, how likely the process is held in it; ``hold`` holds it."""
 
-    def __init__(
-        self, root: str, log: Log, rng: random.Random, odds: Mapping[str, float], hold: Callable[[str], None]
-    ) -> None:
+    def __init__(self, root: str, log: Log, rng: random.Random, odds: Mapping[str, float], hold: Callable[[str], None]):
         super().__init__(root)
         self.names_of: dict[Any, str] = {}
         self._log = log

@@ -104,8 +104,7 @@ def test_a_replacement_is_a_part_of_the_callers_transaction(space: spool.Space, 
 def test_two_replacements_in_one_transaction_leave_one_message(space: spool.Space, other: spool.Space) -> None:
     space.put("orders", "old", correlation_id="c")
     with space.transaction() as tx:
-        before = [tx.put("orders", n, correlation_id="c") for n in ()]
-        assert before == []
+        assert [tx.put("orders", n, correlation_id="c") for n in ()] == []
         first = tx.replace("orders", "text", correlation_id="c")
         tx.put("orders", "between", correlation_id="d")
         assert tx.replace("orders", b"bytes" * 100, correlation_id="c", priority=60) == first

@@ -171,8 +171,7 @@ def test_x05_each_message_comes_once_when_any_machine_or_cable_dies(run: Run) ->
     time.sleep(1.0)  # a message that came twice would come now
     assert run.driver.stop() == 0, run.driver.said()
     for queue in ("done", "copies"):
-        bodies = sorted(int(message.body) for message in run.done.browse(queue))
-        assert bodies == list(range(MESSAGES)), queue
+        assert sorted(int(message.body) for message in run.done.browse(queue)) == list(range(MESSAGES)), queue
     said = (run.directory / "beside.log").read_text()
     assert " read" in said
     assert " twice" not in said

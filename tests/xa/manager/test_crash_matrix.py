@@ -64,8 +64,7 @@ def child(shop: Shop, step: Step, when: str, act: Callable[[], object]) -> Calla
 def recover_and_check(shop: Shop, *living: xa.TransactionManager) -> list[str]:
     """Recover as a program does that starts now; return the booked orders."""
     with shop, shop.manager() as manager:
-        found = manager.recover(shop.space, shop.database)
-        assert found.left == []
+        assert manager.recover(shop.space, shop.database).left == []
         booked = shop.check_agreement(ORDERS)
         assert shop.dead_logs(manager, *living) == 0
         assert shop.decisions() == 0

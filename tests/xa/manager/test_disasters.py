@@ -220,8 +220,7 @@ def test_x03_branches_of_another_directory_of_logs_are_not_touched(shop: Shop, m
     shop.space.put("orders", "tea")
     shop.kill_program()
     with xa.TransactionManager(memory / "another") as other:
-        found = other.recover(shop.space, shop.database)
-        assert found == ([], [], [])
+        assert other.recover(shop.space, shop.database) == ([], [], [])
         assert shop.doubts() != []
     with shop.manager() as manager:
         manager.recover(shop.space, shop.database)
