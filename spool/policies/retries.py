@@ -45,7 +45,7 @@ def add_failure(
     not_before: float | None = None,
     died: bool = False,
 ) -> Mapping[str, Any] | None:
-    """Add the outcome of a failed attempt to a batch. Return the changed fields, or None if the message is dropped.
+    """Count a failed attempt: add its outcome to a batch. Return the changed fields, or None for a dropped message.
 
     Args:
         queue: the queue of the message.

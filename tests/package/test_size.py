@@ -23,7 +23,7 @@ MOST = {
     "xa": 2_689,
     "forwarder": 4_879,
     "scripts": 9_346,
-    "tests": 70_027,
+    "tests": 70_028,
     "spool/client": 803,
     "spool/admin/schedules.py": 128,
     "spool/coordination/next_due.py": 11,
